@@ -33,20 +33,13 @@ def change(
     """Remove posts from an index, then add others; the old index is replaced at the very end.
 
     A search that has opened the old index still reads it whole. After an error or an interruption
-    the old index is there as it was. The added posts are held in memory.
+    the old index is there as it was. The added posts are held in memory. The last change of the
+    returned manifest is this one, unless there was nothing to do.
 
     Args:
-        directory: the index.
         command: repeats this change; for the manifest.
-        add: files of posts.
-        remove: ids.
         replace: an added post takes the place of one with the same id; else that is an error.
-        finish: called with the folder of the complete new index, before it replaces the old one;
-            for what else is in the old one's folder.
-
-    Returns:
-        The new manifest; what was done is the last of its changes. Where there is nothing to
-        remove or add, the index stays as it is and its manifest is returned.
+        finish: called with the folder of the complete new index, before it replaces the old one.
 
     Raises:
         CollectionError: the index cannot be used, or was changed by another process meanwhile; an
@@ -81,10 +74,10 @@ def change(
             command=command,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        gone = removed | replaced
+        gone, texts = removed | replaced, new.values()
         with atomic_directory(directory) as folder:
             changed = lucene.write(
-                itertools.chain(_kept(old, gone), new.values()),
+                itertools.chain((post for post in old if post.doc_id not in gone), texts),
                 folder,
                 directory,
                 (*manifest.sources, *sources),
@@ -125,7 +118,3 @@ def _removed(old: PostStore, doc_ids: Iterable[str], directory: Path) -> set[str
             "file of them, one a line"
         )
     return set(known)
-
-
-def _kept(old: PostStore, gone: set[str]) -> Iterable[Post]:
-    return (post for post in old if post.doc_id not in gone)

@@ -119,28 +119,24 @@ def start(is_long: bool = False) -> None:
         CollectionError: there is no usable Java, or it does not start.
     """
     with JAVA_LOCK:
-        _start(is_long)
-
-
-def _start(is_long: bool) -> None:
-    jnius_config = _import("jnius_config")
-    if not jnius_config.vm_running:
-        jar, home = fatjar(), java_home()
-        path = os.pathsep.join(filter(None, [str(home / "bin"), os.environ.get("PATH", "")]))
-        os.environ.update({"JAVA_HOME": str(home), "PATH": path})
-        jnius_config.add_classpath(str(jar))
-        jnius_config.add_options(*_OPTIONS, *([] if is_long else [_QUICK]))
-    try:
-        _import("jnius").autoclass("io.anserini.index.Constants")
-        _quiet()
-    except CollectionError:
-        raise
-    except Exception as error:  # pyjnius raises half a dozen kinds
-        raise CollectionError(
-            f"Java at {os.environ.get('JAVA_HOME')} does not start, or not with Anserini: "
-            f"{' '.join(str(error).split())}. If this program imports jnius or pyserini itself, "
-            "call indexes.jvm.start() before that"
-        ) from error
+        jnius_config = _import("jnius_config")
+        if not jnius_config.vm_running:
+            jar, home = fatjar(), java_home()
+            path = os.pathsep.join(filter(None, [str(home / "bin"), os.environ.get("PATH", "")]))
+            os.environ.update({"JAVA_HOME": str(home), "PATH": path})
+            jnius_config.add_classpath(str(jar))
+            jnius_config.add_options(*_OPTIONS, *([] if is_long else [_QUICK]))
+        try:
+            _import("jnius").autoclass("io.anserini.index.Constants")
+            _quiet()
+        except CollectionError:
+            raise
+        except Exception as error:  # pyjnius raises half a dozen kinds
+            raise CollectionError(
+                f"Java at {os.environ.get('JAVA_HOME')} does not start, or not with Anserini: "
+                f"{' '.join(str(error).split())}. If this program imports jnius or pyserini "
+                "itself, call indexes.jvm.start() before that"
+            ) from error
 
 
 @functools.cache

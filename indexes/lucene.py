@@ -50,9 +50,7 @@ def build(
     the same index.
 
     Args:
-        posts: in any order, every id once.
         directory: folder of the index; replaced only if it is an index.
-        sources: files of the posts, for checks when the index is opened.
         rebuild: command that builds this index, for messages; default: this call.
 
     Raises:
@@ -174,7 +172,6 @@ def _document() -> tuple[Any, Any, Any]:
 
 
 def _java_path(path: Path) -> Any:
-    """Java's object for a path."""
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 

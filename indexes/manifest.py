@@ -13,8 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
 
-FORMAT = 1
-"""Version of the folder's layout, raised when older indexes can no longer be read."""
+FORMAT = 1  # Version of the folder's layout, raised when older indexes can no longer be read
 
 FILE_NAME = "manifest.json"
 
@@ -48,54 +47,33 @@ class Source(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Posts added to an index after it was built, and posts removed from it.
+    """Posts added to an index after it was built, and posts removed from it."""
 
-    Attributes:
-        added: number of new posts, those with the id of another included.
-        replaced: number of posts whose text and URL gave way to those of an added one.
-        removed: number of posts taken out.
-        files: names of the files of added posts.
-        command: repeats this change.
-        time: in UTC, ISO 8601.
-    """
-
-    added: int
-    replaced: int
-    removed: int
-    files: tuple[str, ...]
-    command: str
-    time: str
+    added: int  # Number of new posts, those with the id of another included
+    replaced: int  # Number of posts whose text and URL gave way to those of an added one
+    removed: int  # Number of posts taken out
+    files: tuple[str, ...]  # Names of the files of added posts
+    command: str  # Repeats this change
+    time: str  # In UTC, ISO 8601
 
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """The content of ``manifest.json``.
+    """The content of ``manifest.json``."""
 
-    Attributes:
-        posts: number of posts.
-        empties: number of posts with an empty text, which no search finds.
-        numeric_ids: all ids are whole numbers below 2^63, so that a time limit can be applied.
-        sources: files of the posts.
-        files: name -> size in bytes of every file of the index.
-        rebuild: command that builds the index again, and the commands that repeat its changes, one
-            a line.
-        versions: of the software that built it.
-        changes: since it was built, oldest first.
-        posts_crc: CRC-32 of the file of posts; None in older indexes. Lucene's files end with their
-            own.
-    """
-
-    posts: int
-    empties: int
-    numeric_ids: bool
+    posts: int  # Number of posts
+    empties: int  # Number of posts with an empty text, which no search finds
+    numeric_ids: bool  # All ids are whole numbers below 2^63, so that a time limit can be applied
     analyzer: str
-    sources: tuple[Source, ...]
-    files: dict[str, int]
+    sources: tuple[Source, ...]  # Files of the posts
+    files: dict[str, int]  # Name -> size in bytes of every file of the index
     rebuild: str
-    versions: dict[str, str]
+    """Command that builds the index again, and the commands that repeat its changes, one a line."""
+    versions: dict[str, str]  # Of the software that built it
     format: int = FORMAT
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Change, ...] = ()  # Since it was built, oldest first
     posts_crc: int | None = None
+    """CRC-32 of the file of posts; None in older indexes. Lucene's files end with their own."""
 
     def fields(self) -> dict[str, Any]:
         """The content of ``manifest.json``."""

@@ -54,46 +54,32 @@ class _Parameters:
 
 @dataclass(frozen=True)
 class QueryLikelihood(_Parameters):
-    """Query likelihood with Dirichlet smoothing (Zhai & Lafferty, 2001).
-
-    Attributes:
-        mu: weight of the collection's language model against the post's, in words; above 0.
-    """
+    """Query likelihood with Dirichlet smoothing (Zhai & Lafferty, 2001)."""
 
     name: ClassVar[str] = "ql"
     mu: float = 100.0
+    """Weight of the collection's language model against the post's, in words; above 0."""
 
 
 @dataclass(frozen=True)
 class BM25(_Parameters):
-    """Okapi BM25, in Lucene's form (without the constant factor k1 + 1).
-
-    Attributes:
-        k1: term frequency saturation; at least 0.
-        b: length normalization, 0 to 1. With 0 equal scores are frequent; new posts come first.
-    """
+    """Okapi BM25, in Lucene's form (without the constant factor k1 + 1)."""
 
     name: ClassVar[str] = "bm25"
-    k1: float = 0.15
+    k1: float = 0.15  # Term frequency saturation; at least 0
     b: float = 0.0
+    """Length normalization, 0 to 1. With 0 equal scores are frequent; new posts come first."""
 
 
 @dataclass(frozen=True)
 class RM3(_Parameters):
-    """Pseudo-relevance feedback with the relevance model RM3 (Abdul-Jaleel et al., 2004).
-
-    Attributes:
-        fb_terms: number of words that are added to the query.
-        fb_docs: number of best posts of the first round that supply them.
-        original_weight: share of the original query in the new one, 0 to 1.
-        mu: Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`.
-    """
+    """Pseudo-relevance feedback with the relevance model RM3 (Abdul-Jaleel et al., 2004)."""
 
     name: ClassVar[str] = "rm3"
-    fb_terms: int = 30
-    fb_docs: int = 5
-    original_weight: float = 0.3
-    mu: float = 50.0
+    fb_terms: int = 30  # Number of words that are added to the query
+    fb_docs: int = 5  # Number of best posts of the first round that supply them
+    original_weight: float = 0.3  # Share of the original query in the new one, 0 to 1
+    mu: float = 50.0  # Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`
 
 
 @dataclass(frozen=True)
@@ -102,23 +88,15 @@ class Axiomatic(_Parameters):
 
     Words are weighted by their mutual information with the query's words in a pool of the best
     posts and of random posts within the topic's time limit, which depend on the seed alone.
-
-    Attributes:
-        fb_docs: number of best posts of the first round in the pool (``r`` in Anserini).
-        pool_factor: size of the pool in multiples of ``fb_docs`` (``n`` in Anserini).
-        beta: weight of added words, above 0.
-        fb_terms: number of words in the new query, the original ones included (``top``).
-        mu: Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`.
-        seed: of the random draw.
     """
 
     name: ClassVar[str] = "axiom"
-    fb_docs: int = 10
-    pool_factor: int = 8
-    beta: float = 0.7
-    fb_terms: int = 50
-    mu: float = 50.0
-    seed: int = 42
+    fb_docs: int = 10  # Number of best posts of the first round in the pool (``r`` in Anserini)
+    pool_factor: int = 8  # Size of the pool in multiples of ``fb_docs`` (``n`` in Anserini)
+    beta: float = 0.7  # Weight of added words, above 0
+    fb_terms: int = 50  # Number of words in the new query, the original ones included (``top``)
+    mu: float = 50.0  # Dirichlet smoothing of both rounds, as in :class:`QueryLikelihood`
+    seed: int = 42  # Of the random draw
 
 
 @dataclass(frozen=True)
@@ -137,19 +115,14 @@ METHODS: dict[str, type[Method]] = {
 
 
 class Topic(NamedTuple):
-    """A query with an optional time limit.
+    """A query with an optional time limit."""
 
-    Attributes:
-        query_id: key of its results; one word.
-        text: the query.
-        time: the time limit as a date, for an index that limits posts by their dates.
-        max_doc_id: the newest post within the time limit, a whole number; None for no limit.
-    """
-
-    query_id: str
-    text: str
+    query_id: str  # Key of its results; one word
+    text: str  # The query
     time: str | None = None
+    """The time limit as a date, for an index that limits posts by their dates."""
     max_doc_id: str | None = None
+    """The newest post within the time limit, a whole number; None for no limit."""
 
 
 class Posts(Protocol):

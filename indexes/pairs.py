@@ -8,11 +8,8 @@ from indexes.errors import CollectionError
 from indexes.lines import parallel_lines, short
 from indexes.posts import Post, is_doc_id
 
-FILES = ("a.toks", "b.toks", "id.txt")
-"""Required files."""
-
-LABELS = "sim.txt"
-"""Optional file of relevance labels."""
+FILES = ("a.toks", "b.toks", "id.txt")  # Required files
+LABELS = "sim.txt"  # Optional file of relevance labels
 
 
 class Answer(NamedTuple):

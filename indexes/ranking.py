@@ -9,14 +9,12 @@ from indexes.jvm import JAVA_LOCK, call, java_class, java_exception
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method
 from indexes.posts import well_formed
 
-CONTENTS = "contents"
-"""Field of the texts."""
+CONTENTS = "contents"  # Field of the texts
 
 PLACE = "place"
 """Field of the posts' places, equal to their numbers in Lucene, for filters by place."""
 
-Ranking = tuple[list[int], list[float]]
-"""Places of posts, best first, and their scores."""
+Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
 
 # Far more words than any query has; Lucene's own limit is 1024.
 _MAX_CLAUSES = 1 << 16

@@ -15,11 +15,8 @@ _CHUNK = 900
 
 _SORTED_KIB = 64 * 1024
 
-_KEPT = 200_000
-"""Ids that stay in memory, some 25 MB: several methods find the same posts."""
-
-POSTS_FILE = "posts.sqlite"
-"""File name in an index's folder."""
+_KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
+POSTS_FILE = "posts.sqlite"  # File name in an index's folder
 
 
 class Summary(NamedTuple):

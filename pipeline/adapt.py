@@ -18,21 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from indexes.files import write_bytes
+from pipeline.collections.collection import Collection, topic_file
+from pipeline.collections.named import find
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
+from pipeline.command.runtime import bar, choose_device, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.collections.collection import Collection
     from rerankers.text.spaces import AdaptedSpace
 
-MOST_POSTS = 200_000
-"""Posts to encode, by default: more improve little."""
-
-KEPT = "encodings"
-"""Folder beside the index with the encodings of an unfinished or repeated run."""
+MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
+KEPT = "encodings"  # Folder beside the index with the encodings of an unfinished or repeated run
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,6 @@ def main(options: Options) -> None:
 
 
 def _collection(options: Options) -> Collection:
-    from pipeline.collections.collection import topic_file
-    from pipeline.collections.named import find
-
     if options.index:
         # Nothing asks for its topics.
         return topic_file(options.index, options.index)
@@ -91,12 +88,10 @@ def _collection(options: Options) -> Collection:
 
 def adapt(options: Options, collection: Collection) -> None:
     """Encode the posts, fit word vectors to the encodings, check and write them."""
-    from indexes.files import write_bytes
     from pipeline.adaptation.teacher import check_installed, encode, open_teacher
 
     check_installed(options.teacher)
     from pipeline.adaptation.fit import ROUNDS, check, fit
-    from pipeline.command.runtime import bar, choose_device, counted
 
     device = choose_device(options.device, options.threads)
     teacher = open_teacher(options.teacher, device)
@@ -132,7 +127,6 @@ def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
 
 def _report(collection: Collection) -> None:
     """The drift of the posts: words that the vectors were not fitted to."""
-    from pipeline.command.runtime import counted
     from rerankers.text.spaces import description_of
 
     space, path = collection.adapted_space, collection.adapted_path

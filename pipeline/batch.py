@@ -126,7 +126,6 @@ def main(options: Options) -> None:
 
 
 def _problems(options: Options) -> list[str]:
-    """Arguments that make no sense."""
     from pipeline.batches.job import input_files
     from rerankers.models import names
 
@@ -242,7 +241,6 @@ def _score(
 def _done(
     options: Options, job: BatchJob, left: Sequence[Part], trained: TrainedReranker
 ) -> Iterator[Done]:
-    """Each part when it is done."""
     from pipeline.batches.worker import Worker
 
     if options.address:

@@ -19,8 +19,9 @@ only shown without a click below it is not judged. People look at the first posi
 position-based model, fitted to the whole log, tells how often each position is looked at, and how
 much each post attracts those who look. Where the service has interleaved two models, the first
 follows from posts that were shown at several positions by chance. Neither a click nor a skip is
-certainty: the estimate starts from the attractiveness that is usual at a post's place. Grades
-follow from the probability that a post attracts more than those that are clicked by mistake.
+certainty: the estimate starts from the attractiveness that is usual at a post's place or, in the
+log of a service, for its score. Grades follow from the probability that a post attracts more than
+those that are clicked by mistake.
 
   grade 2      clicked twice or more, probability of --highly-relevant or more
   grade 1      clicked, probability of --relevant or more
@@ -58,8 +59,7 @@ if TYPE_CHECKING:
     from pipeline.collections.clicks.model import ClickModel
     from pipeline.collections.trec import Qrels
 
-POSITIONS = 10
-"""Rows of the table of positions; those below are one row."""
+POSITIONS = 10  # Rows of the table of positions; those below are one row
 
 
 def existing(text: str) -> Path:
@@ -151,7 +151,6 @@ def main(options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raise UsageError for options that do not fit together."""
     problems = []
     if options.highly_relevant < options.relevant:
         problems.append(
@@ -176,10 +175,7 @@ def write_judgments(topics_file: Path, output: Path, log: ClickLog, qrels: Qrels
     from pipeline.collections.trec import written_file
 
     topics = (query.topic for query in log.queries)
-    with (
-        written_file(topics_file) as topics_stream,
-        written_file(output) as qrels_stream,
-    ):
+    with written_file(topics_file) as topics_stream, written_file(output) as qrels_stream:
         for topic in topics:
             if topic.query_id in qrels:
                 topics_stream.write(f"{topic.query_id}\t{topic.text}\n")

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import SearchedCollection
     from pipeline.loop.comparison import Comparison
 
-PREVIOUS = ".previous"
-"""At the end of the name of a folder or file that was replaced."""
+PREVIOUS = ".previous"  # At the end of the name of a folder or file that was replaced
 
 
 @dataclass(frozen=True)
@@ -88,13 +87,12 @@ def report(state: Comparison, level: float) -> None:
 def promote(log: Path, state: Comparison, level: float) -> None:
     """Give the challenger the champion's place, and keep that.
 
-    Raises:
-        DataError: the challenger's folder is not the model that users saw, or the champion is a
-            shipped model without a collection, which nothing can replace.
+    Raises DataError if the challenger is not the model that users saw, or the champion is a shipped
+    model without a collection, which nothing can replace.
     """
     from dataclasses import asdict
 
-    from indexes.files import atomic_directory, write_bytes
+    from indexes.files import write_bytes
     from pipeline.loop.log import append_promotion, read_serving
     from pipeline.ranking.build import Source, best_source
     from rerankers.checkpoint import ADAPTED_FILE
@@ -114,11 +112,9 @@ def promote(log: Path, state: Comparison, level: float) -> None:
     if beside and vectors.exists() and beside.exists():
         shutil.copy(beside, beside.with_name(beside.name + PREVIOUS))
         write_bytes(beside, vectors.read_bytes())
-    with atomic_directory(target) as new:
-        shutil.copytree(challenger, new, dirs_exist_ok=True)
-    append_promotion(
-        log, {"action": "promote", "level": level, "folder": str(target)} | asdict(state)
-    )
+    _copy(challenger, target)
+    record = {"action": "promote", "level": level, "folder": str(target)}
+    append_promotion(log, record | asdict(state))
     shutil.rmtree(challenger)
     if collection and (best := best_source(collection).folder) != target:
         print(
@@ -153,11 +149,7 @@ def rollback(log: Path) -> None:
 
 
 def _target(log: Path, model: Path) -> tuple[Path, SearchedCollection | None]:
-    """The folder that a model is to be served from, and the collection that it is for.
-
-    Raises:
-        DataError: nothing can be put in the place of the champion.
-    """
+    """The folder that a model is to be served from, and its collection; raises DataError."""
     from pipeline.collections import named
     from pipeline.collections.collection import SearchedCollection, home_directory
     from pipeline.loop.log import read_serving

@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from indexes.files import atomic_file
 from pipeline.command.defaults import DEFAULT_HITS, NONE
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
@@ -62,7 +63,6 @@ def main(options: Options) -> None:
         )
     ranker = options.open_ranker(collection)
 
-    from indexes.files import atomic_file
     from pipeline.explanation.pages import page
     from pipeline.explanation.terminal import print_explanation
 

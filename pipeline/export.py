@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from indexes.files import atomic_directory
+from pipeline.collections.named import open_collection
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, option
@@ -43,8 +45,6 @@ def main(options: Options) -> None:
     if target.exists():
         raise UsageError(f"{target}: it exists; expected a folder that does not")
 
-    from indexes.files import atomic_directory
-    from pipeline.collections.named import open_collection
     from pipeline.ranking.build import best_source
     from pipeline.ranking.checkpoints import TUNING_FILE, tuning_files
     from rerankers import checkpoint as checkpoints

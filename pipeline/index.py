@@ -36,6 +36,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from indexes.lines import numbered_lines, short
 from indexes.manifest import IndexManifest
@@ -106,65 +107,87 @@ class Options(EngineOptions, _LocalOptions):
 
 def main(options: Options) -> None:
     """Build or change an index, or precompute its posts, and report sizes and times."""
-    is_change = _is_change(options)
-    name = _collection_name(options)
-    if _build_in_engine(options, name):
+    is_change = bool(options.add) or options.remove is not None
+    _check_options(options, is_change)
+    collection = named.find(options.collection, options.data) if options.collection else None
+    if isinstance(collection, AnswerCollection):
+        raise collection.not_searched()
+    given = engine_of(options)
+    if given or (collection and collection.engine):
+        _build_in_engine(options, collection, given)
         return
+    directory = options.index or (collection.index_directory if collection else Path())
     if options.check:
-        found = named.find(name, options.data) if name else None
-        _check(options.index or (found and found.index_directory) or Path())
+        _check(directory)
         return
+    if is_change and collection:
+        _check_own(collection, directory)
+    checkpoint = _checkpoint(options.precompute, collection) if options.precompute else None
     if is_change:
-        own = _own_collection(options, name)
-        checkpoint = _checkpoint(options.precompute, name) if options.precompute else None
-        directory = options.index or (own.index_directory if own else Path())
-        _change(options, directory, own)
-        if checkpoint:
-            _precompute(directory, checkpoint)
-        return
+        _change(options, directory, collection)
+    elif checkpoint is None or options.posts or not directory.is_dir():
+        _build(options, directory, collection)
+    if checkpoint:
+        from pipeline.ranking.checkpoints import precompute_index
 
+        folder, size, seconds = precompute_index(directory, checkpoint)
+        print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
+
+
+def _check_options(options: Options, is_change: bool) -> None:
+    """Raise UsageError for options that do not fit."""
+    name, posts, index = options.collection, options.posts, options.index
+    reads = index is not None and index.is_dir() and (options.precompute or options.check)
+    rules = {
+        "--check changes nothing and reads a local index; give it alone": options.check
+        and (is_change or posts or options.precompute or options.engine),
+        "--index DIR or --collection FILE is missing: the index to change by --add or --remove": (
+            is_change and index is None and not name
+        ),
+        "--add and --remove change an index; they cannot be combined with --posts": (
+            is_change and posts
+        ),
+        "--replace needs --add FILE": options.replace and not options.add,
+        "--posts cannot be combined with a collection; give one of them": name and posts,
+        "nothing to index: give --posts FILE --index DIR, or --collection NAME": not (
+            name or posts or is_change or reads or options.replace
+        ),
+        "--index DIR is missing: the folder to write the index into": (
+            not name and posts and index is None and options.engine is None
+        ),
+    }
+    if problems := [problem for problem, is_there in rules.items() if is_there]:
+        raise UsageError(problems)
+
+
+def _build(options: Options, directory: Path, collection: SearchedCollection | None) -> None:
+    """Build an index on this machine, and report its posts."""
     from indexes import lucene
     from indexes.posts import read_posts
 
-    collection = named.find(name, options.data) if name else None
-    if isinstance(collection, AnswerCollection):
-        raise collection.not_searched()
-    directory = options.index or (collection.index_directory if collection else Path())
-    checkpoint = _checkpoint(options.precompute, name) if options.precompute else None
-    if checkpoint is None or options.posts or not directory.is_dir():
-        start = time.perf_counter()
-        if collection:
-            manifest = collection.build_index(directory)
-        else:
-            posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-            place = shlex.join(["--index", str(directory.absolute())])
-            manifest = lucene.build(posts, directory, options.posts, _rebuild(options.posts, place))
-        seconds = time.perf_counter() - start
-        print(
-            f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
-            f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
-        )
-    if checkpoint:
-        _precompute(directory, checkpoint)
+    start = time.perf_counter()
+    if collection:
+        manifest = collection.build_index(directory)
+    else:
+        posts = itertools.chain.from_iterable(map(read_posts, options.posts))
+        place = shlex.join(["--index", str(directory.absolute())])
+        manifest = lucene.build(posts, directory, options.posts, _rebuild(options.posts, place))
+    seconds = time.perf_counter() - start
+    print(
+        f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
+        f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
+    )
 
 
-def _build_in_engine(options: Options, name: str | None) -> bool:
-    """Fill the index in a search engine, if the options or the collection name one."""
-    given = engine_of(options)
-    collection = named.find(name, options.data) if name else None
-    if isinstance(collection, AnswerCollection):
-        raise collection.not_searched()
-    if not given and not (collection and collection.engine):
-        return False
-    local = {
-        "--index": options.index,
-        "--add": options.add,
-        "--remove": options.remove,
-        "--precompute": options.precompute,
-        "--check": options.check,
-    }
+def _build_in_engine(
+    options: Options, collection: SearchedCollection | None, given: dict[str, Any]
+) -> None:
+    """Fill the index in a search engine, and report its posts."""
+    local = ("index", "add", "remove", "precompute", "check")
     if problems := [
-        f"{flag}: not with an index in a search engine" for flag, v in local.items() if v
+        f"--{name}: not with an index in a search engine"
+        for name in local
+        if getattr(options, name)
     ]:
         raise UsageError(problems)
     start = time.perf_counter()
@@ -189,7 +212,6 @@ def _build_in_engine(options: Options, name: str | None) -> bool:
         f"{manifest.posts:,} posts ({manifest.empties:,} empty), {sent:,} of them sent in "
         f"{seconds:.1f} s, {sent / seconds:,.0f} posts/s\nindex: {address}"
     )
-    return True
 
 
 def _rebuild(posts: Sequence[Path], place: str) -> str:
@@ -198,22 +220,18 @@ def _rebuild(posts: Sequence[Path], place: str) -> str:
     return f"python -m pipeline.index {shlex.join(words)} {place}"
 
 
-def _own_collection(options: Options, name: str | None) -> SearchedCollection | None:
-    """The own collection whose index is to be changed; None for an index by its folder."""
-    if name is None:
-        return None
-    own = named.find(name, options.data)
-    if not isinstance(own, SearchedCollection) or own.file is None:
+def _check_own(own: SearchedCollection, directory: Path) -> None:
+    """Raise an error for a collection whose index is not to be changed, or not there."""
+    if own.file is None:
         raise UsageError(
             f"--add and --remove: found {own.name}, expected the file of an own collection "
             "(my-posts.toml) or --index DIR: the posts of a named collection are always the same"
         )
-    if not (directory := options.index or own.index_directory).exists():
+    if not directory.exists():
         raise DataError(
             f"{directory}: there is no index of {own.title} yet; build it with\n"
             f"  python -m pipeline.index --collection {shlex.quote(str(own.file))}"
         )
-    return own
 
 
 def _change(options: Options, directory: Path, own: SearchedCollection | None) -> None:
@@ -261,7 +279,6 @@ def _tell_of_differences(options: Options, own: SearchedCollection, removed: int
 
 
 def _check(directory: Path) -> None:
-    """Compare the checksums of an index."""
     manifest = IndexManifest.read(directory)
     manifest.check(directory, None)
     manifest.check_content(directory)
@@ -314,59 +331,13 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _precompute(directory: Path, checkpoint: Path) -> None:
-    """Precompute the posts of an index, and report sizes and times."""
-    from pipeline.ranking.checkpoints import precompute_index
-
-    folder, size, seconds = precompute_index(directory, checkpoint)
-    print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
-
-
-def _checkpoint(given: str, collection: str | None) -> Path:
+def _checkpoint(given: str, collection: SearchedCollection | None) -> Path:
     """A folder by its path, or a model's default checkpoint for the collection."""
     from pipeline.ranking.checkpoints import default_directory, directory_for
 
     if "/" in given or Path(given).is_dir():
         return Path(given)
-    if collection is None:
-        return default_directory(given, "all")
-    return directory_for(given, named.find(collection))
-
-
-def _is_change(options: Options) -> bool:
-    """Whether an index is to be changed; raises UsageError for options that do not fit."""
-    is_change = bool(options.add) or options.remove is not None
-    problems = []
-    if options.check and (is_change or options.posts or options.precompute or options.engine):
-        problems.append("--check changes nothing and reads a local index; give it alone")
-    if is_change and options.index is None and not options.collection:
-        problems.append(
-            "--index DIR or --collection FILE is missing: the index to change by --add or --remove"
-        )
-    if is_change and options.posts:
-        problems.append("--add and --remove change an index; they cannot be combined with --posts")
-    if options.replace and not options.add:
-        problems.append("--replace needs --add FILE")
-    if problems:
-        raise UsageError(problems)
-    return is_change
-
-
-def _collection_name(options: Options) -> str | None:
-    """The collection to index, or None for own posts; raises UsageError without one of them."""
-    name, problems = options.collection, []
-    if name and options.posts:
-        problems.append("--posts cannot be combined with a collection; give one of them")
-    is_there = options.index is not None and options.index.is_dir()
-    is_change = options.add or options.remove is not None
-    reads = options.precompute or options.check
-    if not (name or options.posts or is_change or (reads and is_there)):
-        problems.append("nothing to index: give --posts FILE --index DIR, or --collection NAME")
-    if not name and options.posts and options.index is None and options.engine is None:
-        problems.append("--index DIR is missing: the folder to write the index into")
-    if problems:
-        raise UsageError(problems)
-    return name
+    return directory_for(given, collection) if collection else default_directory(given, "all")
 
 
 if __name__ == "__main__":

@@ -37,14 +37,9 @@ if TYPE_CHECKING:
 
 MODEL = "window"
 
-HELD_OUT = 5
-"""Every fifth query is never trained on."""
-
-FEWEST = 10
-"""Held-out queries with a clicked post, without which nothing can be compared."""
-
-WORSE = 0.05
-"""p of a fall of AP or of the clicks' MRR with which a model is no challenger."""
+HELD_OUT = 5  # Every fifth query is never trained on
+FEWEST = 10  # Held-out queries with a clicked post, without which nothing can be compared
+WORSE = 0.05  # p of a fall of AP or of the clicks' MRR with which a model is no challenger
 
 LEAST_EXAMINATION = 0.1
 """Of a place, for the weight of its clicks: one click at the end does not decide."""
@@ -112,8 +107,7 @@ def is_held_out(query: str) -> bool:
 def read(options: Options) -> tuple[ClickLog, ClickLog]:
     """Searches of queries to train on, and those of the last days with the other queries.
 
-    Raises:
-        DataError: there are not enough clicks in one of both.
+    Raises DataError if one of both has too few clicks.
     """
     from pipeline.collections.clicks.log import ClickLog, with_clicks
     from pipeline.loop.impressions import impressions
@@ -134,11 +128,7 @@ def read(options: Options) -> tuple[ClickLog, ClickLog]:
 
 
 def _learn(
-    options: Options,
-    collection: SearchedCollection,
-    past: ClickLog,
-    recent: ClickLog,
-    work: Path,
+    options: Options, collection: SearchedCollection, past: ClickLog, recent: ClickLog, work: Path
 ) -> Path | None:
     """The folder of a new model, unless it is worse than the served one on searches of others.
 
@@ -245,8 +235,7 @@ def _judged(
     )
 
 
-Figures = Mapping[str, Mapping[str, float]]
-"""Measure -> query_id -> value."""
+Figures = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
 
 Clicks = Mapping[str, Mapping[str, float]]
 """query_id -> doc_id -> clicks, each divided by the examination of its place."""

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipeline.collections.trec import Run, read_run, write_run
 from pipeline.command.defaults import DEFAULT_HITS, DEFAULT_WINDOW
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
@@ -33,12 +34,13 @@ from pipeline.command.options import (
 )
 from pipeline.command.ranking import ModelOptions
 from pipeline.command.runtime import bar, provenance
+from pipeline.evaluation import run_report
+from pipeline.evaluation.measures import Evaluator, Values, without_results
+from pipeline.evaluation.run_report import MEASURES, reranked_name
 
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.collections.collection import Collection
-    from pipeline.collections.trec import Run
-    from pipeline.evaluation.measures import Values
     from pipeline.ranking.ranker import Ranker
     from pipeline.ranking.retrievers import Candidates
 
@@ -93,8 +95,6 @@ def main(options: Options) -> None:
     started = time.perf_counter()
     _check(options)
 
-    from pipeline.collections.trec import read_run
-
     collection = options.open_collection()
     jobs = _jobs(options, collection)
     ranker = _ranker(options, collection)
@@ -136,8 +136,6 @@ def _check(options: Options) -> None:
 
 def _jobs(options: Options, collection: Collection) -> list[Job]:
     """Files to read and to write; raises UsageError if two of them are the same."""
-    from pipeline.evaluation.run_report import reranked_name
-
     jobs, problems = [], []
     for text in options.runs:
         official = collection.runs.get(text)
@@ -173,7 +171,6 @@ def _candidates(
     options: Options, collection: Collection, job: Job, run: Run, posts: Mapping[str, Post]
 ) -> Candidates:
     """A run's candidates, with notes on its posts and topics that are not reranked."""
-    from pipeline.evaluation.measures import without_results
     from pipeline.ranking.retrievers import RunRetriever
 
     def known(doc_ids: Sequence[str]) -> dict[str, Post]:
@@ -198,16 +195,9 @@ def _candidates(
 
 
 def _rerank(
-    options: Options,
-    collection: Collection,
-    ranker: Ranker,
-    jobs: Mapping[Job, Candidates],
+    options: Options, collection: Collection, ranker: Ranker, jobs: Mapping[Job, Candidates]
 ) -> dict[str, tuple[Values, Values]]:
     """Write each reranked run; name -> its values before and after, with judgments."""
-    from pipeline.collections.trec import write_run
-    from pipeline.evaluation.measures import Evaluator
-    from pipeline.evaluation.run_report import MEASURES
-
     evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
     results: dict[str, tuple[Values, Values]] = {}
     for job, candidates in jobs.items():
@@ -227,8 +217,6 @@ def _report(
     results: Mapping[str, tuple[Values, Values]],
 ) -> None:
     """Print the table and write the file, or say why there is none."""
-    from pipeline.evaluation import run_report
-
     if collection.qrels is None:
         print(f"no report: {collection.missing_judgments}")
         return

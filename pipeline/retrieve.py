@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.collections import named
+from pipeline.collections.topics import Topic, read_topics
+from pipeline.collections.trec import write_run
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, fraction, option, output_file, positive_int
 from pipeline.command.runtime import choose_device, counted, one_line, print_posts
 
 if TYPE_CHECKING:
-    from pipeline.collections.topics import Topic
     from pipeline.ranking.archive import Match, QuestionArchive
 
-SHOWN = 5
-"""Questions of the archive shown per question."""
+SHOWN = 5  # Questions of the archive shown per question
 
 DEFAULT_ALPHA = 0.7
 """Section 6.3 of Qiu & Huang (2015) finds the best α near this value, in both languages."""
@@ -67,7 +67,6 @@ class Options:
 
 def main(options: Options) -> None:
     """Open the archive, search it, show the results or write them as a run."""
-    from pipeline.collections.trec import write_run
     from pipeline.ranking.archive import mix
 
     started = time.perf_counter()
@@ -93,8 +92,6 @@ def main(options: Options) -> None:
 
 def _topics(options: Options) -> list[Topic]:
     """The questions; raises UsageError for contradictory options."""
-    from pipeline.collections.topics import Topic, read_topics
-
     problems = []
     if (options.question is None) == (options.questions is None):
         problems.append("give one of --question TEXT and --questions FILE")
@@ -110,7 +107,6 @@ def _topics(options: Options) -> list[Topic]:
 
 
 def _archive(options: Options) -> QuestionArchive:
-    """The collection's archive."""
     from pipeline.ranking.archive import QuestionArchive, archived_pairs
     from pipeline.ranking.checkpoints import default_directory
     from rerankers import checkpoint
@@ -123,7 +119,6 @@ def _archive(options: Options) -> QuestionArchive:
 
 
 def _show(topic: Topic, matches: Sequence[Match], alpha: float) -> None:
-    """Print the best pairs for one question."""
     from pipeline.ranking.archive import best_pairs
 
     print(f"{topic.query_id} “{one_line(topic.text)}”:")

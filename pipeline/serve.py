@@ -46,10 +46,8 @@ if TYPE_CHECKING:
     from pipeline.service.proxy.search import PostFields, ServedIndex
 
 DEFAULT_CHECKPOINT = "window"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Addresses that only this machine reaches."""
-BACKLOG = 2048
-"""Connections that wait to be accepted."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
+BACKLOG = 2048  # Connections that wait to be accepted
 
 
 def port(text: str) -> int:
@@ -168,9 +166,7 @@ class Options:
         "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
     rerank_timeout: float = option(
-        "seconds for it; then the engine's own ranking goes out",
-        default=5.0,
-        parse=positive_float,
+        "seconds for it; then the engine's own ranking goes out", default=5.0, parse=positive_float
     )
     expand: bool = option(
         "rerank further hits of each search of the engine, too, which a second search finds by "
@@ -213,8 +209,8 @@ def main(options: Options) -> None:
         raise UsageError("--grades: found no --collection or --index, expected one to search")
     options = with_engine_of(options, collections)
     indexes = served_indexes(options, [each.engine.index for each in collections if each.engine])
-    if options.ssl_certfile is None and (options.ssl_keyfile or options.ssl_ca_certs):
-        raise UsageError("--ssl-keyfile, --ssl-ca-certs: found no --ssl-certfile, expected one")
+    if options.ssl_certfile is None:
+        _refuse(options, ("ssl_keyfile", "ssl_ca_certs"), "found no --ssl-certfile, expected one")
     listening = bind(options.host, options.port)
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
@@ -312,12 +308,14 @@ def main(options: Options) -> None:
         os._exit(0)  # The interpreter's end would wait for the log.
 
 
-def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
-    """The options with the engine of the collections, unless they name one.
+def _refuse(options: Options, names: Sequence[str], problem: str) -> None:
+    """Raise UsageError for those of the options that are given."""
+    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]:
+        raise UsageError(f"{' and '.join(given)}: {problem}")
 
-    Raises:
-        UsageError: the collections are in several engines.
-    """
+
+def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
+    """The options with the engine of the collections, unless they name one; raises UsageError."""
     addresses = [each.engine for each in collections if each.engine]
     if options.engine is not None or not addresses:
         return options
@@ -329,11 +327,7 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
                 f"--collection: found {name} {' and '.join(values)}, expected the same; serve each "
                 "of them by itself"
             )
-    return replace(
-        options,
-        engine=first.url,
-        engine_auth=options.engine_auth or first.auth,
-    )
+    return replace(options, engine=first.url, engine_auth=options.engine_auth or first.auth)
 
 
 def fields_of(options: Options, address: EngineAddress | None = None) -> PostFields:
@@ -371,16 +365,11 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
 def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[str]:
     """Names and patterns of the engine's indexes that may be searched; none without an engine.
 
-    Without ``--engine-index`` they are those of the collections.
-
-    Raises:
-        UsageError: there are options of an engine and no engine, or none of its indexes is named.
+    Default: those of the collections. Raises UsageError for options that lack an engine or indexes.
     """
     if options.engine is None:
         names = ("engine_index", "text_field", "url_field", "expand")
-        if given := [name for name in names if getattr(options, name)]:
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise UsageError(f"{flags}: found no --engine, expected the address of one")
+        _refuse(options, names, "found no --engine, expected the address of one")
         return ()
     if options.engine_index:
         return options.engine_index
@@ -393,20 +382,13 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
 
 
 def loop_of(options: Options, service: Service) -> Loop:
-    """The log of searches and the challenger of the options, as far as they name some.
-
-    Raises:
-        UsageError: there are options of a log and no log or engine.
-        DataError: there is no PyArrow to write it by.
-    """
+    """The log of searches and the challenger of the options; raises UsageError, DataError."""
     from pipeline.service.loop.searches import Challenger, Loop
     from rerankers import checkpoint as checkpoints
 
     if options.log is None:
         names = ("challenger", "log_index")
-        if given := [name for name in names if getattr(options, name)]:
-            flag = given[0].replace("_", "-")
-            raise UsageError(f"--{flag}: found no --log, expected the folder of one")
+        _refuse(options, names, "found no --log, expected the folder of one")
         return Loop(service)
     if options.engine is None:
         raise UsageError("--log: found no --engine, whose reranked searches are logged")
@@ -482,11 +464,7 @@ def collections_of(options: Options) -> Sequence[Collection]:
 
 
 def read_keys(path: Path) -> list[str]:
-    """The keys of a file, one a line.
-
-    Raises:
-        DataError: it has none, or one that no header can hold.
-    """
+    """The keys of a file, one a line; raises DataError for none, or one that is no header."""
     try:
         keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except ValueError as error:
@@ -500,11 +478,7 @@ def read_keys(path: Path) -> list[str]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket with an address, which does not listen yet.
-
-    Raises:
-        DataError: the port is in use, or the address is not of this machine.
-    """
+    """A socket with an address, which does not listen yet; raises DataError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)

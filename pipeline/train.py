@@ -51,8 +51,7 @@ from rerankers.training.settings import Settings
 if TYPE_CHECKING:
     from pipeline.training.training_set import TrainingSet
 
-TRAINING = "training."
-"""Before the name of a setting of the training."""
+TRAINING = "training."  # Before the name of a setting of the training
 SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]
 
 
@@ -154,11 +153,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     """
     from pipeline.command import runtime
     from pipeline.training.fusion import fusion_training_set, window_training_set
-    from pipeline.training.own import (
-        calibrated,
-        compare,
-        shipped_start,
-    )
+    from pipeline.training.own import calibrated, compare, shipped_start
     from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
     from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 
@@ -180,11 +175,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         if task.rankers:
             parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
             training_set = fusion_training_set(
-                task.rankers,
-                training_set,
-                task.of_fusion,
-                parts.unseen_scores,
-                task.reads_judged,
+                task.rankers, training_set, task.of_fusion, parts.unseen_scores, task.reads_judged
             )
             checkpoints = parts.checkpoints
         elif task.reads_windows:

@@ -41,14 +41,12 @@ IDF_FORMS = ("relative", "classical", "phrases")
 """Inverse document frequencies: scaled into [0, 1]; ln N/n; the same, with a trigram's own. With
 the others a trigram has the IDF of its word."""
 
-FIRST_STAGE = "first_stage"
-"""Signal: first-stage score of a candidate."""
+FIRST_STAGE = "first_stage"  # Signal: first-stage score of a candidate
 ORDER = "order"
 """Signal: place of a candidate in the list that was given, from 1; NaN if that says nothing."""
 PRIOR = "prior"
 """Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
-FEATURES = "features"
-"""Name of the interaction that holds a pair's features."""
+FEATURES = "features"  # Name of the interaction that holds a pair's features
 
 
 Report = Callable[[str], object]
@@ -144,8 +142,7 @@ def lists_of(
     return np.split(order, borders) if len(order) else []
 
 
-Inputs = Mapping[str, Terms]
-"""Name of an input -> the terms of a batch of texts."""
+Inputs = Mapping[str, Terms]  # Name of an input -> the terms of a batch of texts
 
 Interactions = Mapping[str, Tensor]
 """Name -> [P, L, K]: K features of each of L positions of a pair, which are the query's positions
@@ -160,26 +157,16 @@ class Reranker(nn.Module, ABC):
     gives its score. A score does not depend on the other pairs of the batch: padding is masked.
     """
 
-    config_type: ClassVar[type]
-    """Frozen dataclass of the hyperparameters."""
-
-    configurations: ClassVar[Mapping[str, Any]]
-    """Named configurations; the first is the default."""
-
-    query_inputs: ClassVar[Sequence[str]] = (WORDS,)
-    """Inputs that ``encode_queries`` reads."""
-
-    post_inputs: ClassVar[Sequence[str]] = (WORDS,)
-    """Inputs that ``encode_posts`` reads."""
-
-    training_settings: ClassVar[Settings] = Settings()
-    """Default settings of training."""
+    config_type: ClassVar[type]  # Frozen dataclass of the hyperparameters
+    configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
+    query_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_queries`` reads
+    post_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_posts`` reads
+    training_settings: ClassVar[Settings] = Settings()  # Default settings of training
 
     own_settings: ClassVar[Mapping[str, Settings]] = {}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
 
-    idf: str = "relative"
-    """Weights of a query's terms, one of :data:`IDF_FORMS`."""
+    idf: str = "relative"  # Weights of a query's terms, one of :data:`IDF_FORMS`
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
@@ -198,8 +185,7 @@ class Reranker(nn.Module, ABC):
     trained_by_gradients: ClassVar[bool] = True
     """Whether training takes gradient steps; otherwise ``fit`` does all of it."""
 
-    score: nn.Module
-    """Last layers of the default :meth:`head`: [P, K] to [P, 1]."""
+    score: nn.Module  # Last layers of the default :meth:`head`: [P, K] to [P, 1]
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -289,8 +275,6 @@ class Reranker(nn.Module, ABC):
         """Scores [P] of P posts, each with its query.
 
         Args:
-            queries: inputs of Q queries.
-            posts: inputs of P posts.
             query_of_post: [P] row of the query of each post.
             features: [P, K] of :attr:`feature_families`.
             post_of_pair: [P] row of the post of each pair, if ``posts`` are fewer than P.
@@ -323,7 +307,6 @@ class Reranker(nn.Module, ABC):
             representations: [P, K] of the training pairs, by the trained model.
             relevant: [P] whether each pair is relevant.
             query_index: [P] query of each pair.
-            progress: called while it lasts, with what is being done.
         """
 
     def files(self) -> Mapping[str, bytes]:

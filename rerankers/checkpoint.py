@@ -38,8 +38,7 @@ from rerankers.text.inputs import TextEncoder
 from rerankers.text.spaces import ADAPTED, AdaptedSpace
 from rerankers.text.vocabulary import Idf, Vocabulary
 
-FORMAT = 2
-"""Format of ``config.json``, and meaning of the weights: how texts become terms."""
+FORMAT = 2  # Format of ``config.json``, and meaning of the weights: how texts become terms
 VOCABULARY, WEIGHTS = SHARED_FILES = ("vocabulary.json", "model.safetensors")
 ADAPTED_FILE = "adapted.safetensors"
 SHIPPED = Path(__file__).parent / "checkpoints"
@@ -60,10 +59,6 @@ def save(
     The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
 
     Args:
-        directory: the folder.
-        name: of the model.
-        model: trained.
-        encoder: reads texts as in training.
         metrics: content of ``metrics.json``.
         extras: file name -> content of further files.
         parts: model -> checkpoint folder of each model whose scores this one reads.
@@ -210,9 +205,7 @@ def load(
     """Read a checkpoint folder.
 
     Args:
-        directory: the folder.
         name: expected model; None accepts any.
-        device: of the weights.
         idf: word frequencies instead of those in training.
         adapted: file of adapted word vectors, in place of the folder's own.
 

@@ -9,7 +9,7 @@ Parts:
 
 scoring  MP-HCNN as shipped: its own forward pass, and the fast one
 search   the whole process "python -m pipeline.search": seconds and peak memory
-stages   a request of 100 new posts for the model window by stage, on one core
+stages   a request of 100 posts, new and known, for the model window by stage, on one core
 service  latency, load and overload (--minutes) of the rerank service, beside in-process scoring
 batch    a batch job in one process, and on a Ray cluster of this machine
 engines  a search engine (--engine) as first stage: filling, searching, and through the proxy

@@ -22,15 +22,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from indexes.files import write_bytes
+from pipeline.collections import downloads
+from pipeline.collections.collection import data_directory
+from pipeline.collections.downloads import Cut, catalogue
+from pipeline.command.errors import DataError
 from pipeline.command.options import argument, option, run_command
+from pipeline.command.runtime import counted, print_table
 
-if TYPE_CHECKING:
-    from pipeline.collections.downloads import Cut
-
-COMMONEST = 100_000
-"""Words of a cut that need not occur in a collection."""
+COMMONEST = 100_000  # Words of a cut that need not occur in a collection
 
 PLAIN = re.compile(r"[a-z][a-z0-9-]+|[!-/:-@[-`{-~“”‘’…£¥€]")
 """Words of our glove.6B.100d.bin.gz: no numbers, single letters, accents, dots or apostrophes."""
@@ -53,11 +54,6 @@ class Options:
 
 def main(options: Options) -> None:
     """List, check or fetch."""
-    from pipeline.collections import downloads
-    from pipeline.collections.collection import data_directory
-    from pipeline.command.errors import DataError
-    from pipeline.command.runtime import print_table
-
     entries = downloads.select(options.names)
     folder = data_directory(options.data)
     if options.list or options.check:
@@ -103,8 +99,6 @@ def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
         cut: the file.
         folder: of the data; collections that are not there are left out.
     """
-    from indexes.files import write_bytes
-    from pipeline.command.runtime import counted
     from rerankers.text.vectors import read_archive, word2vec_bytes
 
     texts = collection_texts(folder)
@@ -129,8 +123,6 @@ def chosen(words: Sequence[str], added: AbstractSet[str], *, plain: bool) -> lis
 
 def collection_texts(folder: Path) -> list[Path]:
     """Files of queries and posts, in the data folder, of the collections that can be fetched."""
-    from pipeline.collections.downloads import catalogue
-
     entries = (entry for entry in catalogue() if entry.url and entry.path.endswith(".toks"))
     paths = (folder / entry.path for entry in entries)
     return [path for path in paths if path.exists()]

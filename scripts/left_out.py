@@ -22,27 +22,29 @@ import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from indexes.files import atomic_file, write_bytes
+from pipeline.collections import named
+from pipeline.collections.collection import SearchedCollection
 from pipeline.command.errors import DataError
 from pipeline.command.options import option, positive_int, run_command
+from pipeline.command.runtime import bar, choose_device
+from pipeline.evaluation.measures import evaluate, mean
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from pipeline.collections.collection import SearchedCollection
     from pipeline.collections.trec import Qrels, Run
     from pipeline.ranking.retrievers import Candidates
     from rerankers.models.window import Model
     from rerankers.text.vocabulary import Idf
 
-FOLDS = 5
-"""Parts of a collection's own topics."""
-
-BINS = 10
-"""Equal parts of [0, 1] in which probabilities are compared with what happened."""
+FOLDS = 5  # Parts of a collection's own topics
+BINS = 10  # Equal parts of [0, 1] in which probabilities are compared with what happened
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,6 @@ def main(options: Options) -> None:
     """Train without each group of collections, and print what its model does there."""
     import numpy as np
 
-    from pipeline.collections import named
-    from pipeline.collections.collection import SearchedCollection
-    from pipeline.command.runtime import bar, choose_device
     from pipeline.training.fusion import window_training_set
     from pipeline.training.training_set import searched_training_set
     from rerankers import features
@@ -212,8 +211,6 @@ class Windows(NamedTuple):
         """Topic -> AP, of some topics ranked by a model."""
         import torch
 
-        from pipeline.evaluation.measures import evaluate
-
         read = torch.from_numpy(self.values[:, : len(model.names)].copy())
         run = self.candidates.run_of(model.head(read).numpy())
         qrels = {query_id: self.qrels[query_id] for query_id in query_ids}
@@ -224,8 +221,6 @@ def adapted(collections: Sequence[SearchedCollection]) -> list[dict[str, object]
     """AP of BM25, and of each of four models, on each collection that has adapted vectors."""
     import numpy as np
 
-    from pipeline.command.runtime import bar
-    from pipeline.evaluation.measures import mean
     from pipeline.training.tuning import fold_topics
     from rerankers.features.judged import JUDGED
 
@@ -283,7 +278,6 @@ def report(results: Sequence[LeftOut], output: Path | None) -> None:
 
 
 def _print(rows: Sequence[Mapping[str, object]], path: Path | None) -> None:
-    """Print a table, and write it."""
     if not rows:
         raise DataError("found no adapted word vectors; make some by python -m pipeline.adapt")
     print(" | ".join(rows[0]))
@@ -294,16 +288,12 @@ def _print(rows: Sequence[Mapping[str, object]], path: Path | None) -> None:
 
 
 def _write(path: Path, fields: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from indexes.files import atomic_file
-
     with atomic_file(path) as stream:
         csv.writer(stream).writerows([fields, *rows])
     print(f"wrote {path}", file=sys.stderr)
 
 
 def _ap(qrels: Qrels, run: Run) -> float:
-    from pipeline.evaluation.measures import evaluate, mean
-
     return round(mean(evaluate(qrels, run, ["AP"])["AP"]), 4)
 
 
@@ -351,11 +341,7 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 
 def draw(path: Path, bins: Sequence[Bin]) -> None:
     """Write the reliability plot as PNG: a panel for each form, a line for each collection."""
-    from io import BytesIO
-
     from matplotlib.figure import Figure
-
-    from indexes.files import write_bytes
 
     forms = list(dict.fromkeys(each.form for each in bins))
     figure = Figure(figsize=(12, 5.4), layout="constrained")

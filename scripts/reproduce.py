@@ -22,15 +22,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from indexes.files import atomic_file
+from pipeline.collections.collection import home_directory
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import (
-    argument,
-    did_you_mean,
-    option,
-    positive_int,
-    run_command,
-)
+from pipeline.command.options import argument, did_you_mean, option, positive_int, run_command
 from pipeline.command.runtime import keep_allocations
+from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
     from experiments.cells import Cell, Result, Setup
@@ -80,9 +77,6 @@ def main(options: Options) -> None:
     from experiments.cells import Setup, is_finished, run_cells
     from experiments.extras import finished
     from experiments.results import read_csv
-
-    from pipeline.collections.collection import home_directory
-    from rerankers.errors import RerankerError
 
     tables = check(options)
     if options.write:
@@ -179,8 +173,6 @@ def show(table: Table, results: Sequence[Result], setup: Setup, options: Options
     from experiments.reports import REPORTS, draw
     from experiments.results import add_to_csv
 
-    from indexes.files import atomic_file
-
     report = REPORTS.get(table.report)
     text = report(table, results, setup) if report else render(table, results)
     text += f"\n\n{table.caption}" if table.caption else ""
@@ -197,8 +189,6 @@ def show(table: Table, results: Sequence[Result], setup: Setup, options: Options
 
 def write_readme() -> None:
     """Write the README of the results: a section for each table, from its CSV."""
-    from indexes.files import atomic_file
-
     with atomic_file(RESULTS / "README.md") as stream:
         stream.write(readme())
     print(f"wrote {RESULTS / 'README.md'}")

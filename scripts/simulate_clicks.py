@@ -14,17 +14,20 @@ at, and on one of twenty others. Half of the users are of each kind.
 test: how often a challenger is promoted in a week of 20,000 searches, a fifth of them interleaved,
 by its difference from the champion in AP, and after how many clicked searches. Its ranking is the
 champion's with noise, better or worse by a part of the true judgments.
-nights: AP on topics that nobody searched for, of the served model, of one that has learned from the
-clicks of 1, 3 and 7 nights, and of one that was trained on the true judgments of the same topics.
-The served model, which all trainings extend, is that of the microblog years without 2012. With
---engine the searches and clicks are requests to a service before it, and a further week compares
-the last night's model with the served one.
+nights: AP on topics that nobody searched for, of the served model, of the challenger that has
+learned from the clicks until the 1st, 3rd and 7th night, and of a model that was trained on the
+true judgments of the same topics. Each night's challenger takes part in a fifth of the next day's
+searches, and is served from the evening on if it has won. The model that is served first, and that
+all trainings extend, is that of the microblog years without 2012. With --engine the searches and
+clicks are requests to a service before it.
 cost: time of a logged search that the log takes, on its way to the answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import gc
 import json
 import os
 import random
@@ -42,19 +45,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from indexes.engines.client import Engine
+from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.named import find
+from pipeline.collections.own import read_collection
+from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.command.errors import DataError
-from pipeline.command.options import (
-    non_negative_int,
-    option,
-    positive_int,
-    run_command,
-)
+from pipeline.command.options import non_negative_int, option, positive_int, run_command
 from pipeline.command.ranking import addresses
+from pipeline.command.runtime import print_table
+from pipeline.compare import Options as CompareOptions
+from pipeline.compare import main as compare
+from pipeline.evaluation.measures import Evaluator, mean
+from pipeline.learn import Options as LearnOptions
+from pipeline.learn import main as learn
+from pipeline.loop.comparison import Comparison
+from pipeline.loop.interleaving import credit, is_drawn, team_draft
+from pipeline.loop.log import LogWriter, write_serving
+from pipeline.train import Options as TrainOptions
+from pipeline.train import train
 
 if TYPE_CHECKING:
-    from pipeline.collections.collection import SearchedCollection
     from pipeline.collections.topics import Topic
-    from pipeline.collections.trec import Qrels, Run
 
 WEEK = 20_000
 SHARE = 0.2
@@ -63,14 +75,12 @@ SHOWN = 10
 CLICK, MISTAKE, LEAVE = 0.7, 0.05, 0.8
 DIFFERENCES = (-0.03, -0.01, 0.0, 0.01, 0.03, 0.05)
 NIGHTS = (1, 3, 7)
-SEARCHED = 0.7
-"""Share of the topics that users search for."""
+SEARCHED = 0.7  # Share of the topics that users search for
 
 UNSEEN = "mb2012"
 """The shipped model that has seen neither its judgments nor those of collections of other kinds."""
 
-FOLDS = 2
-"""Of the trainings, whose own figures are not looked at."""
+FOLDS = 2  # Of the trainings, whose own figures are not looked at
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class Options:
     seed: int = option("seed of all users", default=1, parse=non_negative_int)
     seeds: int = option("how many seeds, for nights", default=1, parse=positive_int)
     engine: str | None = option(
-        "OpenSearch that the nights' searches go to, through a service; then a week compares both",
+        "OpenSearch that the nights' searches go to, through a service",
         parse=addresses,
         metavar="URL",
     )
@@ -113,9 +123,6 @@ def clicks(relevant: Sequence[bool], users: random.Random) -> list[int]:
 
 
 def _collection(options: Options) -> tuple[SearchedCollection, Qrels]:
-    from pipeline.collections.collection import SearchedCollection
-    from pipeline.collections.named import find
-
     collection = find(options.collection, options.data)
     assert isinstance(collection, SearchedCollection)
     assert collection.training_qrels
@@ -129,8 +136,6 @@ def weeks(options: Options) -> None:
     """Promotions of challengers by their difference in AP."""
     import numpy as np
 
-    from pipeline.command.runtime import print_table
-    from pipeline.evaluation.measures import Evaluator, mean
     from pipeline.ranking.build import ranker
 
     collection, qrels = _collection(options)
@@ -194,10 +199,6 @@ def _week(
     champion: Run, challenger: Run, qrels: Qrels, users: random.Random, searches: int
 ) -> tuple[int | None, int]:
     """Clicked searches until promotion (None if there is none), and those of the whole week."""
-    from pipeline.collections.trec import ranked
-    from pipeline.loop.comparison import Comparison
-    from pipeline.loop.interleaving import credit, team_draft
-
     topics = [*champion]
     rows = {q: {doc_id: row for row, doc_id in enumerate(champion[q])} for q in topics}
     orders = {
@@ -231,7 +232,6 @@ def nights(options: Options) -> None:
     """AP on topics that nobody searched for, after nights of learning; of several seeds."""
     import numpy as np
 
-    from pipeline.command.runtime import print_table
     from rerankers import checkpoint
 
     collection, qrels = _collection(options)
@@ -271,8 +271,6 @@ class _World:
         seed: int,
         options: Options,
     ) -> None:
-        from pipeline.collections.own import read_collection
-
         self.folder, self.qrels, self.seed, self.options = folder, qrels, seed, options
         topics = [t for t in collection.training_topics if any(qrels[t.query_id].values())]
         random.Random(seed).shuffle(topics)
@@ -290,22 +288,18 @@ class _World:
 
     def nights(self) -> dict[str, float]:
         """Model -> AP."""
-        from indexes.engines.client import Engine
-        from pipeline.compare import Options as CompareOptions
-        from pipeline.compare import main as compare
-
-        figures, done, total = {"served": self._ap(None)}, 0, self.options.searches
+        figures, total = {"served": self._ap(None)}, self.options.searches
         of_truth = self._ap(self._judged())
         with closing(_Service(self) if self.options.engine else _Log(self)) as shown:
-            for night in NIGHTS:
-                self._search(shown, range(done, done := night * total // 7))
-                found = self._learned(night)
-                figures[f"night {night}"] = self._ap(found)
-                print(f"AP {figures}, at best {of_truth:.4f}", file=sys.stderr)
-            if found and isinstance(shown, _Service):
+            for night in range(1, NIGHTS[-1] + 1):
+                self._search(shown, range((night - 1) * total // 7, night * total // 7))
+                if self.challenger.exists():
+                    self._compare()
+                self._learn()
                 shown.reload()
-                self._search(shown, range(done, 2 * total))
-                compare(CompareOptions(self.log, level=LEVEL))
+                if night in NIGHTS:
+                    figures[f"night {night}"] = self._ap(self._newest())
+                    print(f"AP {figures}, at best {of_truth:.4f}", file=sys.stderr)
         if self.own.engine:
             Engine.connect(self.own.engine).request("DELETE", f"/{self.own.engine.index}")
         return figures | {"trained on the judgments": of_truth}
@@ -328,29 +322,40 @@ class _World:
         taken = time.perf_counter() - started
         print(f"{len(numbers):,} searches, {len(numbers) / taken:.0f} a second", file=sys.stderr)
 
-    def challenger(self, night: int) -> Path:
-        """Where the model of a night is written."""
-        return self.folder / f"challenger-{night}"
+    @property
+    def challenger(self) -> Path:
+        """Where the model of the last night is."""
+        return self.folder / "challenger"
 
-    def _learned(self, night: int) -> Path | None:
-        from pipeline.learn import Options as LearnOptions
-        from pipeline.learn import main as learn
+    def _newest(self) -> Path | None:
+        """The challenger or, where there is none, the served model."""
+        from pipeline.ranking.build import best_source
 
-        output, threads = self.challenger(night), self.options.threads
-        options = LearnOptions(
-            self.log, collection=str(self.file), output=output, folds=FOLDS, threads=threads
+        return self.challenger if self.challenger.exists() else best_source(self.own).folder
+
+    def _compare(self) -> None:
+        """Serve the challenger if users prefer it."""
+        try:
+            compare(CompareOptions(self.log, level=LEVEL, promote=True))
+        except DataError as error:
+            print(error, file=sys.stderr)
+
+    def _learn(self) -> None:
+        how = LearnOptions(
+            self.log,
+            collection=str(self.file),
+            output=self.challenger,
+            replace=True,
+            folds=FOLDS,
+            threads=self.options.threads,
         )
         try:
-            learn(options)
+            learn(how)
         except DataError as error:  # There are too few searches to compare models on.
             print(error, file=sys.stderr)
-        return output if output.exists() else None
 
     def _judged(self) -> Path:
         """A model that is trained on the true judgments of the searched topics."""
-        from pipeline.train import Options as TrainOptions
-        from pipeline.train import train
-
         topics, judged = self.folder / "judged.tsv", self.folder / "judged.txt"
         _write(topics, (f"{t.query_id}\t{t.text}" for t in self.searched))
         grades = [
@@ -370,8 +375,6 @@ class _World:
 
     def _ap(self, folder: Path | None) -> float:
         """On the held-out topics, of the served model or that of a folder."""
-        from pipeline.evaluation.measures import Evaluator, mean
-
         held_out = {t.query_id: self.qrels[t.query_id] for t in self.held_out}
         return mean(Evaluator(held_out, ["AP"])(self.rank(self.held_out, folder))["AP"].values())
 
@@ -383,26 +386,48 @@ class _World:
 
 
 class _Log:
-    """Shows the served model's ranking as it is, and writes the log that a service would."""
+    """Shows what a service would, and writes the log that it would."""
 
     clients = 1
 
     def __init__(self, world: _World) -> None:
-        from pipeline.collections.trec import ranked
-
-        run = world.rank(world.searched)
-        self._pages = {
-            t.text: [doc_id for doc_id, _ in ranked(run.get(t.query_id, {}))[:SHOWN]]
-            for t in world.searched
-        }
+        self._world = world
         world.log.mkdir()
+        write_serving(world.log, world.challenger, str(world.file), None)
         names = ("searches", "events")
         self._files = [(world.log / f"{name}-simulated.jsonl").open("w") for name in names]
+        self.reload()
+
+    def reload(self) -> None:
+        """Show what is served now, and its challenger in some searches."""
+        from pipeline.ranking.build import Source, best_source
+
+        sources = [best_source(self._world.own)]
+        sources += [Source(self._world.challenger)] if self._world.challenger.exists() else []
+        self._shown = [(source.version, self._rankings(source.folder)) for source in sources]
+
+    def _rankings(self, folder: Path) -> dict[str, dict[str, float]]:
+        """Text of a query -> id of a post -> score, best first."""
+        run = self._world.rank(self._world.searched, folder)
+        return {t.text: dict(ranked(run.get(t.query_id, {}))) for t in self._world.searched}
 
     def search(self, text: str) -> tuple[str, list[str]]:
         """The id of the search, and the posts of the page."""
-        search_id, page = uuid.uuid4().hex, self._pages[text]
-        self._add(0, search_id, query=text, ids=page, shown=page, start=0)
+        search_id = uuid.uuid4().hex
+        (version, rankings), *rivals = self._shown
+        scores = [*rankings[text].values()]
+        ids, teams, rival = [*rankings[text]], None, None
+        order = [*range(len(ids))]
+        if rivals and is_drawn(search_id, SHARE):
+            [(rival, of_rival)] = rivals
+            row_of = {doc_id: row for row, doc_id in enumerate(ids)}
+            theirs = [row_of[doc_id] for doc_id in of_rival[text]]
+            order, teams = team_draft(order, theirs, search_id)
+            teams = teams[:SHOWN]
+        page = [ids[row] for row in order[:SHOWN]]
+        served = {"version": version, "challenger": rival, "teams": teams}
+        shown = {"ids": ids, "scores": scores, "shown": page, "start": 0}
+        self._add(0, search_id, query=text, **shown, **served)
         return search_id, page
 
     def click(self, search_id: str, doc_id: str, place: int) -> None:
@@ -441,7 +466,7 @@ class _Service:
         self._session.trust_env = False  # No other proxy.
         command = [sys.executable, "-m", "pipeline.serve", "--port", "0", "--collection"]
         command += [str(world.file), "--log", str(world.log), "--log-queries", "plain"]
-        command += ["--challenger", str(world.challenger(NIGHTS[-1])), "--share", str(SHARE)]
+        command += ["--challenger", str(world.challenger), "--share", str(SHARE)]
         with self._lines.open("w") as stream:
             self._process = subprocess.Popen(command, stderr=stream)
         self._url = self._wait("serving ").rpartition(" ")[2]
@@ -466,8 +491,9 @@ class _Service:
         time.sleep(1)
 
     def reload(self) -> None:
-        """Let the service see its challenger."""
+        """Let the service see what is served now, and its challenger."""
         self._process.send_signal(signal.SIGHUP)
+        time.sleep(1)
         self._wait("challenger: loaded")
 
     def close(self) -> None:
@@ -495,13 +521,9 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 def cost(options: Options) -> None:
     """What the log adds to a search of a window of 100, whose scores take no time here."""
-    import asyncio
-    import gc
-
     import numpy as np
     from orjson import Fragment
 
-    from pipeline.loop.log import LogWriter
     from pipeline.service.formats.base import ScoreRequest, ScoreResponse
     from pipeline.service.http.models import Models
     from pipeline.service.http.requests import Limits

@@ -36,8 +36,7 @@ def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPag
     context.__exit__(None, None, None)
 
 
-Command = Callable[..., Result]
-"""Name of a module of ``pipeline``, arguments -> result."""
+Command = Callable[..., Result]  # Name of a module of ``pipeline``, arguments -> result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

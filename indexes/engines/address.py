@@ -14,27 +14,20 @@ class EngineAddress:
 
     With a ``text_field`` it is an index that somebody has made for other purposes; without one, an
     index by :func:`indexes.engines.building.build`.
-
-    Attributes:
-        url: addresses of the cluster's nodes, separated by commas; one is enough.
-        index: name of an index, or of an alias.
-        auth: file with user and password, see :class:`indexes.engines.client.Credentials`.
-        text_field: field of the posts' texts.
-        url_field: field of their links.
-        time_field: field of their times, a date or a number that a topic's time limit bounds.
-        id_field: field of their ids; None takes ``_id``.
-        query: file of a query in the engine's language, with ``{{query}}`` for the topic's text, or
-            the id of a search template with the parameter ``query``; None matches the text field.
     """
 
-    url: str
-    index: str
+    url: str  # Addresses of the cluster's nodes, separated by commas; one is enough
+    index: str  # Name of an index, or of an alias
     auth: Path | None = None
-    text_field: str | None = None
-    url_field: str | None = None
+    """File with user and password, see :class:`indexes.engines.client.Credentials`."""
+    text_field: str | None = None  # Field of the posts' texts
+    url_field: str | None = None  # Field of their links
     time_field: str | None = None
-    id_field: str | None = None
+    """Field of their times, a date or a number that a topic's time limit bounds."""
+    id_field: str | None = None  # Field of their ids; None takes ``_id``
     query: Path | str | None = None
+    """File of a query in the engine's language, with ``{{query}}`` for the topic's text, or the id
+    of a search template with the parameter ``query``; None matches the text field."""
 
     def __post_init__(self) -> None:
         for url in self.urls:

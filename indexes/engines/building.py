@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +26,8 @@ from indexes.manifest import IndexManifest, Source, software_versions
 from indexes.posts import Post
 from indexes.store import POSTS_FILE, PostStore
 
-CHUNK = 1_000_000
-"""Bytes of posts in a request, about."""
-
-IN_FLIGHT = 3
-"""Requests that are under way at a time."""
+CHUNK = 1_000_000  # Bytes of posts in a request, about
+IN_FLIGHT = 3  # Requests that are under way at a time
 
 _CONFLICT, _TOO_LARGE = 409, 413
 
@@ -54,13 +52,8 @@ def build(
 ) -> Built:
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
 
-    Args:
-        address: where; the index is made if it is missing.
-        posts: in any order, every id once.
-        sources: files of the posts, for checks when the index is opened.
-        directory: folder where posts are kept (:mod:`indexes.engines.posts`).
-        rebuild: command that builds this index, for messages.
-        shards: of a new index.
+    Posts are kept in ``directory`` (:mod:`indexes.engines.posts`); the other arguments are those of
+    :func:`indexes.lucene.build`.
 
     Raises:
         CollectionError: there are no posts, or an id is repeated; the engine refuses or is lost;
@@ -185,22 +178,13 @@ class _Line(NamedTuple):
 
 def _lines(layout: Layout, posts: Iterable[Post]) -> Iterator[_Line]:
     """The posts as lines, in batches whose words are cut together."""
-    batch: list[Post] = []
-
-    def written() -> Iterator[_Line]:
-        cut_here = layout.analyzer != ENGLISH
+    left, cut_here = iter(posts), layout.analyzer != ENGLISH
+    while batch := list(islice(left, 1000)):
         words = cut_words([post.text for post in batch]) if cut_here else [""] * len(batch)
         for post, cut in zip(batch, words, strict=True):
             action = encoded({"create": {"_id": post.doc_id}})
             content = encoded(layout.document(post, cut))
             yield _Line(post.doc_id, b"%s\n%s\n" % (action, content))
-
-    for post in posts:
-        batch.append(post)
-        if len(batch) == 1000:
-            yield from written()
-            batch.clear()
-    yield from written()
 
 
 def _chunks(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
@@ -288,7 +272,6 @@ class _Sender:
             raise EngineError("interrupted")
 
     def _answer(self, body: bytes) -> list[dict[str, Any]]:
-        """The engine's answer for each post."""
         if self.stopped.is_set():
             raise EngineError("interrupted")
         shown = "items.*._id,items.*.status,items.*.error"

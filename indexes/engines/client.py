@@ -25,14 +25,9 @@ Result = TypeVar("Result")
 
 NAMES = {"opensearch": "OpenSearch", "elasticsearch": "Elasticsearch"}
 
-CONNECTIONS = 4
-"""Requests to a node at a time."""
-
-TIMEOUT = 60.0
-"""Seconds to wait for an answer."""
-
-LARGEST = 200_000_000
-"""Bytes of an answer."""
+CONNECTIONS = 4  # Requests to a node at a time
+TIMEOUT = 60.0  # Seconds to wait for an answer
+LARGEST = 200_000_000  # Bytes of an answer
 
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 """Seconds to wait before each further attempt: together a cluster's time to replace a node."""
@@ -65,19 +60,13 @@ _LOST = "connection lost"
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who asks, and who vouches for the engine.
+    """Who asks, and who vouches for the engine."""
 
-    Attributes:
-        user: name of a user.
-        password: of this user.
-        api_key: in place of both, as the engine gives it (base64 of ``id:key``).
-        ca: file of the authority (PEM) that has signed the engine's certificate.
-    """
-
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    user: str | None = None  # Name of a user
+    password: str | None = field(default=None, repr=False)  # Of this user
     api_key: str | None = field(default=None, repr=False)
-    ca: str | None = None
+    """In place of both, as the engine gives it (base64 of ``id:key``)."""
+    ca: str | None = None  # File of the authority (PEM) that has signed the engine's certificate
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
@@ -133,17 +122,11 @@ _Send = Callable[[str, str, bytes | None, Mapping[str, str]], _Answer]
 
 @dataclass(frozen=True)
 class Engine:
-    """A connection to a search engine; made by :meth:`connect`, may be used by several threads.
+    """A connection to a search engine; made by :meth:`connect`, may be used by several threads."""
 
-    Attributes:
-        address: of an index in it, for messages.
-        kind: ``opensearch`` or ``elasticsearch``.
-        version: such as (2, 19); () where the server does not tell.
-    """
-
-    address: EngineAddress
-    kind: str
-    version: tuple[int, ...]
+    address: EngineAddress  # Of an index in it, for messages
+    kind: str  # ``opensearch`` or ``elasticsearch``
+    version: tuple[int, ...]  # Such as (2, 19); () where the server does not tell
     send: _Send = field(repr=False)
 
     @classmethod
@@ -166,16 +149,10 @@ class Engine:
     def request(
         self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
     ) -> Any:
-        """The engine's answer to one request.
+        """The engine's answer to one request; raises EngineError without one, or for an error.
 
-        Args:
-            method: of HTTP.
-            path: from the root, such as ``/_bulk``.
-            body: JSON, or ready lines of JSON as bytes.
-            params: of the path; True and False as the engines spell them.
-
-        Raises:
-            EngineError: it does not answer, or with an error.
+        ``body`` is JSON, or ready lines of it as bytes; True and False in ``params`` are spelled as
+        the engines do.
         """
         if params:
             spelled = {k: str(v).lower() if v in (True, False) else v for k, v in params.items()}

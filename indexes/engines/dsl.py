@@ -8,8 +8,7 @@ from typing import Any
 
 from indexes.errors import CollectionError
 
-PLACEHOLDER = "{{query}}"
-"""Stands for the topic's text in a query of one's own."""
+PLACEHOLDER = "{{query}}"  # Stands for the topic's text in a query of one's own
 
 _KEYS = ("query", "min_score", "post_filter", "runtime_mappings")
 """Parts of a search of one's own that decide which posts it finds."""
@@ -61,21 +60,13 @@ def search(
 ) -> dict[str, Any]:
     """The body of a search, whose hits have the values of their sort and nothing else.
 
-    Args:
-        query: or a whole search, under the key ``query`` with other keys beside it.
-        limit: a filter, or None.
-        hits: number of hits.
-        sort: keys of the order, the score first.
+    ``query`` may be a whole search, under the key ``query`` with other keys beside it; ``limit`` is
+    a filter. The score is the first key of ``sort``.
     """
     body = dict(query) if "query" in query else {"query": query}
     if limit is not None:
         body["query"] = {"bool": {"must": [body["query"]], "filter": [limit]}}
-    return body | {
-        "size": hits,
-        "sort": list(sort),
-        "track_total_hits": False,
-        "_source": False,
-    }
+    return body | {"size": hits, "sort": list(sort), "track_total_hits": False, "_source": False}
 
 
 def read_query(path: Path) -> dict[str, Any]:

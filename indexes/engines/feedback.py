@@ -28,19 +28,11 @@ def expanded(
     posts: int,
     method: RM3,
 ) -> dict[str, float] | None:
-    """Word -> weight of the new query.
+    """Word -> weight of the new query; None if no feedback word has one: leave it as it is then.
 
     Computed in single precision, like Anserini's Rm3Reranker, so that words of equal weight are
-    kept or dropped alike.
-
-    Args:
-        query: word -> how often it is in the query.
-        best: score and words of the best posts of the first round, best first.
-        posts: number of posts in the collection.
-        method: parameters.
-
-    Returns:
-        None if no feedback word has a weight; the query is then best left as it is.
+    kept or dropped alike. ``query`` says how often each word is in it; ``best`` has score and words
+    of the first round's best posts, best first; ``posts`` are those of the collection.
     """
     vectors = [_pruned(_kept(terms, posts), method.fb_terms) for _, terms in best]
     norms = [_norm(vector) for vector in vectors]

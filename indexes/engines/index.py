@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import filterfalse
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -30,8 +31,7 @@ from indexes.manifest import Source
 from indexes.methods import RM3, EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, is_doc_id, well_formed
 
-_POSTS = 1000
-"""Posts that are fetched by one search."""
+_POSTS = 1000  # Posts that are fetched by one search
 
 _NUMBERS = {"long", "integer", "short", "byte", "unsigned_long"}
 _DATES = {"date", "date_nanos"}
@@ -40,12 +40,7 @@ _DATES = {"date", "date_nanos"}
 def open_index(
     address: EngineAddress, directory: Path, sources: Sequence[Path] | None = None
 ) -> "EngineIndex":
-    """Open an index.
-
-    Args:
-        address: of the index.
-        directory: folder where its posts are kept.
-        sources: files of the posts, to be checked in an index of ours.
+    """Open an index, whose posts are kept in ``directory``; ``sources`` are checked in one of ours.
 
     Raises:
         CollectionError: there is no such engine, index or field, or it does not fit the posts.
@@ -82,8 +77,7 @@ class EngineIndex(ABC):
         self._engine, self._address = engine, engine.address
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
-        changes = None if is_ours else _Changes(self)
-        self.posts = KeptPosts(file, self._fetch, self._fetch_all, changes)
+        self.posts = KeptPosts(file, self._fetch, self._fetch_all, None if is_ours else self)
 
     @property
     def size(self) -> int:
@@ -190,27 +184,11 @@ class EngineIndex(ABC):
             )
         return found
 
-    def _require_ids(self, doc_ids: Iterable[str]) -> None:
-        for doc_id in doc_ids:
-            if not is_doc_id(doc_id):
-                raise CollectionError(
-                    f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
-                    "run has them; name a field of such ids by `address.id_field`"
-                )
-
-
-class _Changes:
-    """Changes of an index's posts, by the sequence numbers of the engine's shards."""
-
-    def __init__(self, index: EngineIndex) -> None:
-        self._index = index
-
-    def numbers(self) -> Mapping[str, int] | None:
-        engine = self._index._engine
+    def change_numbers(self) -> Mapping[str, int] | None:
+        """Shard -> sequence number of its last change; None if the engine does not tell."""
+        path = f"/{self._address.index}/_stats"
         try:
-            found = engine.patiently(
-                "GET", f"/{engine.address.index}/_stats", None, {"level": "shards"}
-            )
+            found = self._engine.patiently("GET", path, None, {"level": "shards"})
         except EngineError:  # It may be forbidden.
             return None
         return {
@@ -219,11 +197,9 @@ class _Changes:
             for number, copies in index["shards"].items()
         }
 
-    def since(self, number: int) -> Iterable[Post]:
-        return self._index._fetch_all({"query": {"range": {"_seq_no": {"gt": number}}}})
-
-    def count(self) -> int:
-        return self._index.size
+    def changed_since(self, number: int) -> Iterable[Post]:
+        """At least the posts whose last change has a higher number."""
+        return self._fetch_all({"query": {"range": {"_seq_no": {"gt": number}}}})
 
 
 class OwnIndex(EngineIndex):
@@ -432,7 +408,11 @@ class ForeignIndex(EngineIndex):
             hits_of_topic = found[topic.query_id]
             singles = single_precision(hit["_score"] for hit in hits_of_topic)
             scores = dict(zip(map(self._id, hits_of_topic), singles, strict=True))
-            self._require_ids(scores)
+            for doc_id in filterfalse(is_doc_id, scores):
+                raise CollectionError(
+                    f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
+                    "run has them; name a field of such ids by `address.id_field`"
+                )
             ordered = sorted(scores.items(), key=lambda item: item[0], reverse=True)
             run[topic.query_id] = dict(sorted(ordered, key=lambda item: -item[1]))
         return run

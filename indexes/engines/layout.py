@@ -38,30 +38,20 @@ def similarity(method: Method) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Layout:
-    """An index of ours, as it is to be or as it is.
+    """An index of ours, as it is to be or as it is."""
 
-    Attributes:
-        manifest: description of its posts and where they are from.
-        analyzer: :data:`ENGLISH` or :data:`CUT_HERE`.
-        similarities: method's name -> settings of its similarity.
-        complete: whether all posts have been sent.
-        plain_ids: whether ids are whole numbers without zeros before them, so that the number tells
-            the id; to sort by a text and to give it back takes an engine most of a search's time.
-        uuid: the engine's own id of the index; "" for one that is to be.
-        shards: its number of shards.
-        window: hits of a search, at most; more are read page by page.
-        pipeline: search pipeline of every search that names none (OpenSearch); None without one.
-    """
-
-    manifest: IndexManifest
-    analyzer: str
-    similarities: Mapping[str, Mapping[str, Any]]
-    complete: bool = False
+    manifest: IndexManifest  # Description of its posts and where they are from
+    analyzer: str  # :data:`ENGLISH` or :data:`CUT_HERE`
+    similarities: Mapping[str, Mapping[str, Any]]  # Method's name -> settings of its similarity
+    complete: bool = False  # Whether all posts have been sent
     plain_ids: bool = False
-    uuid: str = ""
-    shards: int = 1
-    window: int = 10_000
+    """Whether ids are whole numbers without zeros before them, so that the number tells the id; to
+    sort by a text and to give it back takes an engine most of a search's time."""
+    uuid: str = ""  # The engine's own id of the index; "" for one that is to be
+    shards: int = 1  # Its number of shards
+    window: int = 10_000  # Hits of a search, at most; more are read page by page
     pipeline: str | None = None
+    """Search pipeline of every search that names none (OpenSearch); None without one."""
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
@@ -247,8 +237,7 @@ def _similarities(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         name: {k: v if k == "type" else float(v) for k, v in one.items()}
         for name, one in sorted(
-            settings.get("similarity", {}).items(),
-            key=lambda item: item[0] != QueryLikelihood.name,
+            settings.get("similarity", {}).items(), key=lambda item: item[0] != QueryLikelihood.name
         )
     }
 

@@ -13,21 +13,21 @@ from indexes.posts import Post
 
 _CHUNK = 900
 
-Fetch = Callable[[Sequence[str]], Iterable[Post]]
-"""Ids -> the posts that have them, in any order."""
+Fetch = Callable[[Sequence[str]], Iterable[Post]]  # Ids -> the posts that have them, in any order
 
 
 class Changes(Protocol):
-    """What an index that others write to says of its posts."""
+    """An index that others write to."""
 
-    def numbers(self) -> Mapping[str, int] | None:
+    @property
+    def size(self) -> int:
+        """Number of posts."""
+
+    def change_numbers(self) -> Mapping[str, int] | None:
         """Shard -> sequence number of its last change; None if the engine does not tell."""
 
-    def since(self, number: int) -> Iterable[Post]:
+    def changed_since(self, number: int) -> Iterable[Post]:
         """At least the posts whose last change has a higher number."""
-
-    def count(self) -> int:
-        """Number of posts."""
 
 
 class KeptPosts:
@@ -93,7 +93,7 @@ class KeptPosts:
     @cached_property
     def _refreshed(self) -> None:
         """Read posts anew that have changed since they were read; say so, and since when."""
-        if self._changes is None or (numbers := self._changes.numbers()) is None:
+        if self._changes is None or (numbers := self._changes.change_numbers()) is None:
             return
         before = {shard: int(number) for shard, number in self._execute("SELECT * FROM changes")}
         changed = [shard for shard in before if numbers.get(shard) != before[shard]]
@@ -105,10 +105,10 @@ class KeptPosts:
         moment = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
         text = f"the posts kept here since {moment:%Y-%m-%d %H:%M} UTC"
         if whole and not is_new and all(numbers[shard] >= before[shard] for shard in changed):
-            self._keep(self._changes.since(min(before[shard] for shard in changed)))
+            self._keep(self._changes.changed_since(min(before[shard] for shard in changed)))
             text = f"{text} are brought up to date"
             ((kept,),) = self._execute("SELECT count(*) FROM posts")
-            whole = int(kept) == self._changes.count()
+            whole = int(kept) == self._changes.size
         else:
             whole = False
         if not whole:

@@ -10,14 +10,12 @@ from typing import Any
 from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
 from indexes.lines import listed
 
-Hit = dict[str, Any]
-"""A post that was found, as the engine shows it."""
+Hit = dict[str, Any]  # A post that was found, as the engine shows it
 
 _HITS = 10_000
 """Hits of one request to the engine, about: while one answer is read, the next is made."""
 
-_KEEP = "2m"
-"""How long the engine keeps a point in time, or a scroll, for the next page."""
+_KEEP = "2m"  # How long the engine keeps a point in time, or a scroll, for the next page
 
 _HIT = ("_id", "_score", "_source", "fields", "sort")
 _SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), "_shards.failed", "timed_out"])
@@ -30,14 +28,10 @@ def search(
     several_shards: bool,
     threads: int = 2,
 ) -> dict[str, list[Hit]]:
-    """The hits of searches.
+    """The hits of searches with ``size``, by their labels (of topics, for messages).
 
-    Args:
-        engine: to ask.
-        bodies: label (of a topic, for messages) -> search, with ``size``.
-        window: hits of a search, at most; more are read page by page.
-        several_shards: word statistics are collected from all shards before.
-        threads: requests that are under way at a time.
+    More than ``window`` hits are read page by page. With ``several_shards``, word statistics are
+    collected from all of them before. ``threads`` requests are under way at a time.
 
     Raises:
         EngineError: a search got no answer; no other results are given then.

@@ -27,29 +27,22 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float32]
 
 RIDGE = 0.1
-ROUNDS = 25
-"""Of conjugate gradients."""
+ROUNDS = 25  # Of conjugate gradients
 FEW_POSTS = 20_000
 """Up to so many posts every word has a vector of its own; with more, words of two posts or more."""
 
 
-HELD_OUT = 500
-"""Posts that a check holds out, at most; a tenth of few posts."""
-COMPARED = 1000
-"""Posts that a check ranks for each of them, at most."""
+HELD_OUT = 500  # Posts that a check holds out, at most; a tenth of few posts
+COMPARED = 1000  # Posts that a check ranks for each of them, at most
 
 
 class Check(NamedTuple):
-    """What a fit is worth on posts that it has not seen.
+    """What a fit is worth on posts that it has not seen."""
 
-    Attributes:
-        explained: share of the variance of their encodings.
-        agreement: Spearman's ρ of the teacher's and the fit's order of other posts, mean over
-            held-out posts as queries.
-    """
-
-    explained: float
+    explained: float  # Share of the variance of their encodings
     agreement: float
+    """Spearman's ρ of the teacher's and the fit's order of other posts, mean over held-out posts as
+    queries."""
 
 
 def fit(

@@ -28,14 +28,9 @@ multilingual-e5-small."""
 NAMES = tuple(PACKAGES)
 LIBRARY = "sentence_transformers"
 
-FORMAT = "2"
-"""Version of the encodings, raised when the same teacher and text give others."""
-
-PART = 4096
-"""Texts in a file of encodings: what is lost, at most, when a run is interrupted."""
-
-CHUNK = 256
-"""Texts that are encoded in one call, after which the progress is reported."""
+FORMAT = "2"  # Version of the encodings, raised when the same teacher and text give others
+PART = 4096  # Texts in a file of encodings: what is lost, at most, when a run is interrupted
+CHUNK = 256  # Texts that are encoded in one call, after which the progress is reported
 
 Encodings = npt.NDArray[np.float16]
 FloatArray = npt.NDArray[np.float32]
@@ -45,19 +40,12 @@ Embed = Callable[[Sequence[str]], Iterator[tuple[list[int], FloatArray]]]
 
 @dataclass(frozen=True)
 class Teacher:
-    """A sentence transformer, ready to encode.
+    """A sentence transformer, ready to encode."""
 
-    Attributes:
-        name: one of :data:`NAMES`, or the name of its folder.
-        dimension: numbers of an encoding, E.
-        fingerprint: SHA-256 of its files, in hexadecimal digits.
-        embed: of texts that are not empty; encodings of any length.
-    """
-
-    name: str
-    dimension: int
-    fingerprint: str
-    embed: Embed
+    name: str  # One of :data:`NAMES`, or the name of its folder
+    dimension: int  # Numbers of an encoding, E
+    fingerprint: str  # SHA-256 of its files, in hexadecimal digits
+    embed: Embed  # Of texts that are not empty; encodings of any length
 
 
 def check_installed(name: str) -> None:
@@ -136,10 +124,7 @@ def encode(
 
 
 def _encoded(
-    texts: list[str],
-    teacher: Teacher,
-    times: npt.NDArray[np.int64],
-    progress: Callable[[int], Any],
+    texts: list[str], teacher: Teacher, times: npt.NDArray[np.int64], progress: Callable[[int], Any]
 ) -> Encodings:
     """Encodings [N, E] of unit length; the progress counts each text as often as ``times`` says."""
     found = np.zeros((len(texts), teacher.dimension), dtype=np.float16)

@@ -17,8 +17,7 @@ from pipeline.command.errors import DataError
 from pipeline.command.runtime import ALLOCATOR
 from rerankers.errors import RerankerError
 
-MOST_BLOCKS = 2000
-"""Tasks of a job: with more, Ray's own work for each begins to count."""
+MOST_BLOCKS = 2000  # Tasks of a job: with more, Ray's own work for each begins to count
 OBJECT_STORE = 200_000_000
 """Bytes of Ray's object store where it is started here: results of parts, not rows, go there."""
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
@@ -53,17 +52,15 @@ def score(
 ) -> Iterator[Done]:
     """Score parts on a cluster; each when it is done, in any order.
 
-    A part whose machine dies is given to another. What is written is not scored again.
+    A part whose machine dies is given to another. What is written is not scored again. The job's
+    files and its output are on a disk that all machines share.
 
     Args:
-        job: its files and its output are on a disk that all machines share.
-        parts: to score.
         address: of the cluster, or ``local``.
         workers: processes; None is one for each ``job.threads`` cores, or ``gpus`` GPUs.
         gpus: of each process.
 
-    Raises:
-        DataError: Ray is not installed or not reached, or a process found a problem.
+    Raises DataError if Ray is not installed or not reached, or a process found a problem.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
     try:
@@ -144,11 +141,7 @@ def _from_afar(*arguments: Any) -> Iterator[tuple[Done, str]]:
 
 
 def _fitting(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: float) -> int:
-    """Processes that the machines of a cluster have room for.
-
-    Raises:
-        DataError: there is none with so many cores and GPUs.
-    """
+    """Processes that the machines of a cluster have room for; raises DataError for none."""
     size = 0
     for resources in (node["Resources"] for node in nodes if node["Alive"]):
         fitting = int(resources.get("CPU", 0)) // threads

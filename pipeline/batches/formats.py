@@ -7,7 +7,6 @@ import gzip
 import json
 import sys
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
@@ -15,24 +14,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from indexes.files import write_bytes
-from pipeline.batches.rows import (
-    OF_POST,
-    OF_QUERY,
-    POSTS,
-    SCORE,
-    Form,
-    Rejected,
-    Row,
-    check,
-)
+from pipeline.batches.rows import OF_POST, OF_QUERY, POSTS, SCORE, Form, Rejected, Row, check
 from pipeline.command.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 JSON_LINES, COMPRESSED, PARQUET = "jsonl", "jsonl.gz", "parquet"
-SAMPLE = 1000
-"""First rows of a Parquet file, whose size in memory is taken for that of all."""
+SAMPLE = 1000  # First rows of a Parquet file, whose size in memory is taken for that of all
 ENDINGS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES),
     **dict.fromkeys((".jsonl.gz", ".ndjson.gz", ".json.gz"), COMPRESSED),
@@ -72,49 +61,13 @@ class Content(NamedTuple):
     table: pa.Table | None = None
 
 
-class Reader(ABC):
-    """Reads spans of files; fast for spans in their order, as it keeps its place."""
-
-    place: ClassVar[str]
-    """What the numbers of rows count."""
-
-    @abstractmethod
-    def spans(self, path: Path, size: int, form: Form | None) -> Iterator[Span]:
-        """All rows of a file, in spans of about ``size`` bytes.
-
-        Args:
-            path: the file.
-            size: in bytes of texts, not compressed.
-            form: of the rows; spans of pairs with first-stage scores end where a query ends.
-        """
-
-    @abstractmethod
-    def read(self, path: Path, span: Span, form: Form | None) -> Content:
-        """The rows of a span; without a form, not checked for one."""
-
-
-def reader_for(file_format: str) -> Reader:
-    """A reader of a format."""
-    if file_format != PARQUET:
-        return _JsonLines()
-    try:
-        return _Parquet()
-    except ModuleNotFoundError as error:
-        raise DataError(
-            f"found no package {error.name}, which reads and writes Parquet; install the extra: "
-            "pip install 'tweetrerank[ray]'"
-        ) from None
-
-
 def _spans(
     rows: Iterable[tuple[int, Any]], size: int, query_of: Callable[[Any], Any] | None
 ) -> Iterator[Span]:
-    """Spans of about ``size`` bytes or rows.
+    """Spans of about ``size`` bytes or rows, of rows with the place behind each.
 
-    Args:
-        rows: place behind each row, and the row; an empty one does not count.
-        query_of: the query of a row where spans end with a query; None for one that cannot be
-            read, which belongs to any.
+    An empty row does not count. ``query_of`` gives the query of a row where spans end with a query;
+    None is of one that cannot be read, which belongs to any.
     """
     start, stop, first, count, last, query = 0, 0, 1, 0, None, None
     for number, (end, row) in enumerate(rows, start=1):
@@ -144,8 +97,8 @@ def _raise_unless_damage(error: Exception) -> None:
 
 
 @dataclass
-class _JsonLines(Reader):
-    place: ClassVar[str] = "line"
+class _JsonLines:
+    place: ClassVar[str] = "line"  # What the numbers of rows count
     _path: Path | None = None
     _stream: IO[bytes] | None = None
 
@@ -228,7 +181,7 @@ def _query_of(line: bytes) -> Any:
         return None
 
 
-class _Parquet(Reader):
+class _Parquet:
     place: ClassVar[str] = "row"
 
     def __init__(self) -> None:
@@ -333,6 +286,27 @@ def _batches_from(file: Any, row: int, size: int) -> Iterator[tuple[int, Any]]:
             first += len(batch)
 
 
+Reader = _JsonLines | _Parquet
+"""Reads spans of files; fast for spans in their order, as it keeps its place.
+
+``spans`` gives all rows of a file, in spans of about ``size`` bytes of texts, not compressed; those
+of pairs with first-stage scores end where a query ends. ``read`` checks rows for a form, if any.
+"""
+
+
+def reader_for(file_format: str) -> Reader:
+    """A reader of a format."""
+    if file_format != PARQUET:
+        return _JsonLines()
+    try:
+        return _Parquet()
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"found no package {error.name}, which reads and writes Parquet; install the extra: "
+            "pip install 'tweetrerank[ray]'"
+        ) from None
+
+
 def write(
     path: Path, content: Content, scores: Sequence[float], form: Form, file_format: str
 ) -> None:
@@ -366,7 +340,6 @@ def _as_parquet(table: pa.Table) -> bytes:
 
 
 def _with_scores(table: pa.Table, scores: Sequence[float], form: Form) -> pa.Table:
-    """A table with scores of its posts."""
     import pyarrow as pa
 
     values = pa.array(scores, pa.float64())

@@ -24,8 +24,7 @@ from pipeline.command.errors import DataError
 
 FORMAT = 2
 MANIFEST, REJECTED = "_manifest.json", "_rejected"
-FIRST_ROWS = 1_000_000
-"""Bytes in which a job looks for its first row at a time."""
+FIRST_ROWS = 1_000_000  # Bytes in which a job looks for its first row at a time
 
 
 class Part(NamedTuple):
@@ -43,16 +42,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """What the output depends on, besides the input.
-
-    Attributes:
-        reranker: name of the model.
-        version: hash of its checkpoint.
-        weight: λ; 1 where there are no first-stage scores.
-        precision: of the arithmetic.
-        is_nested, has_first_stage, is_ordered: form of the rows.
-        output: format of the output.
-    """
+    """What the output depends on, besides the input: model, hash of its checkpoint, λ, form."""
 
     reranker: str
     version: str
@@ -105,11 +95,7 @@ class BatchJob:
 
 
 def input_files(path: Path) -> list[Path]:
-    """The files of an input: itself, or those of a folder in the order of their names.
-
-    Raises:
-        ValueError: there are none, or of two formats.
-    """
+    """The files of an input, in the order of their names; raises ValueError for none, or others."""
     if not path.exists():
         raise ValueError(f"there is no file or folder {path}")
     names = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -127,11 +113,7 @@ def input_files(path: Path) -> list[Path]:
 
 
 def form_of(files: list[Path]) -> Form:
-    """The form of the first row that can be read and has a post.
-
-    Raises:
-        DataError: there is no such row.
-    """
+    """The form of the first row that can be read and has a post; raises DataError without one."""
     reader, problem = reader_for(str(format_of(files[0]))), ""
     for path in files:
         for span in reader.spans(path, FIRST_ROWS, None):
@@ -186,11 +168,7 @@ class BatchManifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the file.
-
-        Raises:
-            DataError: it is missing, damaged or of another version.
-        """
+        """Read the file; raises DataError."""
         path = folder / MANIFEST
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -16,8 +16,7 @@ Row = dict[str, Any]
 POSTS, FIRST_STAGE, SCORE = "posts", "first_stage_score", "score"
 OF_QUERY = ("query_id", "query")
 OF_POST = ("doc_id", "text", "url", FIRST_STAGE)
-LARGEST_SCORE = 3.4e38
-"""Of a first stage: scores are mixed in single precision."""
+LARGEST_SCORE = 3.4e38  # Of a first stage: scores are mixed in single precision
 
 
 class Form(NamedTuple):

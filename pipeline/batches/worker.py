@@ -41,27 +41,14 @@ class Done(NamedTuple):
 
 
 def load(folder: Path, name: str, device: str) -> TrainedReranker:
-    """The model of a checkpoint folder, one that scores what it is given.
-
-    Raises:
-        RerankerError: it is missing or damaged, of another name, or needs more than that.
-    """
+    """The model of a checkpoint folder, one that scores what it is given; raises RerankerError."""
     trained = checkpoints.load(folder, name, device)
     check_reads_given(trained)
     return trained
 
 
 class Worker:
-    """Scores parts of a job.
-
-    Args:
-        job: the job.
-        trained: its model; None loads it.
-
-    Raises:
-        RerankerError: the checkpoint cannot be loaded.
-        DataError: it is another one than that of the job.
-    """
+    """Scores parts of a job by its model (default: load it); raises RerankerError or DataError."""
 
     def __init__(self, job: BatchJob, trained: TrainedReranker | None = None) -> None:
         self.job, settings = job, job.settings

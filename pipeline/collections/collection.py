@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from indexes.engines.address import index_name
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
+from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.topics import Topic, read_topics
@@ -33,19 +35,13 @@ if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress
     from indexes.engines.building import Built
     from indexes.methods import Posts, SearchIndex
-    from indexes.pairs import Answer
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
 
 
-OWN = "own/"
-"""Folder of own collections among indexes and checkpoints."""
-
-ENDING = ".toml"
-"""Of the file of an own collection."""
-
-CORPUS = "corpus.jsonl"
-"""File of the posts of a folder in BEIR's form."""
+OWN = "own/"  # Folder of own collections among indexes and checkpoints
+ENDING = ".toml"  # Of the file of an own collection
+CORPUS = "corpus.jsonl"  # File of the posts of a folder in BEIR's form
 
 
 def is_own(name: str | Path) -> bool:
@@ -88,32 +84,20 @@ def default_vectors(data: Path | None = None) -> Path:
 
 
 class Collection(ABC):
-    """Topics, posts, judgments and candidates. Missing or malformed files raise DataError.
+    """Topics, posts, judgments and candidates. Missing or malformed files raise DataError."""
 
-    Attributes:
-        name: as on the command line; of own topics, the file's name without its ending.
-        title: for reports.
-        topics_path: file of topics; without one, ``file`` or ``index_directory``.
-        qrels_path: file of judgments; None without them.
-        measures: usual measures of its runs, by ir_measures' names.
-        runs: name -> official first-stage run.
-        index_directory: folder of the index, built or not; None if nothing is searched. Of an index
-            in a search engine, the folder of what is kept of it here.
-        engine: the index in a search engine; None for one in ``index_directory``.
-        language: of topics and posts, a code of wordfreq (``en``); None if nobody said it.
-        file: that describes the collection, or its folder, if it is an own one.
-    """
-
-    name: str
-    title: str
-    topics_path: Path
-    qrels_path: Path | None
-    measures: Sequence[str]
-    runs: Mapping[str, Path]
+    name: str  # As on the command line; of own topics, the file's name without its ending
+    title: str  # For reports
+    topics_path: Path  # Without a file of topics, ``file`` or ``index_directory``
+    qrels_path: Path | None  # File of judgments
+    measures: Sequence[str]  # Usual measures of its runs, by ir_measures' names
+    runs: Mapping[str, Path]  # Name -> official first-stage run
     index_directory: Path | None
-    engine: EngineAddress | None = None
-    language: str | None = None
-    file: Path | None = None
+    """Folder of the index, built or not; None if nothing is searched. Of an index in a search
+    engine, the folder of what is kept of it here."""
+    engine: EngineAddress | None = None  # The index in a search engine; None for one in a folder
+    language: str | None = None  # Of topics and posts, a code of wordfreq (``en``)
+    file: Path | None = None  # That describes an own collection, or its folder
 
     @property
     def key(self) -> str:
@@ -234,41 +218,32 @@ class Collection(ABC):
 
 @dataclass(frozen=True)
 class SearchedCollection(Collection):
-    """A collection with an index of its posts; without files of them, the index is all there is.
-
-    Attributes:
-        index_group: collections of a group share their posts and so their index.
-        pair_folders: folders of parallel files with the group's posts, see
-            :func:`indexes.pairs.read_pair_folder`.
-        post_paths: files of JSON lines with the posts, in place of ``pair_folders``.
-        data: data folder of the ``--data`` option, for messages.
-        own_index: index to search in place of the shared one.
-        engine: index to search in a search engine.
-        training_path: file of the topics to train on; None takes all topics.
-        training_qrels_path: file of the judgments to train on, where they are not in
-            ``qrels_path``; then the topics that each file judges are searched or trained on.
-        judged_only: whether models are trained on few candidates without a judgment.
-        own_adapted: file of adapted word vectors in place of that beside the index.
-    """
+    """A collection with an index of its posts; without files of them, the index is all there is."""
 
     name: str
     title: str
     topics_path: Path
     qrels_path: Path | None
     runs: Mapping[str, Path]
-    index_group: str = ""
+    index_group: str = ""  # Collections of a group share their posts and so their index
     pair_folders: Sequence[Path] = ()
+    """Folders of parallel files with the group's posts, see
+    :func:`indexes.pairs.read_pair_folder`."""
     post_paths: Sequence[Path] = ()
+    """Files of JSON lines with the posts, in place of ``pair_folders``."""
     measures: Sequence[str] = DEFAULT_MEASURES
-    data: Path | None = None
-    own_index: Path | None = None
-    engine: EngineAddress | None = None
+    data: Path | None = None  # Data folder of the ``--data`` option, for messages
+    own_index: Path | None = None  # Index to search in place of the shared one
+    engine: EngineAddress | None = None  # Index to search in a search engine
     file: Path | None = None
-    training_path: Path | None = None
+    training_path: Path | None = None  # File of the topics to train on; None takes all topics
     training_qrels_path: Path | None = None
-    judged_only: bool = False
+    """File of the judgments to train on, where they are not in ``qrels_path``; then the topics that
+    each file judges are searched or trained on."""
+    judged_only: bool = False  # Whether models are trained on few candidates without a judgment
     language: str | None = None
     own_adapted: Path | None = None
+    """File of adapted word vectors in place of that beside the index."""
 
     @property
     def adapted_path(self) -> Path | None:
@@ -384,14 +359,11 @@ class SearchedCollection(Collection):
             yield None
 
     def _read_posts(self) -> Iterator[Post]:
-        """The posts of the files."""
         self.require_files()
         if self.post_paths:
             for path in self.post_paths:
                 yield from read_posts(path)
             return
-        from indexes.pairs import read_pair_folder
-
         posts: dict[str, Post] = {}
         for folder in self.pair_folders:
             for _, post in read_pair_folder(folder):
@@ -457,8 +429,6 @@ class SearchedCollection(Collection):
     @property
     def engine_index(self) -> str:
         """Name of the collection's index in a search engine, unless another is given."""
-        from indexes.engines.address import index_name
-
         return index_name(self.index_group)
 
 
@@ -482,22 +452,17 @@ def engine_directory(address: EngineAddress) -> Path:
 
 @dataclass(frozen=True)
 class AnswerCollection(Collection):
-    """One part of an answer-selection collection: questions with given candidate answers.
-
-    Attributes:
-        folders: part (``train``, ``dev``, ``test``) -> folder of its parallel files, see
-            :mod:`indexes.pairs`.
-        part_name: of this object.
-        qrels_path: judgments to use in place of the labels.
-    """
+    """One part of an answer-selection collection: questions with given candidate answers."""
 
     name: str
     title: str
     folders: Mapping[str, Path]
-    part_name: str = "test"
+    """Part (``train``, ``dev``, ``test``) -> folder of its parallel files, see
+    :mod:`indexes.pairs`."""
+    part_name: str = "test"  # Of this object
     measures: Sequence[str] = ("AP", "RR")
     runs: Mapping[str, Path] = field(default_factory=dict)
-    qrels_path: Path | None = None
+    qrels_path: Path | None = None  # Judgments to use in place of the labels
     index_directory: None = None
 
     @property
@@ -534,8 +499,6 @@ class AnswerCollection(Collection):
         """
         if self.qrels_path:
             return read_qrels(self.qrels_path)
-        from indexes.pairs import LABELS
-
         if not (self.folder / LABELS).exists():
             return None
         qrels: Qrels = {}
@@ -547,8 +510,6 @@ class AnswerCollection(Collection):
     @property
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
-        from indexes.pairs import LABELS
-
         return (
             f"{self.name} has no judgments of its {self.part_name} part here "
             f"({self.folder / LABELS} is absent), so runs on it cannot be evaluated"
@@ -560,14 +521,10 @@ class AnswerCollection(Collection):
 
     def missing(self) -> list[Path]:
         """Absent files of this part; labels may be absent."""
-        from indexes.pairs import FILES
-
         return [path for name in FILES if not (path := self.folder / name).exists()]
 
     @cached_property
     def _answers(self) -> list[Answer]:
-        from indexes.pairs import read_answer_folder
-
         self.require_files()
         answers = list(read_answer_folder(self.folder))
         if not answers:

@@ -19,11 +19,8 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 
 CATALOGUE = Path(__file__).parent / "catalogue.json"
-BLOCK = 1 << 16
-"""Bytes read at a time."""
-
-CONNECT = 4.0
-"""Seconds for a connection, at most."""
+BLOCK = 1 << 16  # Bytes read at a time
+CONNECT = 4.0  # Seconds for a connection, at most
 
 
 class Cut(NamedTuple):
@@ -39,23 +36,15 @@ class Cut(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One file of the catalogue.
+    """One file of the catalogue."""
 
-    Attributes:
-        path: below the data folder.
-        size: in bytes.
-        sha256: of the whole file, hexadecimal.
-        groups: collections that need it.
-        url: address of the published file; None for a file to be put there by hand.
-        cuts: smaller files that are made of it. Once all are there, the entry is not needed.
-    """
-
-    path: str
-    size: int
-    sha256: str
-    groups: tuple[str, ...]
-    url: str | None
+    path: str  # Below the data folder
+    size: int  # In bytes
+    sha256: str  # Of the whole file, hexadecimal
+    groups: tuple[str, ...]  # Collections that need it
+    url: str | None  # Address of the published file; None for a file to be put there by hand
     cuts: tuple[Cut, ...] = ()
+    """Smaller files that are made of it. Once all are there, the entry is not needed."""
 
     def missing_cuts(self, folder: Path) -> list[Cut]:
         """Those of ``cuts`` that are not in the data folder."""

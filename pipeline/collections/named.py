@@ -20,6 +20,13 @@ from pipeline.collections.collection import (
     is_own,
     topic_file,
 )
+from pipeline.collections.memory import (
+    collection_of,
+    collection_of_ir_dataset,
+    qrels_file,
+    topics_file,
+)
+from pipeline.collections.own import missing_collection, read_collection
 from pipeline.command.defaults import DEFAULT_MEASURES
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
@@ -62,8 +69,7 @@ _GENERAL = {
 OF_OTHER_KINDS = tuple(_GENERAL)
 """Names of the training parts of collections of other kinds than TREC Microblog."""
 
-ANSWERS = tuple(_ANSWERS)
-"""Names of the answer-selection collections."""
+ANSWERS = tuple(_ANSWERS)  # Names of the answer-selection collections
 
 
 def names() -> list[str]:
@@ -77,8 +83,6 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
     Of answer selection it is the test part.
     """
     if is_own(name):
-        from pipeline.collections.own import missing_collection, read_collection
-
         if not Path(name).exists():
             raise UsageError(missing_collection(name))
         return read_collection(Path(name), [*names(), *_ALIASES])
@@ -157,14 +161,8 @@ def open_collection(
     * ``topics``, or as ``name`` a file of topics, with the ``index`` of their posts.
 
     Args:
-        name: of a collection, or a file or folder.
         index: folder of an index by :func:`indexes.build`, in place of the collection's own.
         qrels: judgments in place of the collection's: a file, query_id -> doc_id -> grade, or rows.
-        data: folder of the named collections' data.
-        engine: fields of the address of an index in a search engine.
-        posts: rows as :func:`indexes.posts.post_of` reads them.
-        topics: rows as :func:`pipeline.collections.topics.topic_of` reads them.
-        beir: folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``.
         ir_dataset: is written into the home folder once.
 
     Raises:
@@ -179,13 +177,9 @@ def open_collection(
     if posts is not None or ir_dataset is not None:
         return _from_memory(posts, topics, qrels, ir_dataset)
     if qrels is not None and not isinstance(qrels, str | Path):
-        from pipeline.collections.memory import qrels_file
-
         qrels = qrels_file(qrels)
     qrels, index = qrels and Path(qrels), Path(index) if index else None
     if topics is not None:
-        from pipeline.collections.memory import topics_file
-
         name = topics_file(topics)
     name = str(name or beir)
     if Path(name).is_file() and not is_own(name):
@@ -200,8 +194,6 @@ def open_collection(
 
 def _from_memory(posts: Any, topics: Any, qrels: Any, ir_dataset: Any) -> SearchedCollection:
     """The collection of values in memory, or of a data set of ir_datasets."""
-    from pipeline.collections.memory import collection_of, collection_of_ir_dataset, qrels_file
-
     if ir_dataset is None:
         return collection_of(posts, topics, qrels)
     found = collection_of_ir_dataset(ir_dataset)

@@ -54,10 +54,7 @@ Content = TypeVar("Content")
 
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
-KEYS = (
-    *("posts", "topics", "qrels", "train", "train_qrels", "language", "judged_only"),
-    *_ENGINE,
-)
+KEYS = (*("posts", "topics", "qrels", "train", "train_qrels", "language", "judged_only"), *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
@@ -67,7 +64,6 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     """The collection that a file describes, or a folder in BEIR's form.
 
     Args:
-        path: the file or folder.
         known_names: of named collections, which it may not have.
 
     Raises:
@@ -236,7 +232,6 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _post_files(folder: Path, patterns: object, problems: list[str]) -> list[Path]:
-    """The files of the key ``posts``."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, list) or not all(isinstance(name, str) for name in patterns):
         problems.append(f"posts: found {patterns!r}, expected names of files in a list")

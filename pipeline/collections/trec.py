@@ -32,8 +32,7 @@ Qrels = dict[str, dict[str, int]]  # query_id -> doc_id -> relevance
 Value = TypeVar("Value", int, float)
 
 QRELS_COLUMNS = "query_id 0 doc_id relevance"
-BEIR_COLUMNS = "query-id corpus-id score"
-"""Header of BEIR's judgments."""
+BEIR_COLUMNS = "query-id corpus-id score"  # Header of BEIR's judgments
 RUN_COLUMNS = "query_id Q0 doc_id rank score tag"
 # trec_eval allocates a table with an entry for each grade up to the highest one.
 HIGHEST_GRADE = 1_000_000

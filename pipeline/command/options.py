@@ -100,7 +100,6 @@ def argument(
 
 
 def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
-    """A parser of numbers."""
 
     def parse(text: str) -> Any:
         try:

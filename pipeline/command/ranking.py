@@ -151,8 +151,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         metavar="DIR",
     )
     idf: str | None = option(
-        "word frequencies: wordfreq or a file (default: as trained)",
-        metavar="SOURCE",
+        "word frequencies: wordfreq or a file (default: as trained)", metavar="SOURCE"
     )
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
     skip_unknown: bool = option(
@@ -219,7 +218,9 @@ class RankingOptions(ModelOptions):
         if collection.given_candidates is None:
             return []
         given = {
-            **self._of_search(),
+            "--method": self.method,
+            "--mu": self.mu,
+            "--parameter": self.parameter,
             "--index": self.index,
             "--engine": self.engine,
             # The candidates of a run have ranks, and so best ones.
@@ -230,9 +231,6 @@ class RankingOptions(ModelOptions):
             for flag, value in given.items()
             if value
         ]
-
-    def _of_search(self) -> dict[str, object]:
-        return {"--method": self.method, "--mu": self.mu, "--parameter": self.parameter}
 
     def open_ranker(self, collection: Collection, all_stages: bool = False) -> Ranker:
         """The ranker that the options name; see :func:`pipeline.ranking.build.ranker`.

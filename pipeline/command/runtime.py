@@ -30,10 +30,8 @@ ALLOCATOR = {
 the defaults PyTorch returns them to the kernel after every layer and spends half of its time in
 page faults, and every thread keeps its own."""
 
-WIDTH = 10_000
-"""Lines are neither wrapped nor cut, but for the texts of posts in a terminal."""
-POST_WIDTH = 100
-"""Characters of a post in a line where stdout is no terminal."""
+WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts in a terminal
+POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
 
 
 def keep_allocations() -> None:
@@ -170,8 +168,6 @@ def table_lines(
     """The lines of a table.
 
     Args:
-        header: titles of the columns, or nothing.
-        rows: one cell a column.
         left: columns that are aligned on the left, the others are on the right.
         width: of all columns together; the last one is cut to fit.
     """

@@ -15,8 +15,7 @@ from pipeline.command.defaults import DEFAULT_MEASURES
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean
 
-Values = Mapping[str, Mapping[str, float]]
-"""Measure -> query_id -> value."""
+Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
 
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000

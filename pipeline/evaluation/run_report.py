@@ -12,15 +12,11 @@ from pipeline.command.runtime import print_table
 from pipeline.evaluation.measures import Values, mean
 from pipeline.evaluation.significance import paired_t_test
 
-MEASURES = ("P@30", "AP")
-"""Measures of the report; places are by the first."""
-
-GROUP_SIZE = 30
-"""Runs of a group in table 7."""
+MEASURES = ("P@30", "AP")  # Measures of the report; places are by the first
+GROUP_SIZE = 30  # Runs of a group in table 7
 
 _COMPRESSED = {".gz", ".bz2"}
-_SAME = 9
-"""Decimals of means in comparisons: sums in another order differ in the last bits."""
+_SAME = 9  # Decimals of means in comparisons: sums in another order differ in the last bits
 
 
 class Change(NamedTuple):
@@ -174,7 +170,6 @@ def _percent(value: float | None) -> str:
 
 
 def _notes(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
-    """Explanations of the columns."""
     notes = [
         "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics, before against after "
         "reranking, not corrected for the number of runs",

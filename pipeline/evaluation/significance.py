@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 PERMUTATIONS = 100_000
 """Sign patterns in a sample. Up to 16 differing topics have fewer patterns: all are counted."""
 
-_BATCH = 2_000
-"""Sign patterns in memory at a time."""
+_BATCH = 2_000  # Sign patterns in memory at a time
 
 _DECIMALS = 12
 """Sums of the same numbers in another order differ in the last bits; rounded, they are ties."""

@@ -56,20 +56,14 @@ class PostContributions:
 
 @dataclass(frozen=True)
 class FusionExplanation:
-    """Contributions to the scores of a topic's chosen posts.
-
-    Attributes:
-        facts: about the ranking as a whole.
-        meaning: summands of a family's contribution.
-        base: mean score of the topic's candidates.
-        importances: family -> share of the model's importances, the largest first.
-    """
+    """Contributions to the scores of a topic's chosen posts."""
 
     ranking: RerankedTopic
-    facts: Mapping[str, str]
-    meaning: str
-    base: float
+    facts: Mapping[str, str]  # About the ranking as a whole
+    meaning: str  # Summands of a family's contribution
+    base: float  # Mean score of the topic's candidates
     importances: Mapping[str, float]
+    """Family -> share of the model's importances, the largest first."""
     posts: Mapping[str, PostContributions]
 
     @property

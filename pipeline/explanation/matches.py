@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rerankers.reranker import TrainedReranker
     from rerankers.text.spans import Span
 
-STEPS = ("weak", "fair", "good", "exact or nearly so")
-"""Names of the shades 1 to 4; 0 is none."""
+STEPS = ("weak", "fair", "good", "exact or nearly so")  # Names of the shades 1 to 4; 0 is none
 
 WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
 """The shades 1 to 4 of :func:`shade_words`."""
@@ -84,37 +83,23 @@ class WordShades(NamedTuple):
 
 
 class PostMatches(NamedTuple):
-    """Matches of one post.
+    """Matches of one post."""
 
-    Attributes:
-        text: the original text, shaded by the matches of single words.
-        url: the URL, shaded by the matches of letters; empty without a URL.
-        rows: one per query word.
-        further: text and URL shaded by the other columns.
-    """
-
-    text: list[Segment]
-    url: list[Segment]
-    rows: list[Row]
-    further: list[Shading]
+    text: list[Segment]  # The original text, shaded by the matches of single words
+    url: list[Segment]  # The URL, shaded by the matches of letters; empty without a URL
+    rows: list[Row]  # One per query word
+    further: list[Shading]  # Text and URL shaded by the other columns
 
 
 @dataclass(frozen=True)
 class MatchExplanation:
-    """Matches of a topic's chosen posts.
-
-    Attributes:
-        facts: about the ranking as a whole.
-        measure: name of the similarity.
-        bounds: least similarity of the shades 1 to 4.
-        columns: of the posts' tables.
-    """
+    """Matches of a topic's chosen posts."""
 
     ranking: RerankedTopic
-    facts: Mapping[str, str]
-    measure: str
-    bounds: tuple[float, ...]
-    columns: tuple[Column, ...]
+    facts: Mapping[str, str]  # About the ranking as a whole
+    measure: str  # Name of the similarity
+    bounds: tuple[float, ...]  # Least similarity of the shades 1 to 4
+    columns: tuple[Column, ...]  # Of the posts' tables
     posts: Mapping[str, PostMatches]
 
     @property

@@ -63,21 +63,14 @@ class RankChange:
 
 @dataclass(frozen=True)
 class RerankedTopic:
-    """The reranked candidates of one topic, and the posts to explain.
+    """The reranked candidates of one topic, and the posts to explain."""
 
-    Attributes:
-        collection: name of the topic's source.
-        changes: doc_id -> rank change, for every candidate.
-        grades: doc_id -> judged relevance, for judged posts.
-        chosen: heading -> doc_ids of the posts to explain, at least one.
-    """
-
-    collection: str
+    collection: str  # Name of the topic's source
     topic: Topic
     candidates: Candidates
-    changes: Mapping[str, RankChange]
-    grades: Mapping[str, int]
-    chosen: Mapping[str, Sequence[str]]
+    changes: Mapping[str, RankChange]  # doc_id -> rank change, for every candidate
+    grades: Mapping[str, int]  # doc_id -> judged relevance, for judged posts
+    chosen: Mapping[str, Sequence[str]]  # Heading -> doc_ids of the posts to explain, at least one
 
     @property
     def posts(self) -> list[Post]:

@@ -17,11 +17,8 @@ from pipeline.explanation.rank_changes import visible
 STYLES = ("", "magenta", "bold magenta", "reverse magenta", "bold reverse magenta")
 """Styles of the shades, for light and dark terminals."""
 
-MARKED = 3
-"""Least shade between ‹ and › where there are no colours."""
-
-WHERE_WIDTH = 24
-"""Characters of matching words in a table cell."""
+MARKED = 3  # Least shade between ‹ and › where there are no colours
+WHERE_WIDTH = 24  # Characters of matching words in a table cell
 
 LEAST_SHARE = 1 / 20
 """Families with less than this share of the post's largest contribution are left out."""

@@ -22,8 +22,7 @@ from pipeline.installation.parts import (
     state_of,
 )
 
-WINDOW = 100
-"""Posts of a search that are reranked, as printed."""
+WINDOW = 100  # Posts of a search that are reranked, as printed
 
 MARKING = "X-Installed-By"
 """Header of the endpoint's requests that marks it as ours: endpoints have no description."""
@@ -59,7 +58,6 @@ class Elasticsearch(Installer):
         print(json.dumps(search(installation, self.name, "storm warning"), indent=2), flush=True)
 
     def _check(self, installation: Installation) -> None:
-        """Raise DataError for a version or options without such an endpoint."""
         version = tuple(self.engine.version)
         if version and not (version >= (9, 1) or (8, 19) <= version < (9,)):
             raise DataError(

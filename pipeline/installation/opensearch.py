@@ -23,11 +23,8 @@ from pipeline.installation.parts import (
     state_of,
 )
 
-DEPLOYMENT = 60.0
-"""Seconds until a model answers, at most."""
-
-READING = 30
-"""Seconds that the engine waits for the service's scores."""
+DEPLOYMENT = 60.0  # Seconds until a model answers, at most
+READING = 30  # Seconds that the engine waits for the service's scores
 
 ML = "/_plugins/_ml"
 DEFAULT = "index.search.default_pipeline"
@@ -38,8 +35,7 @@ class OpenSearch(Installer):
     """A connector, a model and search pipelines."""
 
     product = "OpenSearch"
-    fields = ("contents", "url")
-    """Fields of an index by :mod:`pipeline.index`."""
+    fields = ("contents", "url")  # Fields of an index by :mod:`pipeline.index`
 
     @property
     def description(self) -> str:
@@ -77,7 +73,6 @@ class OpenSearch(Installer):
     # --- connector and model ----------------------------------------------------------------------
 
     def _connector(self, installation: Installation) -> dict[str, Any]:
-        """The connector as it is to be."""
         service = installation.service
         more = ', "needs_text": true'
         more += ', "links": "around"' if len(installation.fields) > 1 else ""
@@ -196,7 +191,6 @@ class OpenSearch(Installer):
         }
 
     def _check_plugins(self) -> None:
-        """Raise DataError where OpenSearch lacks ML Commons."""
         try:
             self._own("connectors")
         except EngineError as error:
@@ -261,7 +255,6 @@ class OpenSearch(Installer):
                 )
 
     def _check_fields(self, index: str, fields: Sequence[str]) -> None:
-        """Raise DataError where the service would get empty texts."""
         for name, content in self.engine.request("GET", f"/{index}/_mapping").items():
             if problem := lacking(content["mappings"], fields):
                 raise DataError(f"{self.where}/{name}: {problem}")
@@ -293,11 +286,7 @@ class OpenSearch(Installer):
         return self.engine.request("POST", f"{ML}/_predict/text_similarity/{model}", TRIAL)
 
     def _trial(self, model: str, index: str | None = None) -> str:
-        """Rerank two texts, and search in an index if there is one.
-
-        Raises:
-            DataError: it fails.
-        """
+        """Rerank two texts, and search in an index if there is one; raises DataError."""
         try:
             output = self._predict(model)["inference_results"][0]["output"]
             first, second = (score["data"][0] for score in output)

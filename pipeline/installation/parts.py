@@ -10,14 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 from indexes.engines.client import Engine, EngineError
 from pipeline.command.errors import DataError
 
-MARK = "Made by tweetrerank engine install"
-"""Beginning of the descriptions of our parts."""
-
-NO_KEY = "none"
-"""In place of a key that the service does not need: the engines want one."""
-
-PATH = "/v2/rerank"
-"""Of the service's format that both engines speak."""
+MARK = "Made by tweetrerank engine install"  # Beginning of the descriptions of our parts
+NO_KEY = "none"  # In place of a key that the service does not need: the engines want one
+PATH = "/v2/rerank"  # Of the service's format that both engines speak
 
 
 @dataclass(frozen=True)
@@ -42,15 +37,9 @@ class RerankService:
 
     @classmethod
     def connect(cls, url: str, model: str | None, key: str | None) -> RerankService:
-        """The service at an address.
+        """The service at an address, and its model (default: the first).
 
-        Args:
-            url: of the service.
-            model: one of its models; None is the first.
-            key: that it needs.
-
-        Raises:
-            DataError: it does not answer, or does not serve the model, or it is another server.
+        Raises DataError if it does not answer, does not serve the model, or is another server.
         """
         import requests
 
@@ -107,12 +96,9 @@ class RerankService:
 
 @dataclass(frozen=True)
 class Installation:
-    """Options of an installation.
+    """Options of an installation: the fields of texts, and perhaps of their links.
 
-    Attributes:
-        service: that reranks.
-        fields: of the texts, and perhaps of their links.
-        default_for: index whose searches all go through the pipeline.
+    ``default_for``: index whose searches all go through the pipeline.
     """
 
     service: RerankService
@@ -133,12 +119,7 @@ Connect = Callable[[str, str], RerankService]
 
 
 class Installer(ABC):
-    """Installs reranking in an engine.
-
-    Args:
-        engine: the connection.
-        name: of the search pipeline or endpoint, and of its parts.
-    """
+    """Installs reranking in an engine, by parts of this name."""
 
     product: ClassVar[str]
     """Name of the engine."""
@@ -157,13 +138,8 @@ class Installer(ABC):
     def install(self, installation: Installation, confirm: Callable[[str], None]) -> None:
         """Make missing parts, change those that differ, and report each.
 
-        Args:
-            installation: as it is to be.
-            confirm: called with changes of cluster settings; raises DataError if declined.
-
-        Raises:
-            DataError: an index, a pipeline or the engine's version prevents it.
-            EngineError: the engine refuses.
+        ``confirm`` is called with changes of cluster settings; it raises DataError if declined. So
+        does an index, a pipeline or an engine's version that prevents an installation.
         """
 
     @abstractmethod

@@ -51,11 +51,7 @@ def shown(changes: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def change(engine: Engine, changes: Mapping[str, tuple[Any, Any]]) -> None:
-    """Change settings, and record it.
-
-    Raises:
-        DataError: others override them.
-    """
+    """Change settings, and record it; raises DataError if others override them."""
     present = _flat(engine)
     record = _record(present)
     for name, (_, new) in changes.items():
@@ -105,7 +101,6 @@ def _matches(pattern: str, url: str) -> bool:
 
 
 def _is_private(host: str) -> bool:
-    """Whether a host has an address that the engine refuses by default."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:

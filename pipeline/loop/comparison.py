@@ -24,8 +24,7 @@ from pipeline.loop.interleaving import credit
 PRIOR = 30.0
 """a of the mixture Beta(a, a): rankers that users can tell apart win 50 to 65 % of the searches."""
 
-MOST = 10**6
-"""Searches beyond which no need of them is told."""
+MOST = 10**6  # Searches beyond which no need of them is told
 
 
 def evidence(wins: float, losses: float, p0: float = 0.5) -> float:
@@ -115,12 +114,7 @@ class Comparison:
 def compared(
     searches: Iterable[dict[str, Any]], clicks: Mapping[str, Collection[str]]
 ) -> Comparison:
-    """The last two models that were interleaved.
-
-    Args:
-        searches: of a log; those without teams do not count.
-        clicks: search_id -> object ids.
-    """
+    """The last two models that were interleaved; ``clicks``: search_id -> object ids."""
     last, found = ("", ""), []
     for search in sorted(searches, key=lambda search: search["time"] or 0):
         if search["teams"]:

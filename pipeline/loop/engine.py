@@ -14,8 +14,7 @@ from indexes.engines.client import Engine, EngineError, encoded
 from pipeline.command.errors import DataError
 from pipeline.loop.log import EVENTS, SEARCHES
 
-PAGE = 1000
-"""Documents of a request."""
+PAGE = 1000  # Documents of a request
 
 
 def events_index(queries: str) -> str:

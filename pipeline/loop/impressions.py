@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pipeline.collections.clicks.model import (
     Floats,
     examination_of_swaps,
     fit,
+    groups_by_score,
 )
 from pipeline.command.errors import DataError
 from pipeline.command.runtime import bar
@@ -23,15 +25,11 @@ from pipeline.loop.comparison import clicked_of, clicks_of
 if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress
 
-COLUMNS = ("search_id", "time", "query", "ids", "objects", "start", "shown", "teams")
+COLUMNS = ("search_id", "time", "query", "ids", "objects", "scores", "start", "shown", "teams")
 
 
 def impressions(source: Path | EngineAddress) -> Iterator[tuple[dict[str, Any], Impression]]:
-    """The searches of a log with a text, each with its impression.
-
-    Raises:
-        DataError: there is no log, or its queries are hashed.
-    """
+    """The searches of a log with a text, each with its impression; raises DataError."""
     if isinstance(source, Path):
         searches, events = log.read(source, log.SEARCHES, COLUMNS), log.read(source, log.EVENTS)
     else:
@@ -51,7 +49,9 @@ def impressions(source: Path | EngineAddress) -> Iterator[tuple[dict[str, Any], 
         clicked = clicked_of(search, clicks.get(search["search_id"], ()))
         shown, start = list(dict.fromkeys(search["shown"])), search["start"] or 0
         is_interleaved = bool(search.get("teams"))
-        yield search, Impression(query, shown, clicked, None, start, is_interleaved)
+        known = dict(zip(search["ids"] or (), search.get("scores") or (), strict=False))
+        scores = [known.get(doc_id, math.nan) for doc_id in shown]
+        yield search, Impression(query, shown, clicked, None, start, is_interleaved, scores)
 
 
 def read_logged(
@@ -71,5 +71,8 @@ def fitted(found: ClickLog, strength: float = STRENGTH, known: Floats | None = N
     if known is None:
         by_chance = found.is_interleaved
         known = examination_of_swaps(pair[by_chance], position[by_chance], click[by_chance])
+    group = groups_by_score(pair, found.score)
     with bar(ROUNDS, "position bias", "round") as progress:
-        return fit(pair, position, click, strength=strength, known=known, progress=progress)
+        return fit(
+            pair, position, click, strength=strength, known=known, group=group, progress=progress
+        )

@@ -11,8 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
-NONE, CHAMPION, CHALLENGER = 0, 1, 2
-"""Teams."""
+NONE, CHAMPION, CHALLENGER = 0, 1, 2  # Teams
 
 
 def team_draft(

@@ -35,11 +35,8 @@ from typing import Any, Protocol
 from indexes.files import atomic_file
 from pipeline.command.errors import DataError
 
-FLUSH = 0.25
-"""Seconds between two writes."""
-
-MOST_WAITING = 20_000
-"""Lines that wait to be written; further ones are dropped."""
+FLUSH = 0.25  # Seconds between two writes
+MOST_WAITING = 20_000  # Lines that wait to be written; further ones are dropped
 
 SEARCHES, EVENTS = "searches", "events"
 PROMOTIONS = "promotions.jsonl"
@@ -77,8 +74,7 @@ the window, ``objects``, their values of UBI's ``object_id_field``, scores and r
 the order of the page, which begins at ``start``: ``shown`` ids, and the ``teams`` of an interleaved
 search against the version ``challenger``, see :mod:`pipeline.loop.interleaving`."""
 
-_HASHED = "hmac:"
-"""At the start of a query or client that is hashed."""
+_HASHED = "hmac:"  # At the start of a query or client that is hashed
 
 
 class Store(Protocol):
@@ -134,7 +130,6 @@ class LogWriter:
     """Writes a log; its methods may be called by any thread, and neither wait nor raise errors.
 
     Args:
-        folder: of the log, which is made.
         is_plain: whether queries and clients are written as they are, not hashed.
         keep: days after which parts are deleted.
         others: further stores of the same records.
@@ -286,16 +281,7 @@ def _to_parquet(path: Path, kind: str) -> None:
 
 
 def read(folder: Path, kind: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a log, by the hour.
-
-    Args:
-        folder: of the log.
-        kind: ``searches`` or ``events``.
-        columns: of :data:`SCHEMAS`; None is all.
-
-    Raises:
-        DataError: there is no log.
-    """
+    """The records of a log, by the hour, with some :data:`SCHEMAS` columns; raises DataError."""
     if not folder.is_dir():
         raise DataError(f"{folder}: found no folder, expected that of serve --log")
     for name in sorted({path.stem for path in folder.glob(f"{kind}-*.*")}):

@@ -21,7 +21,6 @@ def for_pyterrier(ranker: Ranker, hits: int = 1000) -> pyterrier.Transformer:
 
     Args:
         ranker: of :func:`pipeline.ranker`.
-        hits: candidates for each query.
     """
     import pyterrier as pt
 

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
     from rerankers.reranker import TrainedReranker
 
-ALPHAS = tuple(step / 20 for step in range(21))
-"""0, 0.05, …, 1: the search space of section 6.3."""
-BATCH_SIZE = 256
-"""Questions per forward pass."""
+ALPHAS = tuple(step / 20 for step in range(21))  # 0, 0.05, …, 1: the search space of section 6.3
+BATCH_SIZE = 256  # Questions per forward pass
 
 
 class ArchivedPair(NamedTuple):
@@ -65,22 +63,18 @@ Found = Mapping[str, Sequence[Match]]
 
 @dataclass(frozen=True)
 class QuestionArchive:
-    """Question–answer pairs by query_id, and the questions' vectors.
+    """Question–answer pairs by query_id, and the questions' vectors."""
 
-    Attributes:
-        pairs: query_id -> pairs of one question.
-        vectors: [N, E] of length 1, in the order of ``pairs``.
-        checkpoint: of the model that made them.
-    """
-
-    pairs: Mapping[str, Sequence[ArchivedPair]]
-    vectors: npt.NDArray[np.float32]
-    checkpoint: TrainedReranker
+    pairs: Mapping[str, Sequence[ArchivedPair]]  # query_id -> pairs of one question
+    vectors: npt.NDArray[np.float32]  # [N, E] of length 1, in the order of ``pairs``
+    checkpoint: TrainedReranker  # Of the model that made them
 
     @classmethod
     def build(cls, pairs: Iterable[ArchivedPair], checkpoint: TrainedReranker) -> Self:
         """Encode the questions of ``pairs``."""
-        grouped = _grouped(pairs)
+        grouped: dict[str, list[ArchivedPair]] = {}
+        for pair in pairs:
+            grouped.setdefault(pair.query_id, []).append(pair)
         vectors = question_vectors(checkpoint, [rows[0].question for rows in grouped.values()])
         return cls(grouped, vectors, checkpoint)
 
@@ -167,11 +161,3 @@ def question_vectors(
                 )
             parts.append(normalize(vectors, dim=1).float().cpu().numpy())
     return np.concatenate(parts)[np.argsort(order)]
-
-
-def _grouped(pairs: Iterable[ArchivedPair]) -> dict[str, list[ArchivedPair]]:
-    """Pairs by question."""
-    grouped: dict[str, list[ArchivedPair]] = {}
-    for pair in pairs:
-        grouped.setdefault(pair.query_id, []).append(pair)
-    return grouped

@@ -65,7 +65,6 @@ def ranker(
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
         all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
-        data: folder of the data of named collections.
         loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
 
     Raises:
@@ -79,11 +78,7 @@ def ranker(
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]
-    chosen = {
-        "first_stage": first_stage,
-        "parameters": parameters,
-        "weight": weight is not None,
-    }
+    chosen = {"first_stage": first_stage, "parameters": parameters, "weight": weight is not None}
     given = [name for name, value in chosen.items() if value]
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None
@@ -117,7 +112,6 @@ def default_reranker(
     """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
 
     Args:
-        collection: to be ranked.
         is_mixed: whether it reranks one first stage, as a fusion does not.
         checkpoint: of a model; then it is no fusion's.
         has_weight: whether there is a λ, which no fusion has.

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 TUNING_FILE = reranker.TUNING_FILE
 
-PRECOMPUTED = "precomputed"
-"""In an index: folders named after the checkpoint's version."""
+PRECOMPUTED = "precomputed"  # In an index: folders named after the checkpoint's version
 
 
 ADAPTED_SUFFIX = "-adapted"
@@ -57,7 +56,6 @@ def default_directory(
     answer-selection collection on its training part, for any other on all judged collections.
 
     Args:
-        model: name of the model.
         collection: key of the collection.
         file: that describes it, if it is an own one.
         is_adapted: whether there are adapted word vectors; models that read them are preferred.
@@ -102,40 +100,28 @@ def _must_skip(folder: Path, collection: str) -> bool:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a trained model is loaded and run.
+    """How a trained model is loaded and run."""
 
-    Attributes:
-        device: see :func:`pipeline.command.runtime.choose_device`, also for ``threads``.
-        idf: ``wordfreq`` or a file; None is the one used in training. From wordfreq
-            come the frequencies of the collection's language, if it names one.
-        batch_size: pairs in a forward pass.
-        precision: of the model's arithmetic, ``fp32`` or ``bf16``.
-        precomputed: folder of precomputed posts, ``none``, or None for the index's own.
-    """
-
-    device: str = "auto"
+    device: str = "auto"  # See :func:`pipeline.command.runtime.choose_device`, also for ``threads``
     threads: int | None = None
     idf: str | None = None
-    batch_size: int = 256
-    precision: str = "fp32"
+    """``wordfreq`` or a file; None is the one used in training. From wordfreq come the frequencies
+    of the collection's language, if it names one."""
+    batch_size: int = 256  # Pairs in a forward pass
+    precision: str = "fp32"  # Of the model's arithmetic, ``fp32`` or ``bf16``
     precomputed: str | None = None
+    """Folder of precomputed posts, ``none``, or None for the index's own."""
 
 
 def load_scorer(
-    name: str,
-    collection: Collection,
-    checkpoint: Path | None = None,
-    loading: Loading = Loading(),
+    name: str, collection: Collection, checkpoint: Path | None = None, loading: Loading = Loading()
 ) -> ModelScorer:
     """The trained model for a collection, with precomputed posts if there are any.
 
     Prints a warning if it has seen the collection's judgments.
 
     Args:
-        name: of the model.
-        collection: to be ranked.
         checkpoint: folder; None is :func:`default_directory`.
-        loading: device, word frequencies and the like.
     """
     if name not in models.names():
         raise UsageError(
@@ -208,33 +194,25 @@ class Calibration(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """A tuned λ with its provenance.
+    """A tuned λ with its provenance."""
 
-    Attributes:
-        weight: λ, the neural score's share.
-        curve: λ -> mean measure over all topics.
-        cross_validated: mean over topics of the measure at the λ chosen without the topic's fold;
-            unlike the curve's maximum it is not biased by the choice.
-        fold_weights: those λ, one a fold.
-        measure: the maximised one, by ir_measures' name.
-        checkpoint: source of the neural scores, ``<model>/<name>``.
-        calibration: of the neural scores; None for those that do not grow with relevance.
-    """
-
-    weight: float
-    curve: dict[float, float]
+    weight: float  # λ, the neural score's share
+    curve: dict[float, float]  # λ -> mean measure over all topics
     cross_validated: float
-    fold_weights: tuple[float, ...]
-    measure: str
+    """Mean over topics of the measure at the λ chosen without the topic's fold; unlike the curve's
+    maximum it is not biased by the choice."""
+    fold_weights: tuple[float, ...]  # Those λ, one a fold
+    measure: str  # The maximised one, by ir_measures' name
     normalization: str
     folds: int
     seed: int
     topics: tuple[str, ...]
     collections: tuple[str, ...] = ()
     first_stage: str = ""
-    checkpoint: str = ""
+    checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
     date: str = ""
     calibration: Calibration | None = None
+    """Of the neural scores; None for those that do not grow with relevance."""
 
     def save(self, path: Path | str) -> None:
         """Write the tuning as JSON, atomically."""
@@ -298,7 +276,6 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
     """The model that does best on held-out topics of an own collection (its key), of those trained.
 
     Args:
-        collection: its key.
         fits: whether a model can be used.
 
     Returns:

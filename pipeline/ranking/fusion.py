@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from pipeline.ranking.retrievers import Retriever
     from rerankers.base import Pairs
 
-OFFICIAL = "run_"
-"""Prefix of rankers that are a collection's official runs."""
+OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
 NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
 """P pairs -> the scores [P] of a neural reranker."""
@@ -59,19 +58,13 @@ NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Rankers:
-    """The rankers whose scores a fusion reads.
-
-    Attributes:
-        lexical: methods of search, and official runs with :data:`OFFICIAL` before their names.
-        neural: names of neural rerankers.
-        candidate_rankers: those of ``lexical`` whose best posts are the candidates.
-        depth: best posts of each of these that are candidates.
-    """
+    """The rankers whose scores a fusion reads."""
 
     lexical: Sequence[str]
-    neural: Sequence[str]
-    candidate_rankers: Sequence[str]
-    depth: int = DEFAULT_HITS
+    """Methods of search, and official runs with :data:`OFFICIAL` before their names."""
+    neural: Sequence[str]  # Names of neural rerankers
+    candidate_rankers: Sequence[str]  # Those of ``lexical`` whose best posts are the candidates
+    depth: int = DEFAULT_HITS  # Best posts of each of these that are candidates
 
     @classmethod
     def from_config(cls, config: Any) -> Rankers:
@@ -273,28 +266,19 @@ def restricted(run: Run, candidates: Run) -> Run:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A trained fusion.
+    """A trained fusion."""
 
-    Attributes:
-        retriever: finds the candidates, with the scores of several rankers.
-        scorer: the model over these scores, those of ``neural``, and further features.
-        neural: name -> neural reranker whose scores are features, too.
-        first_stage: gives the candidates in place of the rankers, which then only score them.
-        beside: another ranker of the same topics, whose stages are shown before the fusion's.
-    """
-
-    retriever: UnionRetriever
-    scorer: ModelScorer
-    neural: Mapping[str, ModelScorer]
+    retriever: UnionRetriever  # Finds the candidates, with the scores of several rankers
+    scorer: ModelScorer  # The model over these scores, those of ``neural``, and further features
+    neural: Mapping[str, ModelScorer]  # Name -> neural reranker whose scores are features, too
     first_stage: Retriever | None = None
+    """Gives the candidates in place of the rankers, which then only score them."""
     beside: Mixture | None = None
+    """Another ranker of the same topics, whose stages are shown before the fusion's."""
 
     @classmethod
     def load(
-        cls,
-        collection: Collection,
-        scorer: ModelScorer,
-        load: Callable[[str, Path], ModelScorer],
+        cls, collection: Collection, scorer: ModelScorer, load: Callable[[str, Path], ModelScorer]
     ) -> Fusion:
         """The fusion for a collection, from its trained model.
 

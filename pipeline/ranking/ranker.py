@@ -4,7 +4,7 @@
 
     candidates = retriever.search(topics, hits=1000)
     scores     = scorer.score(candidates)
-    run        = interpolate(candidates, scores, weight=0.5)
+    run        = interpolate(candidates.run, scores, weight=0.5)
 
 These three lines are :meth:`Mixture.rank`. A :class:`Ranker` is what every command, the service and
 the library hold: :class:`Mixture`, or :class:`pipeline.ranking.fusion.Fusion`, whose candidates
@@ -24,7 +24,7 @@ from pipeline.collections.trec import Run, ranked
 from pipeline.command.defaults import DEFAULT_HITS
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import did_you_mean, listed
-from pipeline.ranking import interpolation
+from pipeline.ranking.interpolation import interpolate
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -83,19 +83,13 @@ class ModelScorer:
 
 
 class Ranking(NamedTuple):
-    """Result of a :class:`Ranker`.
+    """Result of a :class:`Ranker`."""
 
-    Attributes:
-        stages: name -> run of each stage, in order; the last one is the result.
-        candidates: the posts that were scored, with their first-stage scores.
-        seconds: stage -> seconds of its own work, which another may have shared the cores with.
-        collection: whose topics these are; None if it is not known.
-    """
-
-    stages: Mapping[str, Run]
-    candidates: Candidates
+    stages: Mapping[str, Run]  # Name -> run of each stage, in order; the last one is the result
+    candidates: Candidates  # The posts that were scored, with their first-stage scores
     seconds: Mapping[str, float]
-    collection: Collection | None = None
+    """Stage -> seconds of its own work, which another may have shared the cores with."""
+    collection: Collection | None = None  # Whose topics these are; None if it is not known
 
     @property
     def run(self) -> Run:
@@ -145,10 +139,7 @@ class Ranker(Protocol):
         """What is searched; None if candidates are always given."""
 
     def rank(
-        self,
-        topics: Topics = None,
-        hits: int = DEFAULT_HITS,
-        progress: ProgressBar = hidden,
+        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
     ) -> Ranking:
         """Find the best ``hits`` candidates of each topic, and rerank them.
 
@@ -179,20 +170,19 @@ class Ranker(Protocol):
 Topics = Sequence[Topic] | str | None
 """Topics to rank: all of a collection for None, one for a text."""
 
-OWN_TOPIC = "q1"
-"""query_id of a text that is no topic of the collection."""
+OWN_TOPIC = "q1"  # query_id of a text that is no topic of the collection
 
 
 class Stopwatch:
-    """Seconds of successive stages."""
+    """Seconds of successive stages, by a clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}
-        self._since = time.perf_counter()
+        self._clock, self._since = clock, clock()
 
     def stop(self, stage: str) -> None:
         """What was done since the last stop is this stage's."""
-        now = time.perf_counter()
+        now = self._clock()
         self.seconds[stage], self._since = now - self._since, now
 
 
@@ -208,15 +198,10 @@ def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
 
 
 class Mixing(NamedTuple):
-    """The share of the new score.
+    """The share of the new score."""
 
-    Attributes:
-        weight: λ, the new score's share; 1 leaves it as it is.
-        origin: where λ is from, for reports.
-    """
-
-    weight: float = 1.0
-    origin: str = "given"
+    weight: float = 1.0  # λ, the new score's share; 1 leaves it as it is
+    origin: str = "given"  # Where λ is from, for reports
 
     def __str__(self) -> str:
         return f"λ = {self.weight:g} ({self.origin})"
@@ -224,19 +209,12 @@ class Mixing(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
+    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2)."""
 
-    Attributes:
-        retriever: finds the candidates; None if they are always given.
-        scorer: gives the new scores; None keeps the first stage's ranking.
-        mixing: λ.
-        collection: that the retriever searches.
-    """
-
-    retriever: Retriever | None
-    scorer: ModelScorer | None
-    mixing: Mixing = Mixing()
-    collection: Collection | None = None
+    retriever: Retriever | None  # Finds the candidates; None if they are always given
+    scorer: ModelScorer | None  # Gives the new scores; None keeps the first stage's ranking
+    mixing: Mixing = Mixing()  # λ
+    collection: Collection | None = None  # That the retriever searches
 
     @property
     def name(self) -> str:
@@ -283,7 +261,7 @@ class Mixture:
             weight = self.mixing.weight
             if weight != 1:
                 name = f"{self.scorer.name} + {self._first_stage} (λ = {weight:g})"
-                stages[name] = interpolate(candidates, scores, weight)
+                stages[name] = interpolate(candidates.run, scores, weight)
                 watch.stop(name)
         return Ranking(stages, candidates, watch.seconds, self.collection)
 
@@ -313,16 +291,6 @@ class Mixture:
         # The page may be given away: without the path that follows.
         mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by minmax"
         return matches.explain(topic, scorer.checkpoint, self._first_stage, mixing)
-
-
-def interpolate(candidates: Candidates, scores: Run, weight: float) -> Run:
-    """``weight`` · neural + (1 − ``weight``) · first stage (Rao et al. 2019, equation 2).
-
-    A weight of 1 gives the neural scores as they are.
-    """
-    if weight == 1:
-        return scores
-    return interpolation.interpolate(candidates.run, scores, weight)
 
 
 def reranked_topic(

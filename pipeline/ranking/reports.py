@@ -17,25 +17,18 @@ if TYPE_CHECKING:
     from pipeline.ranking.ranker import Ranking
     from pipeline.ranking.retrievers import Candidates
 
-SHOWN = 5
-"""Posts shown of a topic."""
+SHOWN = 5  # Posts shown of a topic
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures of the stages of a ranking; printed, a table with a row for each.
+    """Measures of the stages of a ranking; printed, a table with a row for each."""
 
-    Attributes:
-        title: collection and number of judged topics.
-        values: stage -> measure -> query_id -> value, for every judged topic.
-        milliseconds: stage -> milliseconds a topic, where they are known.
-        note: text at the end of the last row.
-    """
-
-    title: str
-    values: Mapping[str, Values]
+    title: str  # Collection and number of judged topics
+    values: Mapping[str, Values]  # Stage -> measure -> query_id -> value, for every judged topic
     milliseconds: Mapping[str, float] = field(default_factory=dict)
-    note: str = ""
+    """Stage -> milliseconds a topic, where they are known."""
+    note: str = ""  # Text at the end of the last row
 
     def __getitem__(self, stage: str) -> dict[str, float]:
         """Measure -> mean over the judged topics, of one stage."""
@@ -64,7 +57,6 @@ def evaluate(
         ranking: result of a :class:`pipeline.ranking.ranker.Ranker`, or a run.
         measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``; else the collection's.
         qrels: query_id -> doc_id -> grade; else the collection's.
-        title: of a run, in its row.
 
     Raises:
         DataError: there are no judgments.

@@ -29,33 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Posts to rank for each topic.
+    """Posts to rank for each topic."""
 
-    Attributes:
-        topics: all topics of the search, those without a result too.
-        run: first-stage score of each candidate.
-        posts: doc_id -> post, for every candidate.
-        priors: query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent;
-            None takes the ranks of ``run``.
-        signals: name -> query_id -> doc_id -> score by a ranker of this name, for the features
-            ``signal:NAME``; a ranker need not have every candidate.
-        resources: query_id -> what is known of its collection.
-        rest: first-stage score of further posts, which are not scored and rank last.
-        forms: query_id -> what of the first stage is known to models that read it: ``scores``, the
-            ``order`` of its posts, or ``nothing``; ``scores`` where absent.
-        memo: values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
-            three.
-    """
-
-    topics: Sequence[Topic]
-    run: Run
-    posts: Mapping[str, Post]
+    topics: Sequence[Topic]  # All topics of the search, those without a result too
+    run: Run  # First-stage score of each candidate
+    posts: Mapping[str, Post]  # doc_id -> post, for every candidate
     priors: Run | None = None
+    """query_id -> doc_id -> prior of a candidate (:func:`priors_of`), 0 where absent; None takes
+    the ranks of ``run``."""
     signals: Mapping[str, Run] = field(default_factory=dict)
+    """Name -> query_id -> doc_id -> score by a ranker of this name, for the features
+    ``signal:NAME``; a ranker need not have every candidate."""
     resources: Mapping[str, Resources] = field(default_factory=dict, repr=False)
+    """query_id -> what is known of its collection."""
     rest: Run = field(default_factory=dict, repr=False)
+    """First-stage score of further posts, which are not scored and rank last."""
     forms: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """query_id -> what of the first stage is known to models that read it: ``scores``, the
+    ``order`` of its posts, or ``nothing``; ``scores`` where absent."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
+    three."""
 
     def __len__(self) -> int:
         return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
@@ -203,19 +197,13 @@ class IndexRetriever:
 
 @dataclass(frozen=True)
 class RunRetriever:
-    """Takes candidates from a run.
+    """Takes candidates from a run."""
 
-    Attributes:
-        run: the run.
-        find_posts: doc_ids -> those posts that the collection has.
-        name: of the run, for reports and messages.
-        skip_unknown: leave out posts that the collection lacks; else they are an error.
-    """
-
-    run: Run
+    run: Run  # The run
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
-    name: str
-    skip_unknown: bool = False
+    """doc_ids -> those posts that the collection has."""
+    name: str  # Of the run, for reports and messages
+    skip_unknown: bool = False  # Leave out posts that the collection lacks; else they are an error
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The first ``hits`` posts of each topic in the run.
@@ -280,7 +268,6 @@ def retriever_for(
     """The source of a collection's candidates.
 
     Args:
-        collection: to be searched.
         candidates: file of a TREC run, or name of an official run; None searches the index, or
             takes the candidates that come with the topics.
         method: one of :data:`indexes.methods.METHODS`; None is the default.

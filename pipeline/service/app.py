@@ -11,12 +11,11 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import orjson
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
@@ -37,14 +36,10 @@ def build(
     proxy: Proxy | None = None,
     reload: Callable[[], None] | None = None,
 ) -> ASGIApp:
-    """The application.
+    """The application, with routes of the page and perhaps of an engine's searches.
 
-    Args:
-        service: answers requests for scores.
-        keys: one of them is needed, if there are any.
-        page: routes of the page.
-        proxy: answers the searches of an engine.
-        reload: called after SIGHUP; default: the models are loaded again.
+    Requests need one of the ``keys``, if there are any; ``reload`` is called after SIGHUP (default:
+    the models are loaded again).
     """
 
     @asynccontextmanager
@@ -138,7 +133,7 @@ def _information(
         "/info": info,
         "/models": models,
         "/v1/models": models,
-        "/metrics": service.metrics.text,
+        "/metrics": lambda: Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4),
     }
     media_types = dict.fromkeys([*probes, *contents], JSON) | {"/metrics": "text/plain"}
     openapi = description.describe(media_types, needs_key, PUBLIC, proxy_paths)
@@ -146,27 +141,24 @@ def _information(
 
     def route(path: str, content: Callable[[], Any]) -> Route:
         async def endpoint(request: Request) -> Response:
-            if path == "/metrics":
-                return Response(content(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-            return Response(orjson.dumps(content()), media_type=JSON)
+            found = content()
+            return found if isinstance(found, Response) else JSONResponse(found)
 
         return Route(path, endpoint)
 
+    contents |= {"/openapi.json": lambda: openapi, "/docs": lambda: HTMLResponse(docs)}
     return [
         *(Route(path, endpoint) for path, endpoint in probes.items()),
         *(route(path, content) for path, content in contents.items()),
-        route("/openapi.json", lambda: openapi),
-        Route("/docs", lambda request: HTMLResponse(docs)),
     ]
 
 
 def _status(is_well: bool) -> Response:
     content = {"status": "ok" if is_well else "unavailable", "unix": time.time()}
-    return Response(orjson.dumps(content), 200 if is_well else 503, media_type=JSON)
+    return JSONResponse(content, 200 if is_well else 503)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """The response to a request that gets no result."""
     headers: Mapping[str, str] = {}
     if isinstance(error, HTTPException):
         kind, headers = "method" if error.status_code == 405 else "path", error.headers or {}

@@ -51,8 +51,7 @@ _ERRORS = {
 }
 """Kind of an error of a request for scores -> an example."""
 
-_LOCATED = ("empty", "many", "value")
-"""Kinds that have the place of a value."""
+_LOCATED = ("empty", "many", "value")  # Kinds that have the place of a value
 
 _EXAMPLE = ScoreResponse(
     ScoreRequest(["storm warning"], ["stay inside", "gale warning for the coast"], ["", ""]),
@@ -68,11 +67,7 @@ def describe(
 ) -> dict[str, Any]:
     """The OpenAPI description: schemas of requests, and of responses by their examples.
 
-    Args:
-        information: path -> media type of the information about the service.
-        needs_key: whether requests need a key.
-        public: paths that need none.
-        of_engine: path -> methods of the calls that go to a search engine.
+    ``information`` has the media type of each path, ``of_engine`` the methods of the engine's.
     """
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
@@ -167,7 +162,6 @@ def _errors(formats: Sequence[Format], record: Record, needs_key: bool) -> dict[
 
 
 def _headers(record: Record) -> dict[str, Any]:
-    """Headers of a response with scores."""
     names = ("x-request-id", "x-mix", *record.headers())
     return {
         name: {"description": _HEADERS.get(name, ""), "schema": {"type": "string"}}

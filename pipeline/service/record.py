@@ -19,8 +19,7 @@ import orjson
 
 LOG = logging.getLogger("tweetrerank.service")
 
-MOST_LINES = 2_000
-"""Lines that wait to be written; further ones are dropped."""
+MOST_LINES = 2_000  # Lines that wait to be written; further ones are dropped
 
 
 @dataclass
@@ -78,15 +77,10 @@ class Record:
         if self.trace_id:
             fields |= {"trace_id": self.trace_id, "parent_span_id": self.span_id}
         if self.format:
-            fields |= {
-                "format": self.format,
-                "model": self.model,
-                "documents": self.documents,
-                "characters": self.characters,
-                "cache_hits": self.cache_hits,
-                "queue_ms": _milliseconds(self.queue),
-                "inference_ms": _milliseconds(self.inference),
-            }
+            names = ("format", "model", "documents", "characters", "cache_hits")
+            fields |= {name: getattr(self, name) for name in names}
+            times = {"queue_ms": self.queue, "inference_ms": self.inference}
+            fields |= {name: _milliseconds(seconds) for name, seconds in times.items()}
         if self.engine:
             fields["index"] = self.index
             fields["engine_ms"] = _milliseconds(self.engine)
@@ -177,8 +171,7 @@ def log_as_json() -> QueueListener:
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
     threading.excepthook = lambda failed: LOG.error(
-        "a thread has failed",
-        exc_info=failed.exc_value,
+        "a thread has failed", exc_info=failed.exc_value
     )
     listener = QueueListener(lines, writer)
     listener.start()

@@ -77,22 +77,14 @@ class FoldModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trained model with its validation figures.
-
-    Attributes:
-        held_out_run: neural scores of held-out topics by models that had not seen them.
-        validation_map: fold -> MAP of its held-out topics.
-        epochs: of the kept model.
-        histories: fold or part -> figures of every epoch.
-        folds: the folds' models; none with a development part.
-    """
+    """A trained model with its validation figures."""
 
     model: Reranker
-    held_out_run: Run
-    validation_map: Mapping[str, float]
-    epochs: int
-    histories: Mapping[str, History]
-    folds: Sequence[FoldModel] = ()
+    held_out_run: Run  # Neural scores of held-out topics by models that had not seen them
+    validation_map: Mapping[str, float]  # Fold -> MAP of its held-out topics
+    epochs: int  # Of the kept model
+    histories: Mapping[str, History]  # Fold or part -> figures of every epoch
+    folds: Sequence[FoldModel] = ()  # The folds' models; none with a development part
 
     def held_out_file(self) -> bytes:
         """The held-out run as gzip; the same run gives the same bytes."""

@@ -32,8 +32,7 @@ MOST_TOPICS = 250
 MINIMUM_COUNT = 5
 """Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
 
-WINDOW = 100
-"""Posts of the window that most clients rerank."""
+WINDOW = 100  # Posts of the window that most clients rerank
 
 WINDOWS = (20, 50, WINDOW, WINDOW, 200)
 """Sizes of the windows of a model that reranks what it is given; one of them is drawn for each
@@ -91,9 +90,7 @@ def fusion_training_set(
 
 
 def window_training_set(
-    training_set: TrainingSet,
-    collections: Sequence[SearchedCollection],
-    judged_posts: bool = False,
+    training_set: TrainingSet, collections: Sequence[SearchedCollection], judged_posts: bool = False
 ) -> TrainingSet:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 

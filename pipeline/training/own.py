@@ -35,11 +35,8 @@ from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.features.judged import JUDGED
 
-_OF_JUDGED = f",{JUDGED}"
-"""What training on an own collection adds to the families."""
-
-FEWEST = 10
-"""Judged topics from which on a gain on held-out ones counts."""
+_OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the families
+FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 
 FEWEST_FOR_NEURAL = 100
 """Judged topics from which on a fusion has neural rerankers, trained on folds of them.

@@ -31,8 +31,7 @@ from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.examples import CachedInteractions, Examples
 from rerankers.training.settings import Settings
 
-MINIMUM_STEPS = 50
-"""Steps of an epoch, at least, in the training of a fusion's rerankers."""
+MINIMUM_STEPS = 50  # Steps of an epoch, at least, in the training of a fusion's rerankers
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Trainer:
         model, data, options = self.build(), self.training_set, self.options
         training = self._examples(model, data.training)
         parts = options.folds + (options.folds > 1) if data.development is None else 1
-        steps = self.settings.steps_of_epoch(len(training.relevant))
+        steps = training.steps_of_epoch(self.settings)
         bar = runtime.step_bar(steps) if model.trained_by_gradients else runtime.part_bar(parts)
         with bar as progress:
             schedule = Schedule(self.settings, state_directory, options.resume, progress)
@@ -124,12 +123,9 @@ class Trainer:
             return Examples(CachedInteractions.compute(model, tokenized), data.relevant())
         return Examples(tokenized, data.relevant())
 
-    def _start_of_metrics(self) -> str | None:
-        start = self.options.start
-        return f"{start.parent.name}/{start.name}" if start else None
-
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         data, settings = self.training_set, dataclasses.asdict(self.settings)
+        start = self.options.start
         if not outcome.model.trained_by_gradients:
             settings = {"seed": self.settings.seed}
         return {
@@ -141,7 +137,7 @@ class Trainer:
             "topics": len(data.training.candidates.topics),
             "pairs": len(data.training.candidates.keys()),
             "candidates": data.candidates,
-            "started_from": self._start_of_metrics(),
+            "started_from": start and f"{start.parent.name}/{start.name}",
             "vectors": self.options.vectors.name if self.options.vectors else None,
             "training": settings,
             "folds": self.options.folds if data.development is None else None,
@@ -157,18 +153,14 @@ class Trainer:
 
 @dataclass
 class FusionPartTrainer:
-    """Trains the neural rerankers whose scores a fusion reads.
-
-    Attributes:
-        options: of the fusion, as are ``seed`` and ``state_directory``.
-        checkpoints: name -> checkpoint folder of each trained reranker.
-    """
+    """Trains the neural rerankers whose scores a fusion reads."""
 
     training_set: TrainingSet
-    options: TrainingOptions
+    options: TrainingOptions  # Of the fusion, as are ``seed`` and ``state_directory``
     seed: int
     state_directory: Path
     checkpoints: dict[str, Path] = field(default_factory=dict)
+    """Name -> checkpoint folder of each trained reranker."""
 
     def unseen_scores(
         self, name: str, pairs: Pairs, query_ids: Sequence[str]

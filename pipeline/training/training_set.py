@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
 
 
-DRAWN = 5
-"""Answers of other questions among which :func:`draw_answers` hides the right one."""
+DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
 
 
 UNJUDGED = 10
@@ -87,15 +86,11 @@ class JudgedCandidates:
 
 @dataclass(frozen=True)
 class PriorRuns:
-    """Runs whose ranks are the priors of training pairs (Severyn & Moschitti 2015, section 5).
-
-    Attributes:
-        paths: files of runs; a collection's own runs are those with results for its topics.
-        top: of a collection's runs only so many are read, those with the best P@30.
-    """
+    """Runs whose ranks are the priors of training pairs (Severyn & Moschitti 2015, section 5)."""
 
     paths: Sequence[Path]
-    top: int | None = None
+    """Files of runs; a collection's own runs are those with results for its topics."""
+    top: int | None = None  # Of a collection's runs only so many are read, those with the best P@30
 
     def of(self, collection: Collection) -> list[Run]:
         """The best runs for the judged topics of a collection, best first.
@@ -203,24 +198,15 @@ def draw_answers(part: AnswerCollection, repeats: int = 3) -> JudgedCandidates:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Judged candidates to train a model on, and the texts of its vocabulary.
+    """Judged candidates to train a model on, and the texts of its vocabulary."""
 
-    Attributes:
-        trained_on: names of the collections.
-        left_out: the microblog collection that was left out, if any.
-        candidates: origin of the candidates, for reports.
-        development: chooses the epoch; None holds out topics of ``training``.
-        texts: of the vocabulary; no judgment chooses them.
-        minimum_count: of a word in ``texts``, to be in the vocabulary.
-    """
-
-    trained_on: Sequence[str]
-    left_out: str | None
-    candidates: str
+    trained_on: Sequence[str]  # Names of the collections
+    left_out: str | None  # The microblog collection that was left out, if any
+    candidates: str  # Origin of the candidates, for reports
     training: JudgedCandidates
-    development: JudgedCandidates | None
-    texts: Sequence[str]
-    minimum_count: int
+    development: JudgedCandidates | None  # Chooses the epoch; None holds out topics of ``training``
+    texts: Sequence[str]  # Of the vocabulary; no judgment chooses them
+    minimum_count: int  # Of a word in ``texts``, to be in the vocabulary
 
     def without_priors(self) -> TrainingSet:
         """The same training set without the candidates' ranks in the official runs."""
@@ -237,10 +223,7 @@ def microblog_training_set(
     """Judged microblog years, and the words of all posts on this machine.
 
     Args:
-        test: the year to leave out.
-        data: the data folder.
         years: to train on; by default all judged ones but ``test``.
-        prior_runs: see :func:`load_training_data`.
     """
     judged = named.training_collections(test, data)
     trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged

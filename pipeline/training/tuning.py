@@ -22,8 +22,7 @@ from rerankers.training.logistic import logistic_regression
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
 
-STEPS = 20
-"""Of λ, from 0 to 1."""
+STEPS = 20  # Of λ, from 0 to 1
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -117,17 +118,9 @@ class CandidateList:
 
     @cached_property
     def distinct_words(self) -> tuple[Rows, Rows]:
-        """Ascending rows [V] of the words of query and posts; place [Lq + T] of each word there."""
+        """Rows [V] of the words of query and posts; place [Lq + T] of each word there."""
         query = self.words.rows(self.query_tokens)
-        values = np.concatenate([query, self.posts.column("words").values])
-        size = int(values.max(initial=-1)) + 1
-        if size > 16 * len(values):
-            return np.unique(values, return_inverse=True)
-        # Ten times as fast as sorting, if the table of words is not much longer.
-        rows = np.flatnonzero(np.bincount(values))
-        places = np.empty(size, dtype=np.int64)
-        places[rows] = np.arange(len(rows))
-        return rows, places[values]
+        return numbered(np.concatenate([query, self.posts.column("words").values]))
 
     def contains(self, column: Ragged) -> Bools:
         """[N, Lq] whether each of N lists of words, given by rows, has each word of the query."""
@@ -161,6 +154,19 @@ class Tokens:
         """[N] sum of ``values`` [T] over each post's words."""
         totals = np.bincount(self.posts.owners, weights=values, minlength=len(self.posts))
         return totals.astype(np.float64)
+
+
+def numbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Rows]:
+    """Distinct values [V] of T numbers from 0 on, in order of appearance; number [T] of each.
+
+    With these numbers, rounding does not depend on the rows of words in their table. No sorting.
+    """
+    places = np.arange(len(values))
+    first = np.empty(int(values.max(initial=-1)) + 1, dtype=np.int64)
+    first[values[::-1]] = places[::-1]  # Of equal indices the last assignment holds.
+    place = first[values]
+    is_first = place == places
+    return values[is_first], (np.cumsum(is_first) - 1)[place]
 
 
 def minmax(values: npt.NDArray[np.floating]) -> Floats:

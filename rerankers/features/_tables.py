@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.text import words
-from rerankers.text.inputs import Lexicon
-from rerankers.text.ragged import Ragged, Rows, code_points, distinct_trigrams
+from rerankers.text.ragged import Growing, Ragged, Rows, code_points, distinct_trigrams
 from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
 
@@ -95,6 +94,17 @@ class _Numbers(dict[str, int]):
         return number
 
 
+class _Tokens(_Numbers):
+    """The same for words, and their spellings before :func:`rerankers.text.words.shortened`."""
+
+    def __missing__(self, token: str) -> int:
+        word = words.shortened(token)
+        if word == token:
+            return super().__missing__(word)
+        self[token] = number = self[word]
+        return number
+
+
 class WordTable:
     """Word -> row, extended by the words of new texts; safe in several threads.
 
@@ -104,20 +114,35 @@ class WordTable:
     """
 
     def __init__(self, idf: Idf, known: KnownWords = NO_WORDS) -> None:
-        self._idf, self._known = idf, known
+        self.idf, self._known = idf, known
         self._lock = Lock()
-        self._words, self._stems = _Numbers(known.rows), _Numbers(known.stem_numbers)
-        self._columns = known.columns
+        self._words, self._stems = _Tokens(known.rows), _Numbers(known.stem_numbers)
+        self._words[words.END] = -1
+        self._columns = Growing(known.columns)
 
-    def rows(self, tokens: Iterable[str]) -> Rows:
-        """[L] rows of words."""
+    def __len__(self) -> int:
+        return len(self._known.words) + len(self._words.new)
+
+    def rows(self, tokens: Sequence[str]) -> Rows:
+        """[L] rows of words; -1 of :data:`rerankers.text.words.END`."""
         with self._lock:
-            return np.fromiter(map(self._words.__getitem__, tokens), dtype=np.int64)
+            return np.fromiter(map(self._words.__getitem__, tokens), np.int64, len(tokens))
+
+    def cut(self, texts: Sequence[str]) -> Ragged:
+        """Rows (int32) of the words of each text."""
+        rows = self.rows(words.tokens_of(texts))
+        ends = np.flatnonzero(rows < 0)
+        # n ends, which are no words, precede the n-th text.
+        starts = np.concatenate([[0], ends - np.arange(len(ends))])
+        return Ragged(rows[rows >= 0].astype(np.int32), starts)
 
     def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
         """[L] words of rows."""
-        spelling = [*self._known.words, *self._words.new]
-        return [*map(spelling.__getitem__, rows.tolist())]
+        known, new = self._known.words, self._words.new
+        if not known:
+            return [*map(new.__getitem__, rows.tolist())]
+        count = len(known)
+        return [known[row] if row < count else new[row - count] for row in rows.tolist()]
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.
@@ -125,16 +150,14 @@ class WordTable:
         Arrays that an earlier call returned are not changed.
         """
         with self._lock:
-            if new := self._words.new[len(self._columns.idf) - len(self._known.words) :]:
-                columns = WordColumns(
-                    self._idf.weights(new),
+            if new := self._words.new[len(self._columns) - len(self._known.words) :]:
+                self._columns.append(
+                    self.idf.weights(new),
                     np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
                     np.array([word in words.STOP_WORDS for word in new]),
                     np.array([word in PERSONAL_WORDS for word in new]),
                 )
-                both: list[Any] = [*map(np.concatenate, zip(self._columns, columns, strict=True))]
-                self._columns = WordColumns(*both)
-            return self._columns
+            return WordColumns(*self._columns.arrays())
 
     def known(self) -> KnownWords:
         """All words with their properties."""
@@ -146,7 +169,14 @@ class WordTable:
         )
 
 
-COLUMNS = ("words", "hashtag_words", "trigrams", "characters", "link")
+COLUMNS = {
+    "words": np.int32,
+    "hashtag_words": np.int32,
+    "trigrams": np.uint64,
+    "characters": np.int32,
+    "link": np.uint8,
+}
+"""Name -> type of its numbers."""
 
 BLOCK = 4096
 """Posts that are read together; larger blocks are no faster and need more memory."""
@@ -183,11 +213,15 @@ class Columns:
 
 
 class PostTable:
-    """N posts: the ``rows`` [N] of :data:`COLUMNS`."""
+    """N posts: the ``rows`` [N] of :data:`COLUMNS`; ``taken`` are columns of these rows alone."""
 
-    def __init__(self, columns: Columns | Mapping[str, Ragged], rows: Rows) -> None:
-        self._columns, self._rows = columns, rows
-        self._taken: dict[str, Ragged] = {}
+    def __init__(
+        self,
+        columns: Columns | Mapping[str, Ragged],
+        rows: Rows,
+        taken: Mapping[str, Ragged] | None = None,
+    ) -> None:
+        self._columns, self._rows, self._taken = columns, rows, {**(taken or {})}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -239,11 +273,11 @@ class _Block:
 
     @cached_property
     def words(self) -> Ragged:
-        return _rows_of(self.texts, self.table)
+        return self.table.cut(self.texts)
 
     @cached_property
     def hashtag_words(self) -> Ragged:
-        return _rows_of([" ".join(tags) for tags in self._hashtags], self.table)
+        return self.table.cut([" ".join(tags) for tags in self._hashtags])
 
     @property
     def trigrams(self) -> Ragged:
@@ -286,13 +320,6 @@ class _Block:
     @cached_property
     def _hashtags(self) -> list[list[str]]:
         return [words.hashtags(post) for post in self.texts]
-
-
-def _rows_of(texts: Sequence[str], table: WordTable) -> Ragged:
-    """Rows of each text's words in the table of words."""
-    lexicon = Lexicon.from_texts(texts)
-    rows = table.rows(lexicon.words)[lexicon.texts.values]
-    return Ragged(rows.astype(np.int32), lexicon.texts.starts)
 
 
 def _third_in_a_row(codes: npt.NDArray[np.uint32], post: Rows) -> Bools:

@@ -14,18 +14,15 @@ others; otherwise the best would be like it because they are in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import FIRST_STAGE
-from rerankers.features._candidates import CandidateList, Tokens
-from rerankers.features._tables import Floats
+from rerankers.features._candidates import CandidateList, Tokens, numbered
+from rerankers.features._tables import Bools, Floats
 from rerankers.text.ragged import Rows
-
-if TYPE_CHECKING:
-    from scipy import sparse
 
 DEPTHS = (5, 10, 20, 50, 100)
 
@@ -52,17 +49,13 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 10]."""
     if not len(candidates):
         return np.zeros((0, len(NAMES)), dtype=np.float32)
-    weights, tokens = weights_of(candidates.evidence), candidates.tokens
-    stem = _numbered(tokens.words.stem)
-    every = _vectors(tokens, stem)
-    is_asked = np.zeros(every.shape[1], dtype=np.bool_)
-    is_asked[stem[np.isin(tokens.words.stem, tokens.query.stem)]] = True
-    rest = every[:, ~is_asked]
+    weights, (every, is_asked) = weights_of(candidates.evidence), _vectors(candidates.tokens)
+    rest = every.take(~is_asked)
     with_rest = _with_sums(rest, weights)
-    with_every = with_rest + _with_sums(every[:, is_asked], weights)
+    with_every = with_rest + _with_sums(every.take(is_asked), weights)
     columns = []
     for vectors, with_all in ((every, with_every), (rest, with_rest)):
-        squares = _sums(_rows(vectors), vectors.data.astype(np.float64) ** 2, len(candidates))
+        squares = _sums(vectors.post, vectors.value**2, len(candidates))
         with_others = with_all - weights * squares[:, None]
         with_others = np.where(with_others > 1e-12, with_others, 0.0)  # Against rounding
         columns.append(likeness(with_others, squares, weights))
@@ -92,46 +85,40 @@ def likeness(with_others: Floats, squares: Floats, weights: Floats) -> Floats:
     return np.where(is_long, with_others / np.sqrt(np.where(is_long, length, 1.0)), 0.0)
 
 
-def _with_sums(vectors: sparse.csr_array, weights: Floats) -> Floats:
-    """[N, K] z_i · Σ_j w_jk z_j, for vectors z [N, S] and weights [N, K]."""
-    weighted = np.flatnonzero(weights.any(axis=1))
-    products: Floats = vectors @ (vectors[weighted].T @ weights[weighted])
-    return products
+class _Vectors(NamedTuple):
+    """Vectors of N posts: their E entries in the order of posts and stems, each [E]."""
+
+    post: Rows
+    stem: Rows
+    value: Floats
+
+    def take(self, entries: Bools) -> _Vectors:
+        """Some of the entries [E]."""
+        return _Vectors(self.post[entries], self.stem[entries], self.value[entries])
 
 
-def _rows(vectors: sparse.csr_array) -> Rows:
-    """[E] row of each entry."""
-    return np.repeat(np.arange(vectors.shape[0]), np.diff(vectors.indptr))
+def _with_sums(vectors: _Vectors, weights: Floats) -> Floats:
+    """[N, K] z_i · Σ_j w_jk z_j, for vectors z of N posts and weights [N, K]."""
+    products = []
+    for weight in weights.T:
+        centroid = np.bincount(vectors.stem, vectors.value * weight[vectors.post])
+        products.append(_sums(vectors.post, vectors.value * centroid[vectors.stem], len(weight)))
+    return np.stack(products, axis=1)
 
 
-def _vectors(tokens: Tokens, stem: Rows) -> sparse.csr_array:
-    """TF-IDF vectors of length 1 [N, S], for the numbers [T] of the words' stems as columns."""
-    from scipy import sparse
-
-    shape = (len(tokens.posts), int(stem.max(initial=-1)) + 1)
-    lowest = np.full(shape[1], np.inf, dtype=np.float32)
+def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
+    """TF-IDF vectors of length 1, and whether the stem of each entry [E] is one of the query."""
+    stems, stem = numbered(tokens.words.stem)
+    lowest = np.full(len(stems), np.inf, dtype=np.float32)
     np.minimum.at(lowest, stem, tokens.words.idf)
-    # Entries in the order of posts and columns; equal ones are added up.
-    places = (tokens.posts.owners, stem)
-    vectors = sparse.coo_array((np.ones(len(stem)), places), shape=shape).tocsr()
-    post, value = _rows(vectors), (1.0 + np.log(vectors.data)) * lowest[vectors.indices]
-    length = np.sqrt(_sums(post, value * value, shape[0]))
-    vectors.data = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
-    return vectors
+    entries, counts = np.unique(tokens.posts.owners * len(stems) + stem, return_counts=True)
+    post, stem = np.divmod(entries, max(1, len(stems)))
+    value = (1.0 + np.log(counts)) * lowest[stem]
+    length = np.sqrt(_sums(post, value * value, len(tokens.posts)))
+    value = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
+    return _Vectors(post, stem, value.astype(np.float64)), np.isin(stems, tokens.query.stem)[stem]
 
 
-def _numbered(stem: npt.NDArray[np.integer]) -> Rows:
-    """[T] the stems of T words, numbered from 0 in order of appearance.
-
-    With these numbers, rounding does not depend on the rows of stems in the table of words.
-    """
-    places = np.arange(len(stem))
-    first = np.empty(int(stem.max(initial=-1)) + 1, dtype=np.int64)
-    first[stem[::-1]] = places[::-1]  # Of equal indices the last assignment holds: the first place.
-    place = first[stem]
-    return (np.cumsum(place == places) - 1)[place]
-
-
-def _sums(post: Rows, values: npt.NDArray[np.floating], posts: int) -> Floats:
+def _sums(post: Rows, values: Floats, posts: int) -> Floats:
     """[N] sum of each post's values [E]."""
     return np.bincount(post, weights=values, minlength=posts).astype(np.float64)

@@ -17,7 +17,7 @@ from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList, minmax, z_score
 from rerankers.features._tables import Floats
 from rerankers.features.feedback import likeness, weights_of
-from rerankers.text.ragged import Ragged, Rows
+from rerankers.text.ragged import Ragged
 from rerankers.text.spaces import ADAPTED, GENERAL, WordSpace, general
 
 DEPTHS = (5, 10, 20, 50)
@@ -80,13 +80,11 @@ class Family:
         if not len(candidates):
             return np.zeros((0, len(NAMES)), dtype=np.float32)
         words = _words(candidates, space)
-        sums = _unit(words.sums(words.posts))
-        cosine = _products(sums, _unit(words.sums(words.query))[0])
+        sums = words.sums()
+        cosine = _products(sums, sums[0])[1:]
         # Vectors of length 1, weighted by IDF
-        weights = (words.idf / np.maximum(words.lengths, _SHORT)).astype(np.float32)
-        idf_cosine = _products(
-            _unit(words.sums(words.posts, weights)), _unit(words.sums(words.query, weights))[0]
-        )
+        by_idf = words.sums((words.idf / np.maximum(words.lengths, _SHORT)).astype(np.float32))
+        idf_cosine = _products(by_idf, by_idf[0])[1:]
         first_stage = candidates.evidence
         mixed = (minmax(cosine) + first_stage) / 2
         parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
@@ -96,7 +94,7 @@ class Family:
             z_score(cosine),
             idf_cosine,
             *_best(candidates, words),
-            *_feedback(sums, np.concatenate(parts, axis=1)).T,
+            *_feedback(sums[1:], np.concatenate(parts, axis=1)).T,
             mixed,
         ]
         return np.stack(columns, axis=1).astype(np.float32)
@@ -106,35 +104,33 @@ class Family:
 class _Words:
     """The V distinct words of a query and its N posts."""
 
-    rows: Rows  # [V] in the table of words, ascending
-    vectors: Array  # [V, E]
+    vectors: Array  # [V, E], those of the query first
     lengths: Array  # [V]
     idf: Array  # [V]
-    posts: Ragged  # N lists of numbers of words
-    query: Ragged  # One list
+    texts: Ragged  # Numbers of words: of the query, and of each post
 
-    def sums(self, texts: Ragged, weights: Array | None = None) -> Array:
-        """[T, E] sum of the vectors of each text's words, with weights [V]."""
+    def sums(self, weights: Array | None = None) -> Array:
+        """[1 + N, E] sums of the vectors of each text's words, with weights [V]; of length 1."""
         import torch
 
-        return torch.nn.functional.embedding_bag(
+        texts = self.texts
+        sums = torch.nn.functional.embedding_bag(
             torch.from_numpy(texts.values),
             torch.from_numpy(self.vectors),
             torch.from_numpy(texts.starts[:-1].astype(np.int64)),
             mode="sum",
             per_sample_weights=None if weights is None else torch.from_numpy(weights[texts.values]),
-        ).numpy()
+        )
+        return _unit(sums.numpy())
 
 
 def _words(candidates: CandidateList, space: WordSpace) -> _Words:
     rows, places = candidates.distinct_words
-    length = len(candidates.query_tokens)
+    starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
     return _Words(
-        rows,
         *space.take(candidates.words.spelled(rows)),
         candidates.words.columns().idf[rows],
-        Ragged(places[length:], candidates.posts.column("words").starts),
-        Ragged(places[:length], np.array([0, length])),
+        Ragged(places, np.concatenate([[0], starts])),
     )
 
 
@@ -154,16 +150,15 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     properties = candidates.query_columns
     content = ~properties.is_stop_word
     compared = content if content.any() else ~content
-    query_rows = candidates.words.rows(candidates.query_words)[compared]
-    if not len(query_rows):
-        return np.zeros(len(words.posts)), np.zeros(len(words.posts))
-    query = _unit(words.vectors[np.searchsorted(words.rows, query_rows)])
+    query, count = _unit(words.vectors[: len(compared)][compared]), len(candidates)
+    if not len(query):
+        return np.zeros(count), np.zeros(count)
     cosines = np.einsum("qe,ve->qv", query, words.vectors) / np.maximum(words.lengths, _SHORT)
-    best = np.zeros((len(query), len(words.posts)), dtype=np.float32)
-    filled = words.posts.lengths > 0
-    starts = words.posts.starts[:-1][filled]
+    best = np.zeros((len(query), count), dtype=np.float32)
+    filled = words.texts.lengths[1:] > 0
+    starts = words.texts.starts[1:-1][filled]
     if len(starts):
-        best[:, filled] = np.maximum.reduceat(cosines[:, words.posts.values], starts, axis=1)
+        best[:, filled] = np.maximum.reduceat(cosines[:, words.texts.values], starts, axis=1)
     weights = properties.idf[compared]
     mean = (best * weights[:, None]).sum(axis=0) / max(weights.sum(), 1e-9)
     return mean.astype(np.float64), best.min(axis=0).astype(np.float64)

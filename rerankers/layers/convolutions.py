@@ -140,10 +140,8 @@ class ConvolutionTower(nn.Module):
 
     Args:
         vectors: module from identifiers to vectors of ``size`` dimensions.
-        size: E.
         filters: F of every convolution.
         width: terms under a filter.
-        depth: number of convolutions.
         reads_padding: whether padding is read like a term, that of identifier 0.
         dropout: share of dimensions of all vectors of a text that are dropped in training, and of
             outputs of each convolution.

@@ -19,8 +19,7 @@ from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.logistic import logistic_regression
 from rerankers.training.settings import Settings
 
-COUNTS = 2
-"""Number of common words, and the sum of their IDF."""
+COUNTS = 2  # Number of common words, and the sum of their IDF
 
 
 class ComposedTexts(NamedTuple):

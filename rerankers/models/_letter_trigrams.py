@@ -36,11 +36,7 @@ class SemanticModel(Reranker):
     """Maps trigram identifiers [B, L] to vectors of length 1, [B, K]."""
 
     # The papers' loss: one clicked document and four others.
-    training_settings = Settings(
-        loss="listwise",
-        learning_rate=1e-3,
-        negatives=4,
-    )
+    training_settings = Settings(loss="listwise", learning_rate=1e-3, negatives=4)
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     query_inputs = (TRIGRAMS,)
     post_inputs = (TRIGRAMS,)
@@ -65,9 +61,6 @@ class SemanticModel(Reranker):
 
 class TrigramSums(nn.Module):
     """Product of a trained matrix and the trigram counts of texts or words.
-
-    Attributes:
-        sparse: whether gradients are sparse, as of ``torch.nn.Embedding``.
 
     Args:
         size: K, dimensions of a trigram vector.

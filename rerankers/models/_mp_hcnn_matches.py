@@ -27,8 +27,7 @@ class PerspectiveMatches:
 
     levels: tuple[Values, ...]
     """[Lq, Ld] similarities at each depth, after the softmax if the model has one."""
-    width: int
-    """Terms under a filter."""
+    width: int  # Terms under a filter
 
     def phrase_length(self, level: int) -> int:
         """Terms in a phrase of this depth."""
@@ -53,8 +52,7 @@ class PerspectiveMatches:
         """Similarity of the best phrase that contains each term of the post: [Ld]."""
         phrases, length = self.post_phrases(level), self.phrase_length(level)
         return np.array(
-            [phrases[max(0, n - length + 1) : n + 1].max() for n in range(len(phrases))],
-            np.float32,
+            [phrases[max(0, n - length + 1) : n + 1].max() for n in range(len(phrases))], np.float32
         )
 
 
@@ -68,8 +66,7 @@ class PairMatches:
     """Matches of a query and a post, both cut to the lengths that the model reads."""
 
     query_words: list[str]
-    weights: Values
-    """IDF of each query word."""
+    weights: Values  # IDF of each query word
     post_words: list[Word]
     url: tuple[Span, ...]
     """Span of the URL at the centre of each of its trigrams; empty without a URL."""

@@ -40,8 +40,7 @@ from torch import Tensor, nn
 from rerankers.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.words import TRIGRAM_COUNT
 
-WIDTH = 3
-"""Words in a window."""
+WIDTH = 3  # Words in a window
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class Config:
     dropout: float = 0.0  # Share of the pooled features dropped in training (paper: none)
 
 
-PAPER = Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128)
-"""Sizes of the paper."""
+PAPER = Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128)  # Sizes of the paper
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -90,7 +88,4 @@ class Model(SemanticModel):
 
     network = ConvolutionalNetwork
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "compact": Config(),
-        "rao2019": PAPER,
-    }
+    configurations: ClassVar[Mapping[str, Config]] = {"compact": Config(), "rao2019": PAPER}

@@ -54,8 +54,7 @@ class Config:
     """Hyperparameters; the defaults are the configuration ``idf``."""
 
     bins: int = 30  # Bins of a histogram, the last for exact matches (paper: 30)
-    idf: str = "relative"
-    """Weights of words: ``relative``, in [0, 1], or ``classical``, ln N/n."""
+    idf: str = "relative"  # Weights of words: ``relative``, in [0, 1], or ``classical``, ln N/n
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
     vectors: str = "static"  # One of ``VECTOR_KINDS``, never trained
 

@@ -58,11 +58,7 @@ class Config:
 
 
 PAPER = Config(
-    trigram_buckets=TRIGRAM_COUNT,
-    trigram_size=300,
-    hidden=300,
-    sentence_size=128,
-    dropout=0.0,
+    trigram_buckets=TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128, dropout=0.0
 )
 """Sizes of the paper."""
 
@@ -90,7 +86,4 @@ class Model(SemanticModel):
 
     network = DeepNetwork
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "compact": Config(),
-        "rao2019": PAPER,
-    }
+    configurations: ClassVar[Mapping[str, Config]] = {"compact": Config(), "rao2019": PAPER}

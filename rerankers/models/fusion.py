@@ -24,13 +24,7 @@ from typing import ClassVar
 
 from rerankers.errors import require_at_least
 from rerankers.models._boosting import BoostedTrees, FusionConfig
-from rerankers.models._feature_model import (
-    ADAPTED_FAMILY,
-    DEPTH,
-    MICROBLOG,
-    MICROBLOG_DEPTH,
-    fused,
-)
+from rerankers.models._feature_model import ADAPTED_FAMILY, DEPTH, MICROBLOG, MICROBLOG_DEPTH, fused
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,8 @@ from rerankers.layers.similarity import GaussianKernels, unit_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import RAO_2019, Settings
 
-LEAST_COUNT = 1e-10
-"""Lower limit of soft counts, for their logarithm."""
-
-LOG_SCALE = 0.1
-"""Factor of the logarithms of soft counts."""
+LEAST_COUNT = 1e-10  # Lower limit of soft counts, for their logarithm
+LOG_SCALE = 0.1  # Factor of the logarithms of soft counts
 
 
 @dataclass(frozen=True)

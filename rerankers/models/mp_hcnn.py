@@ -126,11 +126,8 @@ WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
 
 
-RAREST = math.log(243e6)
-"""IDF of a phrase of one post among the paper's 243 million."""
-
-PART = 32
-"""Pairs that are padded to one length, to be compared together."""
+RAREST = math.log(243e6)  # IDF of a phrase of one post among the paper's 243 million
+PART = 32  # Pairs that are padded to one length, to be compared together
 
 
 @dataclass(frozen=True)

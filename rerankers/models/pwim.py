@@ -53,10 +53,8 @@ from rerankers.layers.embeddings import mask_of, word_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import RAO_2016, Settings
 
-CHANNELS = (128, 164, 192, 192, 128)
-"""Channels of the paper's convolutions, each of 3 × 3."""
-LAYERS = 13
-"""Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words."""
+CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3
+LAYERS = 13  # Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words
 PER_PLACE = 2e-6
 """Preference of a match over one that is a position later (positions count row by row). It is above
 the rounding error of a cosine and below relevant differences."""

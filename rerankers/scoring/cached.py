@@ -1,7 +1,8 @@
 """Scores of posts that come again and again: their encodings are kept between calls.
 
-Of the models with a ``PostEncoder`` in their fast path's module; posts of other models, and of
-those on a GPU, are read each time.
+Of the models with a ``PostEncoder`` in their fast path's module; of models over features their
+tables (:mod:`rerankers.scoring.recent`). Posts of other models, and of networks on a GPU, are read
+each time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -22,6 +24,7 @@ from rerankers.devices import is_host
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import check_finite, score
 from rerankers.scoring.precomputed import keys_of
+from rerankers.scoring.recent import MOST_BYTES, RecentPosts
 from rerankers.scoring.windows import Buffers
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
@@ -37,6 +40,9 @@ NUMBER = 4
 
 QUERIES = 256
 """Queries whose vectors are kept, of some tens of kilobytes each."""
+
+COMMON = 5000
+"""Words of a source of IDF that a model over features knows from the start: a tenth of a second."""
 
 BLOCK = 128
 """Posts that are encoded or compared together; their vectors fit the processor's cache."""
@@ -67,6 +73,7 @@ class CachedScorer:
         resources: of a collection, for pairs without their own and models over features.
 
     Attributes:
+        recent: posts of a model over features.
         hits: look-ups of a query's post that found it.
         misses: look-ups that did not.
     """
@@ -93,17 +100,23 @@ class CachedScorer:
         self._places: dict[Key, Place] = {}
         self._block_bytes = 0
         self._lock, self._buffers = Lock(), Buffers()
+        self.recent = RecentPosts(min(max_bytes, MOST_BYTES))
 
     @property
     def bytes(self) -> int:
         """Size of the cache now."""
         terms = self._encoder.bytes if self._encoder else 0
-        return self._block_bytes + terms
+        return self._block_bytes + terms + self.recent.bytes
 
     def warm_up(self) -> None:
-        """Use PyTorch, whose first use would make the first request slow."""
-        rows = np.arange(2)
-        self.score(Pairs(["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], rows * 0, rows))
+        """Score posts of common words: first uses would make the first requests slow."""
+        is_kept = not self.model.post_inputs
+        common, size = [*islice(self.encoder.idf.known(), COMMON * is_kept)], 100
+        texts = [" ".join(common[at : at + size]) for at in range(0, len(common), size)]
+        rows = np.arange(2 + len(texts))
+        posts = ["bbc cuts jobs", "lunch", *texts]
+        self.score(Pairs(["cuts"], posts, [""] * len(posts), rows * 0, rows))
+        self.hits = self.misses = self.recent.hits = self.recent.misses = 0
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         """Scores [P] of :func:`rerankers.scoring.batches.score`, whatever the other pairs are.
@@ -112,8 +125,10 @@ class CachedScorer:
             RerankerError: a score is not a finite number.
         """
         if self._encoder is None:
-            self.misses += len(pairs.texts)
-            return score(self.model, pairs.with_resources(self._resources), self.encoder)
+            pairs = pairs.with_resources(self._resources)
+            scores = score(self.model, pairs, self.encoder, known=self.recent)
+            self.hits, self.misses = self.recent.hits, self.recent.misses
+            return scores
         scores = np.zeros(len(pairs), dtype=np.float32)
         keys = [key.tobytes() for key in keys_of(pairs.texts, pairs.urls)]
         # Equal posts get equal scores, to the last digit.

@@ -96,6 +96,36 @@ class Ragged:
         return rows
 
 
+class Growing:
+    """Arrays of N rows each, to which rows are appended; in time in proportion to these.
+
+    Args:
+        arrays: with their first rows.
+        room: rows up to which they are not copied.
+    """
+
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]], room: int = 1024) -> None:
+        self._arrays, self._size, self._room = list(arrays), len(arrays[0]), room
+
+    def __len__(self) -> int:
+        return self._size
+
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        """The arrays; further rows do not change them."""
+        return [array[: self._size] for array in self._arrays]
+
+    def append(self, *rows: npt.NDArray[Any]) -> None:
+        """Append to each array."""
+        first, self._size = self._size, self._size + len(rows[0])
+        if self._size > len(self._arrays[0]):
+            small, room = self._arrays, max(self._room, 2 * self._size)
+            self._arrays = [np.empty((room, *array.shape[1:]), array.dtype) for array in small]
+            for array, old in zip(self._arrays, small, strict=True):
+                array[:first] = old[:first]
+        for array, new in zip(self._arrays, rows, strict=True):
+            array[first : self._size] = new
+
+
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: the upper bits of its multiples are spread evenly (Knuth,
 volume 3, section 6.4)."""

@@ -15,7 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count, repeat
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from rerankers.errors import RerankerError
+from rerankers.text.ragged import Growing
 from rerankers.text.vectors import WordVectors, reduced
 from rerankers.text.words import words as cut_words
 
@@ -38,6 +39,14 @@ _WORDS, _CODES, _SCALES, _MAP = "words", "codes", "scales", "linear"
 FORMAT = "1"
 
 
+MOST_WORDS = 2**16
+"""Words whose vectors a space keeps, 1 KB each; one more, and it begins again."""
+
+
+BLOCK = 256
+"""Words that are cut into pieces together; the time of many grows faster than their number."""
+
+
 class Known(NamedTuple):
     """Vectors [V, E] of words, and their lengths [V]."""
 
@@ -46,7 +55,7 @@ class Known(NamedTuple):
 
 
 class WordSpace:
-    """Vectors of any words, each computed once; safe in several threads.
+    """Vectors of any words; the last ones are kept. Safe in several threads.
 
     Args:
         size: E, of a vector.
@@ -56,8 +65,7 @@ class WordSpace:
     def __init__(self, size: int, compute: Callable[[Sequence[str]], Vectors]) -> None:
         self.size = size
         self._compute, self._lock = compute, Lock()
-        self._rows: dict[str, int] = {}
-        self._known = Known(np.zeros((0, size), np.float32), np.zeros(0, np.float32))
+        self._forget()
 
     def vectors(self, words: Sequence[str]) -> Vectors:
         """Vectors of V words: [V, E]."""
@@ -66,24 +74,29 @@ class WordSpace:
     def take(self, words: Sequence[str]) -> Known:
         """Vectors of V words and their lengths."""
         with self._lock:
-            if new := [word for word in dict.fromkeys(words) if word not in self._rows]:
+            rows = self._find(words)
+            if len(missing := np.flatnonzero(rows < 0)):
+                new = [*dict.fromkeys(words[row] for row in missing.tolist())]
+                if len(self._rows) + len(new) > MOST_WORDS:
+                    self._forget()
+                    new = [*dict.fromkeys(words)]
                 self._add(new)
-            rows = np.fromiter(map(self._rows.__getitem__, words), np.int64, len(words))
-            known = self._known
-        return Known(known.vectors[rows], known.lengths[rows])
+                rows = self._find(words)
+            vectors, lengths = self._known.arrays()
+        return Known(vectors[rows], lengths[rows])
+
+    def _find(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
+        return np.fromiter(map(self._rows.get, words, repeat(-1)), np.int64, len(words))
+
+    def _forget(self) -> None:
+        self._rows: dict[str, int] = {}
+        empty = np.zeros((0, self.size), np.float32), np.zeros(0, np.float32)
+        self._known = Growing(empty, MOST_WORDS)
 
     def _add(self, words: Sequence[str]) -> None:
-        first, end = len(self._rows), len(self._rows) + len(words)
-        vectors, lengths = self._known
-        if end > len(vectors):
-            # Readers keep the smaller arrays.
-            room = max(1024, 2 * end)
-            grown = Known(np.empty((room, self.size), np.float32), np.empty(room, np.float32))
-            grown.vectors[:first], grown.lengths[:first] = vectors[:first], lengths[:first]
-            vectors, lengths = self._known = grown
-        vectors[first:end] = computed = self._compute(words)
-        lengths[first:end] = np.sqrt(np.einsum("ve,ve->v", computed, computed))
-        self._rows.update(zip(words, range(first, end), strict=True))
+        vectors = self._compute(words)
+        self._rows.update(zip(words, count(len(self._rows)), strict=False))
+        self._known.append(vectors, np.sqrt(np.einsum("ve,ve->v", vectors, vectors)))
 
 
 @lru_cache(maxsize=1)
@@ -111,17 +124,31 @@ def general() -> WordSpace:
     cut.no_truncation()
     vectors = pieces.astype(np.float32)
 
+    begins = np.zeros(len(vectors), np.bool_)
+    begins[[number for piece, number in cut.get_vocab().items() if piece[0] == "▁"]] = True
+
     def compute(words: Sequence[str]) -> Vectors:
+        blocks = [words[start : start + BLOCK] for start in range(0, len(words), BLOCK)]
+        return np.concatenate([sums(block) for block in blocks])
+
+    def sums(words: Sequence[str]) -> Vectors:
+        import torch
+
         # Lone surrogates are no UTF-8.
         clean = [w if w.isascii() else w.encode(errors="replace").decode() for w in words]
-        lists = [encoded.ids for encoded in cut.encode_batch_fast(clean, add_special_tokens=False)]
-        counts = np.fromiter(map(len, lists), np.int64, len(lists))
-        sums = np.zeros((len(lists), vectors.shape[1]), dtype=np.float32)
-        filled, ids = counts > 0, np.fromiter(chain.from_iterable(lists), np.int64)
-        if len(ids):
-            starts = (np.cumsum(counts) - counts)[filled]
-            sums[filled] = np.add.reduceat(vectors[ids], starts, axis=0)
-        return sums
+        text = " ".join(clean)
+        # Half the time of a list, where each word begins with a piece that begins with a space.
+        is_one = text.split() == clean and "▁" not in text
+        texts = [text] if is_one else clean
+        lists = [cut.encode(each, add_special_tokens=False).ids for each in texts]
+        ids = np.fromiter(chain.from_iterable(lists), np.int64)
+        lengths = np.fromiter(map(len, lists), np.int64)
+        starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
+        tensors = [torch.from_numpy(array) for array in (ids, vectors, starts)]
+        found: Vectors = torch.nn.functional.embedding_bag(
+            tensors[0], tensors[1], tensors[2], mode="sum"
+        ).numpy()
+        return found
 
     return WordSpace(vectors.shape[1], compute)
 

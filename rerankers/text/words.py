@@ -7,6 +7,7 @@ and there is no stemming. The paper drops every character outside ASCII; here ac
 and other scripts are kept, because a post in Arabic must not become an empty one.
 """
 
+import itertools
 import re
 import string
 import unicodedata
@@ -91,10 +92,14 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
     The texts are joined and tokenized at once, several times faster than one after the other.
     """
     # Between texts a line end acts as the end of a text does: it is white space.
-    text = _plain("\n".join([*(_line(text) for text in texts), ""])).replace("\n", f" {END} ")
-    if text.isascii():
-        return _APOSTROPHE_ALONE.sub(" ", text).translate(_TO_SPACES).split()
-    tokens: list[str] = TOKEN.findall(text)
+    lines = _plain("\n".join([*map(_line, texts), ""])).split("\n")[:-1]
+    tokens: list[str] = []
+    for is_ascii, some in itertools.groupby(lines, str.isascii):
+        text = f" {END} ".join([*some, ""])
+        if is_ascii:
+            tokens += _APOSTROPHE_ALONE.sub(" ", text).translate(_TO_SPACES).split()
+        else:
+            tokens += TOKEN.findall(text)
     return tokens
 
 
@@ -123,7 +128,9 @@ def _plain(text: str) -> str:
 def _fold_accents(text: str) -> str:
     # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
     decomposed = unicodedata.normalize("NFKD", text).lower()
-    return "".join(c for c in decomposed if not unicodedata.combining(c))
+    for mark in filter(unicodedata.combining, set(decomposed)):
+        decomposed = decomposed.replace(mark, "")
+    return decomposed
 
 
 def hashtags(text: str) -> list[str]:

@@ -18,9 +18,9 @@ from rerankers.base import Interactions, Reranker, lists_of
 from rerankers.scoring import fast_paths
 from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized
+from rerankers.training.settings import Settings
 
-Rows = npt.NDArray[np.int64]
-"""Row numbers of pairs."""
+Rows = npt.NDArray[np.int64]  # Row numbers of pairs
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Examples:
                 topics.append(TopicRows(positives, negatives))
         return topics
 
+    def steps_of_epoch(self, settings: Settings) -> int:
+        """Steps an epoch of a training on them."""
+        positives = sum(len(topic.positives) for topic in self.topics())
+        return settings.steps_of_epoch(len(self.relevant), positives)
+
     def take(self, rows: Rows) -> Examples:
         """The examples ``rows`` alone."""
         return Examples(self.pairs.take(rows), self.relevant[rows])
@@ -54,17 +59,11 @@ class Examples:
 
 @dataclass
 class CachedInteractions:
-    """The interactions of P pairs.
+    """The interactions of P pairs."""
 
-    Attributes:
-        query_index: [P] query of each pair.
-        places: [P, 2] number of the pair's entry in ``parts``, and its row there.
-        parts: the interactions of a batch of pairs with one query.
-    """
-
-    query_index: Rows
-    places: Rows
-    parts: list[dict[str, Tensor]]
+    query_index: Rows  # [P] query of each pair
+    places: Rows  # [P, 2] number of the pair's entry in ``parts``, and its row there
+    parts: list[dict[str, Tensor]]  # The interactions of a batch of pairs with one query
 
     @classmethod
     def compute(cls, model: Reranker, tokenized: Tokenized) -> CachedInteractions:

@@ -25,8 +25,7 @@ from rerankers.training.optimizers import clip_gradients, make_optimizer, steps_
 from rerankers.training.settings import Settings
 from rerankers.training.state import History, copy_weights, load_state, save_state
 
-VALIDATION_BATCHES = 8
-"""Batches of a validation loss."""
+VALIDATION_BATCHES = 8  # Batches of a validation loss
 
 Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
@@ -54,12 +53,8 @@ def train(
 
     Args:
         model: on the device to train on.
-        training: pairs to learn from.
         validation: pairs of other topics; None runs all epochs, and the last one is best.
-        measure: of the validation scores.
-        settings: how to train.
         state_file: written after every epoch; ``resume`` continues from it if it exists.
-        progress: called after every step and epoch.
 
     Raises:
         RerankerError: nothing to learn from, a loss that is not a number, or a state file of
@@ -91,7 +86,6 @@ def _train_epochs(
     resume: bool,
     progress: Progress,
 ) -> History:
-    """The epochs of :func:`train`."""
     model, settings = trainer.model, trainer.settings
     if validation is not None and _selects_by_lists(settings) and not validation.topics():
         raise RerankerError(
@@ -139,13 +133,10 @@ class EpochTrainer:
         for module in model.modules():
             if isinstance(module, ConvolutionTower):
                 module.precision = settings.precision
-        self.steps = settings.steps_of_epoch(len(training.relevant))
+        self.steps = training.steps_of_epoch(settings)
 
     def train_epoch(
-        self,
-        epoch: int,
-        progress: Progress = lambda epoch, step, message: None,
-        setbacks: int = 0,
+        self, epoch: int, progress: Progress = lambda epoch, step, message: None, setbacks: int = 0
     ) -> float:
         """The steps of one epoch, counted from 1; returns their mean loss.
 

@@ -51,11 +51,15 @@ class BatchSampler:
         """
         settings, count = self._settings, self._settings.positives
         if settings.sampling == "pairs":
-            relevant, rows = self.examples.relevant, self._shuffled(step)
+            relevant = self.examples.relevant
+            rows = self._shuffled(step, len(relevant), settings.batch_pairs)
             rows = np.concatenate([rows[relevant[rows]], rows[~relevant[rows]]])
             return rows[None], int(relevant[rows].sum())
         size = count * settings.negatives
-        lists = random_lists(self._topics, settings.batch_topics, count, size, rng)
+        if settings.steps:
+            lists = random_lists(self._topics, settings.batch_topics, count, size, rng)
+        else:
+            lists = self._next_lists(step, rng)
         if self._nearest is not None:
             self._mine(lists, self._nearest)
         return lists, count
@@ -73,9 +77,16 @@ class BatchSampler:
                 # Repeated where the topic has fewer negatives.
                 block[:mined] = np.resize(nearest[int(positive)], mined)
 
-    def _shuffled(self, step: int) -> Rows:
-        """Rows [batch_pairs] of one step through shuffled passes over all pairs."""
-        count, size = len(self.examples.relevant), self._settings.batch_pairs
+    def _next_lists(self, step: int, rng: np.random.Generator) -> Rows:
+        """Lists of one step through shuffled passes over all positives (Rao et al. 2016, code)."""
+        of_topics = [(row, topic.negatives) for topic in self._topics for row in topic.positives]
+        places = self._shuffled(step, len(of_topics), self._settings.batch_topics)
+        chosen = (of_topics[place] for place in places)
+        size = self._settings.negatives
+        return np.stack([np.append(row, rng.choice(others, size=size)) for row, others in chosen])
+
+    def _shuffled(self, step: int, count: int, size: int) -> Rows:
+        """Numbers [size] of one step through shuffled passes over ``count`` of them."""
         places = np.arange(step * size, (step + 1) * size)
         self._passes = {
             number: self._passes[number]

@@ -22,12 +22,9 @@ class Settings:
 
     loss: str = "listwise"
     """``listwise``, ``pairwise`` (hinge, with margin 1) or ``pointwise`` (cross-entropy)."""
-    optimizer: str = "adamw"
-    """``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd``."""
-    momentum: float = 0.9
-    """Nesterov momentum of ``sgd``."""
-    learning_rate: float = 2e-3
-    """Of the first step."""
+    optimizer: str = "adamw"  # ``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd``
+    momentum: float = 0.9  # Nesterov momentum of ``sgd``
+    learning_rate: float = 2e-3  # Of the first step
     schedule: str = "linear"
     """Learning rate: ``linear``, falls to a tenth over all epochs; ``constant``; ``plateau``,
     halved after epochs without a better validation figure."""
@@ -35,26 +32,20 @@ class Settings:
     """Epochs in a row without a better validation figure after which ``plateau`` halves."""
     clipping: float = 5.0
     """Euclidean norm to which the gradients of a step are clipped; 0 clips nothing."""
-    weight_decay: float = 1e-3
-    """L2 penalty (decoupled for AdamW)."""
-    epochs: int = 12
-    """Maximum number of epochs."""
+    weight_decay: float = 1e-3  # L2 penalty (decoupled for AdamW)
+    epochs: int = 12  # Maximum number of epochs
     steps: int = 50
-    """Steps an epoch, after which follows validation; 0 with the sampling ``pairs``: one pass."""
+    """Steps an epoch, after which follows validation; 0: one pass, over all pairs with the sampling
+    ``pairs``, else over all relevant posts, with ``positives`` 1."""
     sampling: str = "random"
     """Negatives: ``random``; ``max``, the topic's most similar to the positive by the last epoch's
     model; ``mix``, half of each; ``corrupted``, posts of other topics. With ``pairs`` a step takes
     the next pairs of a shuffled pass, without lists of topics."""
-    batch_topics: int = 12
-    """Topics in a step."""
-    positives: int = 3
-    """Relevant posts drawn for each topic of a step."""
-    negatives: int = 7
-    """Negatives for each relevant post."""
-    batch_pairs: int = 50
-    """Pairs in a step of the sampling ``pairs``."""
-    patience: int = 4
-    """Epochs without a better validation figure before stopping."""
+    batch_topics: int = 12  # Topics in a step
+    positives: int = 3  # Relevant posts drawn for each topic of a step
+    negatives: int = 7  # Negatives for each relevant post
+    batch_pairs: int = 50  # Pairs in a step of the sampling ``pairs``
+    patience: int = 4  # Epochs without a better validation figure before stopping
     select: str = "map"
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
     precision: str = "fp32"
@@ -64,12 +55,14 @@ class Settings:
     """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
     held_out_of: str = "all"
     """The share is one of ``all`` topics, or of the topics of ``each`` collection."""
-    seed: int = 1
-    """Seed of every random choice."""
+    seed: int = 1  # Seed of every random choice
 
-    def steps_of_epoch(self, pairs: int) -> int:
-        """Steps an epoch of a training on so many pairs."""
-        return self.steps or -(-pairs // self.batch_pairs)
+    def steps_of_epoch(self, pairs: int, positives: int) -> int:
+        """Steps an epoch of a training on so many pairs, and so many relevant posts in lists."""
+        count, size = pairs, self.batch_pairs
+        if self.sampling != "pairs":
+            count, size = positives, self.batch_topics
+        return self.steps or -(-count // size)
 
     def __post_init__(self) -> None:
         """Raise RerankerError naming every unknown choice and impossible combination."""
@@ -98,10 +91,10 @@ class Settings:
                 f"setting sampling: found pairs with the loss {self.loss}, which compares the "
                 "posts of a list; expected the loss pointwise, or another sampling"
             )
-        if not self.steps and self.sampling != "pairs":
+        if not self.steps and self.sampling != "pairs" and self.positives != 1:
             problems.append(
-                f"setting steps: found 0, one pass over all pairs, with the sampling "
-                f"{self.sampling}; expected the sampling pairs, or a number of steps"
+                f"setting steps: found 0, one pass over all relevant posts, with "
+                f"{self.positives} of them in a list; expected `positives` 1, or a number of steps"
             )
         if not 0 < self.held_out < 1:
             problems.append(f"setting held_out: found {self.held_out}, expected a share in (0, 1)")

@@ -22,17 +22,12 @@ from rerankers.training.settings import Settings
 
 @dataclasses.dataclass
 class History:
-    """Training so far.
-
-    Attributes:
-        epochs: figures of each epoch.
-        best: number of the best epoch, from 1; 0 before the first.
-        setbacks: times that epochs without a better validation figure halved the rate.
-    """
+    """Training so far."""
 
     epochs: list[dict[str, float]] = dataclasses.field(default_factory=list)
-    best: int = 0
-    setbacks: int = 0
+    """Figures of each epoch."""
+    best: int = 0  # Number of the best epoch, from 1; 0 before the first
+    setbacks: int = 0  # Times that epochs without a better validation figure halved the rate
 
 
 def copy_weights(model: Reranker) -> dict[str, Tensor]:

@@ -14,8 +14,7 @@ from benchmarks.measuring import Row, Timing, printed
 from benchmarks.workload import Workload
 from pipeline.command.errors import DataError
 
-POSTS = 200_000
-"""Posts of a job, at least: candidates are repeated under other ids of queries."""
+POSTS = 200_000  # Posts of a job, at least: candidates are repeated under other ids of queries
 
 SCORED = re.compile(r"scored ([\d,]+) posts? in ([\d.]+) s .* after ([\d.]+) s to begin")
 """The command's last line."""

@@ -32,12 +32,9 @@ from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection, engine_directory
 from pipeline.collections.topics import Topic
 
-NAME = "tweetrerank-benchmark"
-"""Of the index."""
-HITS, SEARCHES, CLIENTS = 100, 200, 8
-"""Posts of a search; searches by one client, and by several."""
-DEEP = 1000
-"""Posts of a topic in a run."""
+NAME = "tweetrerank-benchmark"  # Of the index
+HITS, SEARCHES, CLIENTS = 100, 200, 8  # Posts of a search; searches by one client, and by several
+DEEP = 1000  # Posts of a topic in a run
 
 
 def measure(workload: Workload) -> list[Row]:

@@ -21,8 +21,7 @@ from pipeline.collections.trec import Run
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.checkpoints import default_directory
 
-HITS = 100
-"""Of a page."""
+HITS = 100  # Of a page
 
 WAYS: Mapping[str, list[str]] = {
     "window of 100": [],

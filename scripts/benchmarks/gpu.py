@@ -21,17 +21,10 @@ from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.examples import Examples
 from rerankers.training.loop import EpochTrainer
 
-TOLERANCE = 1e-4
-"""Largest difference of a score in single precision."""
-
-SIZE = 8192
-"""Rows of the matrices whose product has the device's peak."""
-
-STEPS = 20
-"""Training steps of a measurement."""
-
-PAPER_VECTOR_SIZE = 300
-"""Size of MP-HCNN's word vectors in the paper (section 4.3)."""
+TOLERANCE = 1e-4  # Largest difference of a score in single precision
+SIZE = 8192  # Rows of the matrices whose product has the device's peak
+STEPS = 20  # Training steps of a measurement
+PAPER_VECTOR_SIZE = 300  # Size of MP-HCNN's word vectors in the paper (section 4.3)
 
 CPU = torch.device("cpu")
 

@@ -24,14 +24,12 @@ from indexes.store import POSTS_FILE
 from pipeline.collections.collection import home_directory
 from pipeline.command.errors import DataError
 
-REPLACED = 0.2
-"""Share of a copy's words that other words of the pool replace."""
+REPLACED = 0.2  # Share of a copy's words that other words of the pool replace
 
 MISSPELLED = 0.3
 """Share of the copies with a misspelled word, which is mostly a new one of the vocabulary."""
 
-BUILT = "built.json"
-"""File of the time and the memory of indexing, in the index's folder."""
+BUILT = "built.json"  # File of the time and the memory of indexing, in the index's folder
 
 _SERIAL = 24  # bits of an id
 _SEARCHES = Path(__file__).with_name("growth_searches.py")

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-Row = tuple[str, str]
-"""Row of the final table: what was measured, and the outcome."""
+Row = tuple[str, str]  # Row of the final table: what was measured, and the outcome
 
 
 @dataclass

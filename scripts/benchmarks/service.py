@@ -30,26 +30,18 @@ from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 
-SERVED = SHIPPED / "mp_hcnn" / "all"
-"""The service's default model."""
-
-SINGLE = 40
-"""Measured requests of one client, of each size."""
-CLIENTS, LOAD = 16, 100
-"""Clients at once, and documents of each of their requests."""
-OVERLOAD = 4
-"""Times as many clients as the service is made for."""
+SERVED = SHIPPED / "mp_hcnn" / "all"  # The service's default model
+SINGLE = 40  # Measured requests of one client, of each size
+CLIENTS, LOAD = 16, 100  # Clients at once, and documents of each of their requests
+OVERLOAD = 4  # Times as many clients as the service is made for
 BEFORE = 4
 """Requests of 1,000 other posts before the measured ones: a service in use knows common words."""
 SECONDS, MINUTE = 10, 60
-DISTURBED = 20
-"""Seconds from one process that is stopped, or killed, to the next."""
+DISTURBED = 20  # Seconds from one process that is stopped, or killed, to the next
 RESTARTS = 3
-PROCESSES = 2, 4
-"""That score, where memory is measured."""
+PROCESSES = 2, 4  # That score, where memory is measured
 CACHE = 3_000_000_000
-KEPT = 100
-"""Requests of distinct posts, all of which fit the cache, as those of popular queries do."""
+KEPT = 100  # Requests of distinct posts, all of which fit the cache, as those of popular queries do
 
 _LOAD = Path(__file__).with_name("service_load.py")
 
@@ -165,7 +157,6 @@ def load(service: Running, bodies: Path, clients: int, seconds: float) -> Any:
 
 
 def _children(pid: int) -> list[int]:
-    """Identifiers of all processes below a process."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     children = list(map(int, listed))
     return [*children, *(below for child in children for below in _children(child))]

@@ -16,8 +16,7 @@ from collections import defaultdict
 from itertools import cycle
 from pathlib import Path
 
-TOLERANCE = 1e-4
-"""Of a score: documents that are scored together differ."""
+TOLERANCE = 1e-4  # Of a score: documents that are scored together differ
 
 times: dict[int, list[float]] = defaultdict(list)
 first: dict[bytes, dict[int, float]] = {}

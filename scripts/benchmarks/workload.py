@@ -18,25 +18,17 @@ from rerankers.reranker import TrainedReranker
 
 @dataclass(frozen=True)
 class Workload:
-    """Options of all parts, and data that is loaded on first use.
-
-    Attributes:
-        count: maximal number of pairs in comparisons.
-        minutes: of the service's overload.
-        sizes: of the growing collections.
-        engine: address of a search engine.
-        is_chosen: whether the device was named, and not found.
-    """
+    """Options of all parts, and data that is loaded on first use."""
 
     collection: str
-    count: int
+    count: int  # Maximal number of pairs in comparisons
     rounds: int
     device: str
     data: Path | None
-    minutes: int = 1
-    sizes: Sequence[int] = ()
-    engine: str | None = None
-    is_chosen: bool = False
+    minutes: int = 1  # Of the service's overload
+    sizes: Sequence[int] = ()  # Of the growing collections
+    engine: str | None = None  # Address of a search engine
+    is_chosen: bool = False  # Whether the device was named, and not found
 
     @property
     def directory(self) -> Path:

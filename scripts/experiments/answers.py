@@ -23,8 +23,7 @@ MEASURES = ("P@1", "RR")
 REPEATS = 10
 """Draws for each right answer: with a few hundred of these, one draw would decide too much."""
 
-NEAREST = 20
-"""Candidates of a question, by Okapi (section 6.3: by a vector space model)."""
+NEAREST = 20  # Candidates of a question, by Okapi (section 6.3: by a vector space model)
 
 QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}
 """Folder of ``general`` -> whether the candidates are the judged posts."""

@@ -34,8 +34,7 @@ from rerankers.training.settings import Settings
 RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
 """Kinds of cells: the prefixes of ``Cell.model``."""
 
-OKAPI = f"{DRAWN}:okapi"
-"""The model of a cell of Okapi BM25."""
+OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
 
 
 AUTHORS_RUN = f"{RUN}:authors"
@@ -44,26 +43,20 @@ AUTHORS_RUN = f"{RUN}:authors"
 
 @dataclass(frozen=True)
 class Cell:
-    """A system to train and measure.
+    """A system to train and measure."""
 
-    Attributes:
-        system: row of the table.
-        model: name of the reranker, possibly with a kind before it: ``run:NAME`` is an official
-            run, measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ,
-            mixed with query likelihood; ``held-out:NAME`` is measured on held-out training topics,
-            without a look at the collection; ``drawn:NAME`` picks right answers among drawn ones
-            (:mod:`experiments.answers`), with ``drawn:okapi`` for BM25.
-        training: options of ``pipeline.train`` besides data, seed and output.
-        collection: reported collection. One with a training part is trained on that part; a
-            microblog year is left out of training.
-        seed: seed of all random choices.
-    """
-
-    system: str
+    system: str  # Row of the table
     model: str
-    training: tuple[str, ...]
+    """Name of the reranker, possibly with a kind before it: ``run:NAME`` is an official run,
+    measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ, mixed with query
+    likelihood; ``held-out:NAME`` is measured on held-out training topics, without a look at the
+    collection; ``drawn:NAME`` picks right answers among drawn ones (:mod:`experiments.answers`),
+    with ``drawn:okapi`` for BM25."""
+    training: tuple[str, ...]  # Options of ``pipeline.train`` besides data, seed and output
     collection: str
-    seed: int = 1
+    """Reported collection. One with a training part is trained on that part; a microblog year is
+    left out of training."""
+    seed: int = 1  # Seed of all random choices
 
     @property
     def key(self) -> str:

@@ -24,14 +24,9 @@ from rerankers.models._feature_model import FeatureModel
 Finish = Callable[[Table, Sequence[Result], Setup], list[Result]]
 
 LEVEL = 0.05
-PERMUTATIONS = 20_000
-"""Enough to tell p to within .003 around the level."""
-
-DEPTH = 1000
-"""Depth of recall."""
-
-Values = Mapping[str, npt.NDArray[np.float64]]
-"""Measure -> a value per topic."""
+PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
+DEPTH = 1000  # Depth of recall
+Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per topic
 
 
 def finished(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:

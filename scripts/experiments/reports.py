@@ -79,19 +79,14 @@ def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
 
 @dataclass(frozen=True)
 class YearGains:
-    """Gains of MP-HCNN over QL on one year.
-
-    Attributes:
-        system: MP-HCNN, the table's second system; QL is the first.
-        ours: its result.
-        by_system: MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL.
-    """
+    """Gains of MP-HCNN over QL on one year."""
 
     collection: Collection
     qrels: Qrels
-    system: System
-    ours: Result
+    system: System  # MP-HCNN, the table's second system; QL is the first
+    ours: Result  # Its result
     by_system: Mapping[str, Mapping[str, float]]
+    """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL."""
 
     @property
     def neural(self) -> Mapping[str, float]:
@@ -149,8 +144,7 @@ def years(table: Table, results: Sequence[Result], setup: Setup) -> list[YearGai
     return gains
 
 
-EXTREMES = 5
-"""Number of topics listed at either end."""
+EXTREMES = 5  # Number of topics listed at either end
 
 WINS = {"mb2011": (26, 13), "mb2012": (35, 19)}
 """Published numbers of topics with MP-HCNN above and below QL (section 5.2)."""
@@ -172,8 +166,7 @@ def gains(table: Table, results: Sequence[Result], setup: Setup) -> str:
     return f"{markdown_table(rows)}\n\n{markdown_table(listed)}"
 
 
-TOPICS, POSTS = 5, 20
-"""Table 5: topics with the largest gains, and posts of each."""
+TOPICS, POSTS = 5, 20  # Table 5: topics with the largest gains, and posts of each
 
 CATEGORIES = {
     "exact word match": 100,
@@ -185,11 +178,8 @@ CATEGORIES = {
 
 EXACT_WORD, EXACT_PHRASE, PARAPHRASE, URL = CATEGORIES
 
-PARAPHRASE_COSINE = 0.8
-"""Least cosine of similar phrases; unrelated ones reach 0.7."""
-
-PREFIX = 4
-"""Number of first letters of a word that suffice in a URL."""
+PARAPHRASE_COSINE = 0.8  # Least cosine of similar phrases; unrelated ones reach 0.7
+PREFIX = 4  # Number of first letters of a word that suffice in a URL
 
 
 def categories(table: Table, results: Sequence[Result], setup: Setup) -> str:
@@ -240,8 +230,7 @@ def categories_of(query: str, post: Post, pair: PairMatches) -> Iterator[str]:
         yield URL
 
 
-RELEVANT = 2
-"""Table 6: relevant posts besides the one that MP-HCNN ranks first."""
+RELEVANT = 2  # Table 6: relevant posts besides the one that MP-HCNN ranks first
 
 
 def samples(table: Table, results: Sequence[Result], setup: Setup) -> str:

@@ -8,11 +8,8 @@ from experiments.cells import Cell, Result
 from indexes.files import atomic_file
 
 MADE = ("date", "commit", "machine")
-SEPARATOR = "; "
-"""Separator of the systems in a column of marks."""
-
-Key = tuple[str, str, int]
-"""System, collection and seed."""
+SEPARATOR = "; "  # Separator of the systems in a column of marks
+Key = tuple[str, str, int]  # System, collection and seed
 
 
 def key_of(result: Result) -> Key:

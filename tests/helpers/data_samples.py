@@ -11,10 +11,8 @@ CHATTER = ("lol", "today", "just", "really", "new", "watch", "via", "people", "l
 FILLER = ("was", "the", "near", "old", "new", "first", "people", "year", "built", "known")
 
 TREC_PARTS = {"train": 8, "raw-dev": 4, "raw-test": 4}
-WIKI_PARTS = {"train": 8, "dev": 4, "test": 4}
-"""Part -> its number of questions."""
-TRAIN_ALL = 12
-"""Questions of TrecQA's TRAIN-ALL."""
+WIKI_PARTS = {"train": 8, "dev": 4, "test": 4}  # Part -> its number of questions
+TRAIN_ALL = 12  # Questions of TrecQA's TRAIN-ALL
 ANSWERS = (5, 6, 7)
 """Answers of the first, second, third, fourth, … question of a part, over and over."""
 

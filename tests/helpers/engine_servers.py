@@ -27,8 +27,7 @@ SERVERS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in VARI
 _PREFIX = f"test-{uuid4().hex[:12]}"
 """Of this process's indexes: others may be at work on the same server."""
 
-_PATIENCE = 180.0
-"""Seconds that a server may need to start."""
+_PATIENCE = 180.0  # Seconds that a server may need to start
 
 
 class Server(NamedTuple):

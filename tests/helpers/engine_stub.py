@@ -19,8 +19,7 @@ class Request(NamedTuple):
     headers: dict[str, str]
 
 
-Answer = tuple[int, Any]
-"""Status, and JSON or text."""
+Answer = tuple[int, Any]  # Status, and JSON or text
 
 
 @contextmanager

@@ -87,11 +87,6 @@ def test_an_engine_that_is_gone_while_posts_are_sent(server: Server, tmp_path: P
     with Proxy(server.url) as proxy:
         part = through(proxy, address)
 
-        def posts() -> Any:
-            for number, post in enumerate(POSTS):
-                yield post
-                assert number < len(POSTS)
-
         send = building._Sender.send
         count = [0]
 
@@ -105,7 +100,7 @@ def test_an_engine_that_is_gone_while_posts_are_sent(server: Server, tmp_path: P
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(building._Sender, "send", sometimes)
             with pytest.raises(CollectionError, match="no answer"):
-                build(part, posts(), [], tmp_path / "kept", "again")
+                build(part, POSTS, [], tmp_path / "kept", "again")
         with pytest.raises(CollectionError, match="is not complete; send the posts that it lacks"):
             open_index(address, tmp_path / "kept")
         proxy.refuses = False

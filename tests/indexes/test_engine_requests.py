@@ -139,11 +139,7 @@ def test_nothing_answers() -> None:
 @pytest.mark.parametrize(
     ("status", "content", "message"),
     [
-        (
-            403,
-            {"error": {"type": "security_exception", "reason": "no"}},
-            "lacks a right .no.",
-        ),
+        (403, {"error": {"type": "security_exception", "reason": "no"}}, "lacks a right .no."),
         (404, {"error": {"type": "index_not_found_exception"}}, "/things: there is no such index"),
         (
             403,
@@ -294,10 +290,7 @@ class FakeIndex:
                 return (200, {"things": self.description}) if self.description else (404, missing)
             case "PUT", "/things":
                 settings = {**body["settings"], "uuid": "u1"}
-                self.description = {
-                    "settings": {"index": settings},
-                    "mappings": body["mappings"],
-                }
+                self.description = {"settings": {"index": settings}, "mappings": body["mappings"]}
             case "PUT", "/things/_settings":
                 self.settings.append(body["index"]["refresh_interval"])
                 self.description["settings"]["index"] |= body["index"]
@@ -359,8 +352,7 @@ def test_posts_are_sent_in_chunks(fake: tuple[FakeIndex, str], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "refusal",
-    [(429, {"error": "busy"}), (503, "<html>down</html>"), (413, "too large"), "lost"],
+    "refusal", [(429, {"error": "busy"}), (503, "<html>down</html>"), (413, "too large"), "lost"]
 )
 def test_refusals_that_pass(fake: tuple[FakeIndex, str], tmp_path: Path, refusal: Any) -> None:
     """Also answers that are lost: what has been taken is sent again, and changes nothing."""

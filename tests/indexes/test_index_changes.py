@@ -159,11 +159,7 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (
-            ["--add", __file__],
-            2,
-            "--index DIR or --collection FILE is missing",
-        ),
+        (["--add", __file__], 2, "--index DIR or --collection FILE is missing"),
         (["--remove", "1", "--topics", "mb2012"], 2, "found mb2012, expected the file of an own"),
         (["--index", "x", "--posts", __file__, "--replace"], 2, "--replace needs --add FILE"),
         (["--index", "x", "--remove", "1"], 1, "x: found no such folder, expected an index"),

@@ -210,8 +210,7 @@ def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "wrong"),
-    [(QueryLikelihood, {"mu": 0}), (BM25, {"b": 1.1}), (RM3, {"mu": math.nan})],
+    ("method", "wrong"), [(QueryLikelihood, {"mu": 0}), (BM25, {"b": 1.1}), (RM3, {"mu": math.nan})]
 )
 def test_parameters_out_of_range(method: type[Method], wrong: dict[str, float]) -> None:
     with pytest.raises(CollectionError, match=r"found .*=.*; expected values in the ranges"):

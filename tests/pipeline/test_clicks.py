@@ -18,7 +18,7 @@ from pipeline.collections.clicks.log import (
     query_id,
     read_click_log,
 )
-from pipeline.collections.clicks.model import fit
+from pipeline.collections.clicks.model import fit, groups_by_score
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.command.errors import DataError
@@ -100,6 +100,27 @@ def test_clicks_by_mistake_do_not_add_up_to_relevance(impressions: int) -> None:
     found = model.relevance.reshape(-1, POSITIONS) >= 0.5
     assert found[np.arange(50), relevant].mean() > 0.95
     assert found.sum() < 55
+
+
+def test_scores_of_the_ranking_tell_mistakes_in_few_impressions() -> None:
+    """As above, 15 impressions a query, half of which have a relevant post; these score higher."""
+    random = np.random.default_rng(1)
+    relevant = (np.arange(50)[:, None] % 2 == 0) & (
+        random.integers(3, size=(50, 1)) == np.arange(10)
+    )
+    score = relevant + random.normal(0, 0.5, relevant.shape)
+    query = np.repeat(np.arange(50), 15)
+    click = random.random((750, 10)) < BIAS[:10] * np.where(relevant, 0.7, 0.05)[query]
+    position = np.broadcast_to(np.arange(10), click.shape).ravel()
+    pair = (query[:, None] * 10 + np.arange(10)).ravel()
+    group = groups_by_score(pair, score.ravel()[pair])
+    assert group is not None and np.bincount(group).tolist() == [100] * 5
+    errors = [
+        np.abs(fit(pair, position, click.ravel(), group=group).relevance - relevant.ravel()).mean()
+        for group in (group, None)
+    ]
+    assert errors[0] < 0.7 * errors[1]
+    assert groups_by_score(pair, np.where(pair == 3, np.nan, 1.0)) is None
 
 
 def log_of(*impressions: tuple[str, str, str]) -> ClickLog:

@@ -8,12 +8,7 @@ from helpers.official import trec_eval
 
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run, write_run
 from pipeline.command.errors import DataError, UsageError
-from pipeline.evaluation.measures import (
-    evaluate,
-    mean,
-    without_relevant,
-    without_results,
-)
+from pipeline.evaluation.measures import evaluate, mean, without_relevant, without_results
 
 QRELS: Qrels = {
     "1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1},

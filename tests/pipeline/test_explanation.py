@@ -15,18 +15,9 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.explanation.contributions import (
-    Contribution,
-    FusionExplanation,
-    PostContributions,
-)
+from pipeline.explanation.contributions import Contribution, FusionExplanation, PostContributions
 from pipeline.explanation.contributions import explain as explain_fusion
-from pipeline.explanation.matches import (
-    MatchExplanation,
-    columns_of,
-    explain_post,
-    shade_words,
-)
+from pipeline.explanation.matches import MatchExplanation, columns_of, explain_post, shade_words
 from pipeline.explanation.pages import page
 from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank_changes, visible
 from pipeline.explanation.terminal import print_explanation
@@ -53,11 +44,7 @@ def reranked(*posts: Post, query: str, query_id: str = "7", name: str = "made up
 
 
 def match_explanation(
-    text: str,
-    url: str = "",
-    query: str = QUERIES[1],
-    doc_id: str = "1",
-    **changes: str,
+    text: str, url: str = "", query: str = QUERIES[1], doc_id: str = "1", **changes: str
 ) -> MatchExplanation:
     """Matches of one post, by a small model with random weights."""
     model: Any = small_model("mp_hcnn", "robust")

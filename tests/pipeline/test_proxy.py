@@ -190,12 +190,6 @@ def test_packed_responses(
             assert (answer.status_code, answer.json()["status"]) == (status, status)
 
 
-def test_engines_on_this_machine_pack_nothing() -> None:
-    urls = ("http://localhost:9200", "https://127.0.0.1:9200", "http://[::1]:9200")
-    assert {upstream.encoding_of(url) for url in urls} == {"identity"}
-    assert upstream.encoding_of("http://engine:9200") == "gzip"
-
-
 UNCHANGED: dict[str, tuple[str, Any]] = {
     "no text": ("", {"query": {"match_all": {}}}),
     "text that excludes": ("", {"query": {"bool": {"must_not": [search()["query"]]}}}),
@@ -466,20 +460,6 @@ def test_each_index_has_its_own_fields(
         assert all(hit["fields"].keys() == {"_first_stage_score"} for hit in actual)
 
 
-def test_only_the_fields_of_the_searched_index_are_asked_for(engine: StubEngine) -> None:
-    own = ServedIndex("mp_hcnn", PostFields(("body",), None))
-    defaults = SearchDefaults(served={"notes": own})
-    content = json.dumps(search(_source=False)).encode()
-    for names, expected in (
-        (["notes"], ["body"]),
-        (["posts"], ["contents", "url"]),
-        (["notes", "posts"], ["contents", "url", "body"]),
-    ):
-        window = searches.read_search(content, [], defaults, names).window
-        assert window
-        assert json.loads(window.body)["fields"] == expected
-
-
 def test_a_path_leads_to_the_text() -> None:
     for path, name in (("query.bool.must.0.match.a.query", "a"), ("query.match.a.b", "a.b")):
         inner = {"match": {"a": {"query": "x"}}} if name == "a" else None
@@ -713,8 +693,7 @@ def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: S
 
 def outcomes(client: TestClient, name: str = "searches") -> dict[str, float]:
     actual = re.findall(
-        rf'tweetrerank_{name}\{{index="[^"]*",outcome="(\w+)"\}} (\S+)',
-        client.get("/metrics").text,
+        rf'tweetrerank_{name}\{{index="[^"]*",outcome="(\w+)"\}} (\S+)', client.get("/metrics").text
     )
     return {name: float(count) for name, count in actual}
 

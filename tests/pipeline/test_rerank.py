@@ -18,8 +18,7 @@ from pipeline.evaluation.measures import evaluate, mean
 pytestmark = pytest.mark.slow  # a model is trained for these tests
 
 Rerank = Callable[..., tuple[int, list[str], str]]
-CHECKPOINT = Path("checkpoints/sm_cnn/mb2012")
-"""The small model, in the home folder."""
+CHECKPOINT = Path("checkpoints/sm_cnn/mb2012")  # The small model, in the home folder
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.evaluation.run_report import (
-    compare,
-    groups,
-    place,
-    print_report,
-    write_csv,
-)
+from pipeline.evaluation.run_report import compare, groups, place, print_report, write_csv
 
 Values = dict[str, dict[str, float]]
 
@@ -81,11 +75,7 @@ def test_groups_are_the_top_the_middle_and_the_bottom_of_the_runs(
     }
     rows = compare(ten)
     found = {group: [row.name for row in of_it] for group, of_it in groups(rows, 3).items()}
-    assert found == {
-        "top": ["10", "9", "8"],
-        "middle": ["7", "6", "5"],
-        "bottom": ["3", "2", "1"],
-    }
+    assert found == {"top": ["10", "9", "8"], "middle": ["7", "6", "5"], "bottom": ["3", "2", "1"]}
     assert groups(rows, 4) == {}
     print_report(rows, 3)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -15,7 +15,6 @@ from pipeline.service.http.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.base import Pairs
-from rerankers.errors import RerankerError
 from rerankers.text.inputs import TextEncoder
 
 
@@ -60,16 +59,6 @@ def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
         pairs = Pairs([QUERY], TEXTS, [""] * len(TEXTS), rows * 0, rows)
         expected = checkpoint.score(pairs)
         assert [actual[n] for n in range(len(TEXTS))] == pytest.approx(expected.tolist(), abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ["lambdamart", "linear_fusion", "fusion"])
-def test_models_of_whole_lists_are_refused(tmp_path: Path, name: str) -> None:
-    from rerankers import models
-
-    configuration = next(iter(models.find(name).configurations))
-    folder = saved(tmp_path / name, name, configuration)
-    with pytest.raises(RerankerError, match="expected a model of given candidates"):
-        Models([str(folder)], 10**6)
 
 
 def test_names_of_several_models(tmp_path: Path) -> None:

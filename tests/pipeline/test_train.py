@@ -28,13 +28,7 @@ from rerankers.models.mp_hcnn import Model as MpHcnn
 pytestmark = pytest.mark.slow
 
 SMALL = ["--set", "training.epochs=3", "--set", "training.steps=4", "--folds", "2"]
-FILES = {
-    "config.json",
-    "model.safetensors",
-    "vocabulary.json",
-    "metrics.json",
-    "held_out.run.gz",
-}
+FILES = {"config.json", "model.safetensors", "vocabulary.json", "metrics.json", "held_out.run.gz"}
 
 
 @pytest.fixture(scope="module")

@@ -86,10 +86,7 @@ def test_middle_of_equal_weights_is_chosen() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"folds": 6}, "found 6 folds, expected 2 to 5"),
-        ({"measure": "map"}, "did you mean 'AP'"),
-    ],
+    [({"folds": 6}, "found 6 folds, expected 2 to 5"), ({"measure": "map"}, "did you mean 'AP'")],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -116,13 +113,7 @@ def test_tuning_is_saved_and_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"weight": 1.5},
-        {"weight": math.nan},
-        {"curve": {"x": 1}},
-        {"unknown": 1},
-        {"topics": None},
-    ],
+    [{"weight": 1.5}, {"weight": math.nan}, {"curve": {"x": 1}}, {"unknown": 1}, {"topics": None}],
 )
 def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "lambda.json"

@@ -13,9 +13,7 @@ from pipeline.collections.named import find
 from pipeline.training import word_vectors as vectors
 from rerankers.errors import RerankerError
 from rerankers.text.skip_gram import train
-from rerankers.text.vectors import (
-    read_vectors,
-)
+from rerankers.text.vectors import read_vectors
 
 # Two subjects that share no word.
 POSTS = [

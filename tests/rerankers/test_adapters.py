@@ -15,8 +15,7 @@ from rerankers import adapters
 from rerankers.errors import RerankerError
 from rerankers.reranker import TrainedReranker
 
-FIRST = [float(row * 7 % 5) for row in range(len(POSTS))]
-"""Scores of a first stage."""
+FIRST = [float(row * 7 % 5) for row in range(len(POSTS))]  # Scores of a first stage
 
 README = Path(rerankers.__file__).with_name("README.md")
 

@@ -187,10 +187,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no settings": (changed(config=None), r"config\.json"),
     "unknown setting": (setting(dept=3), r"config\.json: .*dept"),
     "setting out of range": (setting(hidden=-5), r"config\.json"),
-    "other features": (
-        changed(features=["links.has_url"]),
-        r"config\.json: .*links\.has_url",
-    ),
+    "other features": (changed(features=["links.has_url"]), r"config\.json: .*links\.has_url"),
     "other sizes": (setting(hidden=10), r"model\.safetensors: the weights do not fit.*size"),
     "other depth": (setting(depth=1), r"model\.safetensors: the weights do not fit"),
     "a missing weight": (

@@ -6,14 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.model_samples import (
-    CASES,
-    Vector,
-    Weights,
-    assert_naive_scores,
-    varied,
-    weights_of,
-)
+from helpers.model_samples import CASES, Vector, Weights, assert_naive_scores, varied, weights_of
 from helpers.reranking_samples import POSTS, all_pairs, encoder, small_model
 
 from rerankers.base import Reranker

@@ -6,13 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.model_samples import (
-    Weights,
-    assert_naive_scores,
-    naive_windows,
-    varied,
-    weights_of,
-)
+from helpers.model_samples import Weights, assert_naive_scores, naive_windows, varied, weights_of
 from helpers.reranking_samples import encoder
 
 from rerankers.base import Reranker

@@ -51,8 +51,7 @@ VARIANTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     ],
 }
 
-WITHOUT = ("mp_hcnn", "authors")
-"""A configuration without a fast path, as it reads padding."""
+WITHOUT = ("mp_hcnn", "authors")  # A configuration without a fast path, as it reads padding
 
 CASES = [
     *(

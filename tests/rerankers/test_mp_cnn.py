@@ -87,9 +87,7 @@ def pool(maps: np.ndarray, pooling: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"dimension_filters": 1, "widths": 1}, {"widths": 5}],
-    ids=str,
+    "changes", [{}, {"dimension_filters": 1, "widths": 1}, {"widths": 5}], ids=str
 )
 @pytest.mark.parametrize("configuration", Model.configurations)
 def test_scores_are_those_of_the_algorithms_written_out(

@@ -107,3 +107,19 @@ def test_every_pair_comes_once_in_a_pass(batch: int) -> None:
     assert (np.bincount(np.concatenate(steps)) == batch).all()
     if batch == 39:
         assert sorted(steps[0]) == sorted(steps[1]) != steps[0] != steps[1]
+
+
+@pytest.mark.parametrize("lists", [1, 3])
+def test_every_positive_comes_once_in_a_pass_of_lists(lists: int) -> None:
+    """Posts of topics without negatives are left out: 27 positives are in lists."""
+    sampler = sampler_of("random", steps=0, batch_topics=lists, positives=1, negatives=2)
+    steps = sampler.examples.steps_of_epoch(Settings(steps=0, positives=1, batch_topics=lists))
+    rows = np.array([*drawn(sampler, steps)])
+    assert (len(rows), len({*rows[:, 0]})) == (27, 27)
+    assert RELEVANT[rows[:, 0]].all() and not RELEVANT[rows[:, 1:]].any()
+    assert {*map(len, map(set, QUERY_INDEX[rows]))} == {1}
+
+
+def test_a_pass_of_lists_has_one_positive_each() -> None:
+    with pytest.raises(RerankerError, match=r"found 0, one pass.*expected `positives`"):
+        Settings(steps=0)

@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training import optimizers
 from rerankers.training.loop import EpochTrainer, Examples
-from rerankers.training.optimizers import (
-    LazyNesterov,
-    SparseAdamW,
-    clip_gradients,
-    make_optimizer,
-)
+from rerankers.training.optimizers import LazyNesterov, SparseAdamW, clip_gradients, make_optimizer
 from rerankers.training.settings import Settings
 from rerankers.training.state import History, copy_weights, load_state, save_state
 

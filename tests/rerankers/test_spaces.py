@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,20 @@ def test_words_are_computed_once_in_many_threads() -> None:
         assert answer.tolist() == [[number, 1.0] for number in request]
     assert sorted(computed) == sorted({str(n) for request in requests for n in request})
     assert space.vectors([]).shape == (0, 2)
+
+
+def test_a_full_space_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerankers.text.spaces.MOST_WORDS", 3)
+    calls: list[Sequence[str]] = []
+
+    def compute(words: Sequence[str]) -> npt.NDArray[np.float32]:
+        calls.append(words)
+        return np.array([[len(word)] for word in words], dtype=np.float32)
+
+    space = WordSpace(1, compute)
+    for words in (["a", "bb"], ["bb", "ccc"], ["bb", "dddd", "bb"], ["bb", "dddd"]):
+        assert space.vectors(words)[:, 0].tolist() == [*map(len, words)]
+    assert calls == [["a", "bb"], ["ccc"], ["bb", "dddd"]]
 
 
 def test_an_adapted_vector_is_the_mapped_general_one_and_what_posts_add() -> None:

@@ -1,11 +1,9 @@
 """The benchmark: its parts run on the sample, and what they print."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import benchmark
 import pytest
 import torch
 from benchmarks import engines, gpu, service
@@ -17,32 +15,17 @@ from pipeline.command.options import parse_arguments
 
 pytestmark = pytest.mark.slow  # benchmarks are no part of the packages
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 TINY = ["--collection", "sample", "--rounds", "1", "--pairs", "24", "--device", "cpu"]
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("benchmark", SCRIPTS / "benchmark.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "benchmark", module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def run(*arguments: str) -> None:
+    benchmark.main(parse_arguments(benchmark.Options, "benchmark", "", [*TINY, *arguments]))
 
 
-def run(script: ModuleType, *arguments: str) -> None:
-    script.main(parse_arguments(script.Options, "benchmark", "", [*TINY, *arguments]))
-
-
-def test_the_parts_run_on_the_sample(
-    script: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parts_run_on_the_sample(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
-        run(script, "--parts", "search,scorin")
-    run(script, "--parts", "scoring, search,scoring")
+        run("--parts", "search,scorin")
+    run("--parts", "scoring, search,scoring")
     text, _, table = capsys.readouterr().out.partition("| what | measured |\n|---|---|\n")
     assert text.startswith("machine: ")
     parts = [line for line in text.splitlines() if line.startswith("==")]
@@ -57,12 +40,12 @@ def test_the_parts_run_on_the_sample(
 
 
 def test_the_service_is_measured(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = {"SINGLE": 2, "SECONDS": 0.2, "MINUTE": 0.2, "RESTARTS": 1}
     for name, value in {**small, "CLIENTS": 2, "LOAD": 20, "CACHE": 50_000_000}.items():
         monkeypatch.setattr(service, name, value)
-    run(script, "--parts", "service")
+    run("--parts", "service")
     printed = capsys.readouterr().out
     assert re.search(r"2 clients at once, 20 posts each \| [\d,]+ pairs/s, .* 0 errors", printed)
     assert re.search(r"a process stopped or killed \| .* answers 200, 0 of them wrong", printed)
@@ -71,26 +54,26 @@ def test_the_service_is_measured(
 
 
 def test_a_gpu_is_measured_beside_the_cpu(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The CPU is in its place."""
     small = (small_model("mp_hcnn", "paper").eval(), encoder())
     monkeypatch.setattr(gpu, "paper_model", lambda workload: small)
-    run(script, "--parts", "gpu")
+    run("--parts", "gpu")
     printed = capsys.readouterr().out
     for network in ("MP-HCNN, shipped", "MP-HCNN at the paper's size", "SM-CNN"):
         assert re.search(rf"{network}, cpu, fp32: .*, within 0.0001; [\d.]+% of the peak", printed)
         assert re.search(rf"\| {network}, cpu, bf16 \| [\d,]+ pairs/s", printed)
     assert re.search(r"training, cpu \| [\d.]+ steps/s of 256 pairs", printed)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    run(script, "--parts", "gpu", "--device", "auto")
+    run("--parts", "gpu", "--device", "auto")
     assert "found no GPU, so nothing is measured" in capsys.readouterr().out
 
 
 def test_growth_is_measured_with_exponents(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(script, "--parts", "growth", "--sizes", "40,80")
+    run("--parts", "growth", "--sizes", "40,80")
     printed = capsys.readouterr().out
     assert "|  | 40 posts | 80 posts | exponent |" in printed
     pattern = r"\| query likelihood, 1000 hits, ms \| [\d.]+ \| [\d.]+ \| -?\d\.\d\d \|"
@@ -100,12 +83,12 @@ def test_growth_is_measured_with_exponents(
 
 @pytest.mark.opensearch
 def test_an_engine_is_measured(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engines, "SEARCHES", 8)
     monkeypatch.setattr(service, "CACHE", 50_000_000)
     with running("opensearch") as server:
-        run(script, "--parts", "engines", "--engine", server.url)
+        run("--parts", "engines", "--engine", server.url)
         assert engines.NAME not in server.engine(server.address()).request("GET", "/_all")
     printed = capsys.readouterr().out
     assert re.search(r"posts/s, \d+% of the next row's", printed)

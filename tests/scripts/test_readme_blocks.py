@@ -21,8 +21,7 @@ READMES = [
     for path in sorted(ROOT.rglob("README.md"))
     if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
 ]
-ELSEWHERE = ("127.0.0.1", "http://localhost", "adapters")
-"""Words of blocks that other tests run."""
+ELSEWHERE = ("127.0.0.1", "http://localhost", "adapters")  # Words of blocks that other tests run
 
 
 class Block(NamedTuple):

@@ -1,12 +1,10 @@
 """The script that prints the papers' tables: what it refuses, prints, computes and writes."""
 
 import csv
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import reproduce
 from helpers.data_samples import write_microblog
 
 from pipeline.command.errors import DataError, UsageError
@@ -15,20 +13,8 @@ from pipeline.command.options import parse_arguments
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "reproduce", module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def run(script: ModuleType, *arguments: str) -> None:
-    script.main(parse_arguments(script.Options, "reproduce", "", arguments))
+def run(*arguments: str) -> None:
+    reproduce.main(parse_arguments(reproduce.Options, "reproduce", "", arguments))
 
 
 @pytest.mark.parametrize(
@@ -47,26 +33,22 @@ def run(script: ModuleType, *arguments: str) -> None:
         ("", ["table: found None, expected one of "]),
     ],
 )
-def test_all_bad_arguments_are_named_at_once(
-    script: ModuleType, arguments: str, messages: list[str]
-) -> None:
+def test_all_bad_arguments_are_named_at_once(arguments: str, messages: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        run(script, *arguments.split())
+        run(*arguments.split())
     for message in messages:
         assert message in str(caught.value)
 
 
-def test_the_readme_of_the_results_is_up_to_date(script: ModuleType) -> None:
+def test_the_readme_of_the_results_is_up_to_date() -> None:
     """``python scripts/reproduce.py --write`` writes it."""
     written = (ROOT / "scripts" / "results" / "README.md").read_text(encoding="utf-8")
-    assert written == script.readme()
+    assert written == reproduce.readme()
     assert written.count("\n| QL") >= 2
 
 
-def test_a_table_is_printed_from_its_csv(
-    script: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(script, "table3", "--tests", "mb2013, mb2012", "--systems", "QL", "--systems", "RM3")
+def test_a_table_is_printed_from_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    run("table3", "--tests", "mb2013, mb2012", "--systems", "QL", "--systems", "RM3")
     header, _, _, ql, rm3, *_ = capsys.readouterr().out.splitlines()
     assert header == "| system | mb2012 † AP | mb2012 † P@30 | mb2013 AP | mb2013 P@30 | seeds |"
     assert ql.startswith("| QL ¹ | 0.2091 (0.2091) | 0.3311 (0.3311) |")
@@ -75,10 +57,7 @@ def test_a_table_is_printed_from_its_csv(
 
 @pytest.mark.slow
 def test_failing_cells_are_named_and_others_are_added_to_the_csv(
-    script: ModuleType,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("no training today")
@@ -87,13 +66,13 @@ def test_failing_cells_are_named_and_others_are_added_to_the_csv(
     data, out = write_microblog(tmp_path / "data"), tmp_path / "out"
     shared = ["--train", "--output", str(out), "--data", str(data), "--tests"]
     with pytest.raises(DataError) as caught:
-        run(script, "all", *shared, "mb2012")
+        run("all", *shared, "mb2012")
     message = str(caught.value)
     assert message.count("MP-HCNN (ours) on mb2012, seed 1: no training today") == 1
     assert "figure4: mb2012: found no finished cell" in message
     assert "QL" not in message.replace("MP-HCNN, expected one to compare with QL", "")
     assert "## Table 3 of Rao et al. (2019): systems\n" in capsys.readouterr().out
-    run(script, "table3", *shared, "mb2011", "--systems", "QL")
+    run("table3", *shared, "mb2011", "--systems", "QL")
     with (out / "table3.csv").open() as stream:
         rows = [(row["system"], row["collection"]) for row in csv.DictReader(stream)]
     untrained = [(name, "mb2012") for name in ("QL", "RM3", "MP-HCNN (authors' run)")]

@@ -9,10 +9,7 @@ import pytest
 from experiments.cells import Cell, Result, Setup, run_cells
 from experiments.extras import finished, marked
 from experiments.rendering import render
-from experiments.reports import (
-    REPORTS,
-    draw,
-)
+from experiments.reports import REPORTS, draw
 from experiments.results import add_to_csv, read_csv
 from experiments.tables import System, Table, read_tables
 from helpers.data_samples import write_answers, write_microblog

@@ -9,10 +9,11 @@ white space or Unicode's form of a letter are one query, shown in its commonest 
 from __future__ import annotations
 
 import hashlib
+import math
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +36,8 @@ KEYS = ("query", "shown", "clicked")
 class Impression(NamedTuple):
     """One list of results: posts from the position ``start`` on, and which of them were clicked.
 
-    ``is_interleaved``: whether coins have chosen the positions.
+    ``is_interleaved``: whether coins have chosen the positions. ``scores``: of the shown posts, by
+    the model that ranked them; none where they are not known.
     """
 
     query: str
@@ -44,6 +46,7 @@ class Impression(NamedTuple):
     query_id: str | None = None
     start: int = 0
     is_interleaved: bool = False
+    scores: Sequence[float] = ()
 
 
 @dataclass
@@ -81,6 +84,7 @@ class ClickLog:
         self._pairs: dict[tuple[int, str], int] = {}
         self._pair, self._position = array("q"), array("q")
         self._click, self._above, self._chance = array("b"), array("b"), array("b")
+        self._score = array("d")
 
     def add(self, impression: Impression) -> Query:
         """Add an impression; its query."""
@@ -92,6 +96,7 @@ class ClickLog:
         query.spellings[" ".join(well_formed(impression.query).split())] += 1
         clicks = [doc_id in impression.clicked for doc_id in impression.shown]
         last = max((k for k, click in enumerate(clicks) if click), default=-1)
+        self._score.extend(impression.scores or [math.nan] * len(clicks))
         for place, (doc_id, click) in enumerate(zip(impression.shown, clicks, strict=True)):
             pair = self._pairs.setdefault((number, doc_id), len(self.pairs))
             if pair == len(self.pairs):
@@ -129,6 +134,11 @@ class ClickLog:
     def is_interleaved(self) -> Booleans:
         """[entries], whether coins have chosen the position."""
         return np.array(self._chance, np.bool_)
+
+    @property
+    def score(self) -> Floats:
+        """[entries], of the post by the model that ranked it; NaN if it is not known."""
+        return np.array(self._score, np.float64)
 
     @property
     def pairs_at_several_positions(self) -> int:

@@ -17,8 +17,10 @@ share of the first kind are fitted:
   M step: θ_k = expected share of examined impressions at k; means of α, shares of kinds.
 
 The ranking that was shown puts attractive posts first. So that θ does not take the blame, the share
-is one for each place, the rounded mean position of a pair: Mundlak, "On the Pooling of Time Series
-and Cross Section Data" (Econometrica, 1978), section 2. Pairs shown at several positions tell θ
+is one for each fifth of the pairs by the score of the model that ranked them, as in the second
+paper, whose prior is a regression over features. Where the log has no scores it is one for each
+place, the rounded mean position of a pair: Mundlak, "On the Pooling of Time Series and Cross
+Section Data" (Econometrica, 1978), section 2. Pairs shown at several positions tell θ
 from α. Without any, θ stays near its start, 1 / k, as is usual: Joachims, Swaminathan & Schnabel,
 "Unbiased Learning-to-Rank with Biased Feedback" (WSDM 2017), section 6.
 
@@ -44,14 +46,10 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-ROUNDS = 300
-"""Most rounds of expectation maximisation."""
-
-TOLERANCE = 1e-4
-"""The fit ends when no examination, nor the mean, changes by more in a round."""
-
-SHARE_STRENGTH = 10
-"""Pairs that all places count for in the share of wanted posts at one place."""
+ROUNDS = 300  # Most rounds of expectation maximisation
+TOLERANCE = 1e-4  # The fit ends when no examination, nor the mean, changes by more in a round
+SHARE_STRENGTH = 10  # Pairs that all groups count for in the share of wanted posts of one group
+GROUPS = 5  # Of pairs by their scores; ten gave judgments as good
 
 STRENGTH = 10.0
 """Of both kinds' Beta distributions, in impressions. Of 2, 4, 10 and 30 it gave the best judgments
@@ -60,8 +58,7 @@ of simulated clicks on collections of other kinds."""
 HIGHEST_MEAN = 0.9
 """Of a kind: in a log that shows clicked posts alone, one click would be certainty."""
 
-MOST_SWAPPED = 30
-"""Positions whose examination is estimated by swaps."""
+MOST_SWAPPED = 30  # Positions whose examination is estimated by swaps
 
 FEWEST_CLICKS = 50.0
 """Clicks at each of two positions, on pairs shown at both, that their ratio needs: fewer are less
@@ -76,17 +73,11 @@ _NODES: Floats = np.sin((np.arange(_BINS) + 0.5) * np.pi / 2 / _BINS) ** 2
 
 
 class ClickModel(NamedTuple):
-    """A fitted position-based model.
+    """A fitted position-based model."""
 
-    Attributes:
-        examination: [positions], of the first position 1.
-        attractiveness: [pairs], posterior mean of the click rate at the first position.
-        relevance: [pairs], probability that the post is one that users want.
-    """
-
-    examination: Floats
-    attractiveness: Floats
-    relevance: Floats
+    examination: Floats  # [positions], of the first position 1
+    attractiveness: Floats  # [pairs], posterior mean of the click rate at the first position
+    relevance: Floats  # [pairs], probability that the post is one that users want
 
 
 class _Prior(NamedTuple):
@@ -94,7 +85,7 @@ class _Prior(NamedTuple):
 
     low: float
     high: float
-    shares: Floats  # [positions]
+    shares: Floats  # [groups]
 
     @property
     def threshold(self) -> float:
@@ -112,11 +103,11 @@ class _Posterior(NamedTuple):
 
 
 class _Evidence(NamedTuple):
-    """Pairs with the same clicks, skips and place, counted once; most have one impression."""
+    """Pairs with the same clicks, skips and group, counted once; most have one impression."""
 
     clicks: Floats  # [patterns]
     skips: csr_array  # [patterns, positions]
-    place: Integers  # [patterns], rounded mean position
+    group: Integers  # [patterns]
     pairs: Floats  # [patterns], number of pairs
     pattern: Integers  # [pairs]
 
@@ -128,6 +119,7 @@ def fit(
     *,
     strength: float = STRENGTH,
     known: Floats | None = None,
+    group: Integers | None = None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> ClickModel:
     """Fit the model to posts as they were shown, one entry for a post in an impression.
@@ -138,17 +130,18 @@ def fit(
         click: [entries], whether the post was clicked.
         strength: of the Beta prior, in impressions.
         known: [positions], examination where it is not to be fitted, else NaN.
-        progress: is called with 1 after every round.
+        group: [pairs], from 0, with one share of wanted posts each (default: by place).
     """
     shown = np.bincount(position)
     clicked = np.bincount(position, weights=click)
-    evidence = _evidence(pair, position, click)
-    places = np.bincount(evidence.place, weights=evidence.pairs, minlength=len(shown))
-    pairs = places.astype(np.float64)
+    if group is None:
+        group = np.rint(np.bincount(pair, position) / np.bincount(pair)).astype(np.int64)
+    evidence = _evidence(pair, position, click, group)
+    pairs = np.bincount(evidence.group, weights=evidence.pairs).astype(np.float64)
     # Neither 0 nor 1, which expectation maximisation never leaves.
     examination = 1 / np.arange(1.0, len(shown) + 1)
     mean = clicked.sum() / (shown * examination).sum()
-    prior = _Prior(_limited(mean / 2), _limited(3 * mean), np.full(len(shown), 0.25))
+    prior = _Prior(_limited(mean / 2), _limited(3 * mean), np.full(len(pairs), 0.25))
     for _ in range(ROUNDS):
         examined, posterior = _expectation(evidence, examination, prior, strength)
         new_prior = _fitted(evidence, posterior, pairs)
@@ -169,9 +162,9 @@ def fit(
 
 
 def _fitted(evidence: _Evidence, posterior: _Posterior, pairs: Floats) -> _Prior:
-    """The prior that fits the posterior best; ``pairs`` [positions] are the pairs of each place."""
+    """The prior that fits the posterior best; ``pairs`` [groups] are the pairs of each group."""
     wanted = evidence.pairs * posterior.wanted
-    sums = np.bincount(evidence.place, weights=wanted, minlength=len(pairs))
+    sums = np.bincount(evidence.group, weights=wanted, minlength=len(pairs))
     clicked = evidence.pairs @ posterior.attractiveness
     of_wanted = evidence.pairs @ posterior.wanted_attractiveness
     overall = wanted.sum() / pairs.sum()
@@ -180,6 +173,20 @@ def _fitted(evidence: _Evidence, posterior: _Posterior, pairs: Floats) -> _Prior
         _limited(of_wanted / wanted.sum()),
         (sums + SHARE_STRENGTH * overall) / (pairs + SHARE_STRENGTH),
     )
+
+
+def groups_by_score(pair: Integers, score: Floats) -> Integers | None:
+    """[pairs], the part of equal size that a pair's mean score is in; None if one has no score.
+
+    Args:
+        pair: [entries], as in :func:`fit`.
+        score: [entries], of the post in an impression; NaN if it is not known.
+    """
+    mean = np.bincount(pair, score) / np.bincount(pair)
+    if np.isnan(mean).any():
+        return None
+    limits = np.quantile(mean, np.arange(1, GROUPS) / GROUPS)
+    return np.searchsorted(limits, mean, side="right")
 
 
 def examination_of_swaps(pair: Integers, position: Integers, click: Booleans) -> Floats:
@@ -233,10 +240,9 @@ def _limited(mean: float) -> float:
     return float(np.clip(mean, TOLERANCE, HIGHEST_MEAN))
 
 
-def _evidence(pair: Integers, position: Integers, click: Booleans) -> _Evidence:
+def _evidence(pair: Integers, position: Integers, click: Booleans, group: Integers) -> _Evidence:
     shape = (int(pair.max()) + 1, int(position.max()) + 1)
     clicks = np.bincount(pair, weights=click).astype(np.float64)
-    places = np.rint(np.bincount(pair, weights=position) / np.bincount(pair)).astype(np.int64)
     skipped = pair[~click], position[~click]
     skips = csr_array((np.ones(len(skipped[0])), skipped), shape=shape)
     skips.sum_duplicates()
@@ -246,12 +252,12 @@ def _evidence(pair: Integers, position: Integers, click: Booleans) -> _Evidence:
     for row in range(shape[0]):
         part = slice(skips.indptr[row], skips.indptr[row + 1])
         cells = skips.indices[part].tobytes(), skips.data[part].tobytes()
-        key = (float(clicks[row]), int(places[row]), *cells)
+        key = (float(clicks[row]), int(group[row]), *cells)
         pattern[row] = numbers.setdefault(key, len(numbers))
         if pattern[row] == len(first):
             first.append(row)
     counts = np.bincount(pattern).astype(np.float64)
-    return _Evidence(clicks[first], skips[first], places[first], counts, pattern)
+    return _Evidence(clicks[first], skips[first], group[first], counts, pattern)
 
 
 def _expectation(
@@ -265,7 +271,7 @@ def _expectation(
     low, high = (
         np.diff(betainc(mean * strength, (1 - mean) * strength, _EDGES)) for mean in prior[:2]
     )
-    wanted = prior.shares[:, None] * high  # [positions, bins]
+    wanted = prior.shares[:, None] * high  # [groups, bins]
     masses = np.maximum(wanted + (1 - prior.shares[:, None]) * low, 1e-300)
     log_prior, wanted = np.log(masses), wanted / masses
     missed = 1 - np.outer(examination, _NODES)  # [positions, bins]: P(no click)
@@ -275,12 +281,12 @@ def _expectation(
     found = np.empty((len(_Posterior._fields), len(evidence.clicks)))
     for start in range(0, len(evidence.clicks), _BLOCK):
         block = slice(start, start + _BLOCK)
-        skips, place = evidence.skips[block], evidence.place[block]
-        logs = log_prior[place] + skips @ log_missed
+        skips, group = evidence.skips[block], evidence.group[block]
+        logs = log_prior[group] + skips @ log_missed
         logs += np.outer(evidence.clicks[block], log_nodes)
         posterior = np.exp(logs - logs.max(axis=1, keepdims=True))
         posterior /= posterior.sum(axis=1, keepdims=True)  # [block, bins]
-        of_wanted = posterior * wanted[place]
+        of_wanted = posterior * wanted[group]
         found[:, block] = (
             posterior @ _NODES,
             posterior[:, prior.threshold <= _NODES].sum(axis=1),

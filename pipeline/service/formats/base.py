@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import ne
 from typing import Annotated, Any, ClassVar, Literal
@@ -25,11 +25,8 @@ from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
 from rerankers.text.words import MAX_CHARACTERS
 
-CHARACTERS_OF_TOKEN = 4
-"""Mean length of a token of English text in vendors' limits."""
-
-LARGEST_SCORE = 3.4e38
-"""Of a first stage: scores are in single precision."""
+CHARACTERS_OF_TOKEN = 4  # Mean length of a token of English text in vendors' limits
+LARGEST_SCORE = 3.4e38  # Of a first stage: scores are in single precision
 
 
 def _whole(value: object) -> object:
@@ -143,14 +140,10 @@ class ScoreRequest:
 
     Attributes:
         queries: one, or one for each document.
-        texts: of the D documents.
-        urls: of the documents, "" without one.
-        first_stage: scores of the documents, None without them.
-        model: its name in the request.
+        texts, urls, first_stage: of the D documents; no URL is "", no scores are None.
         top: number of results; None is all.
         raw: logits, not probabilities.
         echo: give the texts back.
-        mix: as in the request.
         shift: logits less the lowest one.
         in_order: whether the documents stand in the order of a first stage, best first.
         truncated: number of documents that were cut as the request says.
@@ -172,15 +165,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True)
 class ScoreResponse:
-    """The scores of a request.
-
-    Attributes:
-        request: the request.
-        model: name of the model that scored.
-        mix: what a score is.
-        scores: [D] as JSON, in the order of the documents.
-        order: rows of the documents, best first.
-    """
+    """The scores of a request: [D] as JSON, and the rows of the documents, best first."""
 
     request: ScoreRequest
     model: str
@@ -192,6 +177,16 @@ class ScoreResponse:
         """(row, score) of the documents that the request wants, best first."""
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
 
+    def results(
+        self, score: str = "relevance_score", **of_text: Callable[[str], Any]
+    ) -> list[dict[str, Any]]:
+        """Those documents as objects, with further fields made of their texts."""
+        return [
+            {"index": row, score: value}
+            | {name: made_of(self.request.texts[row]) for name, made_of in of_text.items()}
+            for row, value in self.best()
+        ]
+
 
 class Format(ErrorFormat):
     """A wire format: how a request is read, and how responses and errors are written."""
@@ -199,21 +194,15 @@ class Format(ErrorFormat):
     name: ClassVar[str]
     request: ClassVar[Any]
     """Its pydantic model."""
-    documents: ClassVar[str] = "documents"
-    """Field of the documents in a request."""
+    documents: ClassVar[str] = "documents"  # Field of the documents in a request
     takes_any_model: ClassVar[bool] = False
     """Whether clients of this format send names of their vendor's models."""
     needs_media_type: ClassVar[bool] = False
     """Whether a body that does not call itself JSON is refused."""
-    later_first: ClassVar[bool] = False
-    """Which of two documents of equal scores comes first."""
+    later_first: ClassVar[bool] = False  # Which of two documents of equal scores comes first
 
     def read(self, request: Any) -> ScoreRequest:
-        """A request of this format.
-
-        Raises:
-            RequestError: it contradicts itself.
-        """
+        """A request of this format; raises RequestError if it contradicts itself."""
 
         def given(*names: str) -> Any:
             """The value of the first of these fields that the format has."""
@@ -286,8 +275,7 @@ def usage(record: Record) -> dict[str, int]:
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
 
-_LONGEST = 8192
-"""Characters of a link between which a text is looked for."""
+_LONGEST = 8192  # Characters of a link between which a text is looked for
 
 
 def between_links(document: str) -> tuple[str, str]:

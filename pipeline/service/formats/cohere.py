@@ -32,13 +32,12 @@ class Cohere(base.Format):
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Index and score of each document."""
-        version = {"version": self.version}
         return {
             "id": record.request_id,
             "model": response.model,
             "mix": response.mix,
-            "results": [{"index": row, "relevance_score": s} for row, s in response.best()],
-            "meta": {"api_version": version, "billed_units": {"search_units": 1}},
+            "results": response.results(),
+            "meta": {"api_version": {"version": self.version}, "billed_units": {"search_units": 1}},
         }
 
     def explain(self, error: RequestError, request_id: str) -> Any:
@@ -84,8 +83,7 @@ class Jina(Cohere):
         """Index, score and perhaps text of each document."""
         content = super().write(response, record)
         if response.request.echo:
-            for result in content["results"]:
-                result["document"] = {"text": response.request.texts[result["index"]]}
+            content["results"] = response.results(document=lambda text: {"text": text})
         return content | {"usage": base.usage(record)}
 
     def explain(self, error: RequestError, request_id: str) -> Any:

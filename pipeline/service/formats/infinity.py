@@ -28,17 +28,10 @@ class Infinity(Vllm):
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Score, index and text or null of each document."""
-        request = response.request
+        has_texts = response.request.echo
         return {
             "object": "rerank",
-            "results": [
-                {
-                    "relevance_score": score,
-                    "index": row,
-                    "document": request.texts[row] if request.echo else None,
-                }
-                for row, score in response.best()
-            ],
+            "results": response.results(document=lambda text: text if has_texts else None),
             "model": response.model,
             "mix": response.mix,
             "usage": base.usage(record),

@@ -44,11 +44,7 @@ class Tei(base.Format):
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """A bare array."""
-        ranks: list[dict[str, Any]] = [{"index": r, "score": s} for r, s in response.best()]
-        if response.request.echo:
-            for rank in ranks:
-                rank["text"] = response.request.texts[rank["index"]]
-        return ranks
+        return response.results("score", **({"text": str} if response.request.echo else {}))
 
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A text, and a word for its kind."""

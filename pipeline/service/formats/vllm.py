@@ -39,20 +39,12 @@ class Vllm(base.Format):
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Index, text and score of each document."""
-        texts = response.request.texts
         return {
             "id": f"score-{record.request_id}",
             "model": response.model,
             "mix": response.mix,
             "usage": base.usage(record),
-            "results": [
-                {
-                    "index": row,
-                    "document": {"text": texts[row], "multi_modal": None},
-                    "relevance_score": score,
-                }
-                for row, score in response.best()
-            ],
+            "results": response.results(document=lambda text: {"text": text, "multi_modal": None}),
         }
 
     def explain(self, error: RequestError, request_id: str) -> Any:

@@ -27,15 +27,10 @@ class Voyage(base.Format):
 
     def write(self, response: base.ScoreResponse, record: Record) -> Any:
         """Index, score and perhaps text of each document."""
-        data: list[dict[str, Any]] = [
-            {"index": row, "relevance_score": score} for row, score in response.best()
-        ]
-        if response.request.echo:
-            for result in data:
-                result["document"] = response.request.texts[result["index"]]
+        of_text = {"document": str} if response.request.echo else {}
         return {
             "object": "list",
-            "data": data,
+            "data": response.results("relevance_score", **of_text),
             "model": response.model,
             "mix": response.mix,
             "usage": {"total_tokens": record.words},

@@ -19,16 +19,12 @@ from pipeline.command.errors import DataError
 
 MOST = 2000
 """Connections at a time; a further one takes the place of the one that is idle for longest."""
-OTHER_FILES = 256
-"""Open files that are no connections of clients."""
-HEAD_BYTES = 65_536
-"""Of a request line and headers."""
-HEAD_SECONDS = 10.0
-"""For the arrival of the first byte, and from it to the end of the headers."""
+OTHER_FILES = 256  # Open files that are no connections of clients
+HEAD_BYTES = 65_536  # Of a request line and headers
+HEAD_SECONDS = 10.0  # For the arrival of the first byte, and from it to the end of the headers
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
-GRACE = 30
-"""Seconds that requests have for their end after a signal."""
+GRACE = 30  # Seconds that requests have for their end after a signal
 
 
 class Connection(H11Protocol):
@@ -90,11 +86,7 @@ class Certificate(NamedTuple):
     authorities: Path | None = None
 
     def load(self, context: ssl.SSLContext | None = None) -> None:
-        """Read the files, for new connections; default: for a check alone.
-
-        Raises:
-            DataError: they cannot be read, or do not fit each other.
-        """
+        """Read the files, for new connections (default: for a check alone); raises DataError."""
         for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
             if each is None:
                 continue

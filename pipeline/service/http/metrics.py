@@ -31,12 +31,7 @@ class _Counter(Gauge):
 
 
 class Metrics:
-    """Metrics of one application.
-
-    Args:
-        queued: number of requests that wait.
-        models: the served models.
-    """
+    """Metrics of one application: its waiting requests, and its models."""
 
     def __init__(
         self, queued: Callable[[], int], models: Callable[[], Iterable[ServedModel]]
@@ -51,27 +46,19 @@ class Metrics:
         self._successes = counter("te_request_success", "Answered", "method")
         self._failures = counter("te_request_failure", "Refused or failed", "err")
         self._formats = counter("tweetrerank_requests", "By wire format", "format")
-        self._searches = counter(
-            "tweetrerank_searches", "In front of an engine", "index", "outcome"
-        )
+        labels = ("index", "outcome")
+        self._searches = counter("tweetrerank_searches", "In front of an engine", *labels)
+        self._widenings = counter("tweetrerank_widenings", "Second searches of an engine", *labels)
 
-        self._widenings = counter(
-            "tweetrerank_widenings", "Second searches of an engine", "index", "outcome"
-        )
-
-        def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
-            return Histogram(name, text, registry=self.registry, buckets=[*buckets])
+        def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+            return Histogram(name, text, labels, registry=self.registry, buckets=[*buckets])
 
         self._total = histogram("te_request_duration", "Seconds", _SECONDS)
         self._queue = histogram("te_request_queue_duration", "Seconds in the queue", _SECONDS)
         self._inference = histogram("te_request_inference_duration", "Seconds", _SECONDS)
-        self._stages = Histogram(
-            "tweetrerank_seconds",
-            "By model, index, stage (queue, inference, engine, total) and outcome",
-            ["model", "index", "stage", "outcome"],
-            registry=self.registry,
-            buckets=_SECONDS,
-        )
+        text = "By model, index, stage (queue, inference, engine, total) and outcome"
+        names = ("model", "index", "stage", "outcome")
+        self._stages = histogram("tweetrerank_seconds", text, _SECONDS, *names)
         self._documents = histogram("tweetrerank_request_documents", "In a request", _SIZES)
         self._batches = histogram("te_batch_next_size", "Documents scored together", _SIZES)
         self.registry.register(self)

@@ -38,11 +38,8 @@ _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 class ServiceMiddleware:
     """Wraps an application.
 
-    Args:
-        app: the application.
-        service: its metrics count the requests for scores.
-        keys: one of them is needed, if there are any; they may change.
-        guarded: paths that need a key; None is all but the public ones.
+    Requests need one of ``keys``, which may change, if there are any; ``guarded`` are the paths
+    that need one, None is all but the public ones.
     """
 
     def __init__(

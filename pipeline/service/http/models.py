@@ -45,9 +45,7 @@ class ServedModel:
     """A model that is ready to answer.
 
     Attributes:
-        name: in requests.
-        checkpoint: the trained reranker.
-        scorer: scores pairs with it, in any thread.
+        scorer: scores pairs with the checkpoint, in any thread.
         weight: λ, the neural score's share in a mixture.
         calibration: from scores to probabilities.
         version: hash of everything that the model's scores depend on.
@@ -64,28 +62,18 @@ class ServedModel:
     def load(
         cls, name: str, source: Source, cache: int, processes: int, device: str = "cpu"
     ) -> ServedModel:
-        """Read a checkpoint folder.
+        """Read a checkpoint folder; ``cache`` are bytes, 1 process is the calling one, and a GPU's.
 
-        Args:
-            name: of the model in requests.
-            source: the folder.
-            cache: bytes of kept encodings.
-            processes: that score; 1 is the calling one, and a GPU's.
-            device: of networks.
-
-        Raises:
-            RerankerError: it is damaged, or the model needs more than a query and posts.
-            DataError: its λ or its calibration is damaged.
+        Raises RerankerError if it is damaged or needs more than a query and posts, DataError for
+        a damaged λ or calibration.
         """
         directory, adapted = source
         whole, version, parallel = source.version, version_of(directory), None
         parallel_parts = directory, version, cache, processes, adapted
         if processes > 1 and device == "cpu":  # It loads the same model, at the same time.
             parallel = ParallelScorer(*parallel_parts)
-        tuned, checkpoint = (
-            _tuned(directory),
-            checkpoints.load(directory, None, device, None, adapted),
-        )
+        weight, calibration = _tuned(directory)
+        checkpoint = checkpoints.load(directory, None, device, None, adapted)
         if processes > 1 and not checkpoint.model.post_inputs:
             parallel = parallel or ParallelScorer(*parallel_parts)
         if source.version != whole:
@@ -94,7 +82,6 @@ class ServedModel:
         parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.resources
         scorer = parallel or CachedScorer(*parts)
         scorer.warm_up()
-        weight, calibration = tuned
         weight = 1.0 if checkpoint.model.reads_windows else weight
         return cls(name, checkpoint, scorer, weight, calibration, whole)
 
@@ -115,12 +102,9 @@ class ServedModel:
     def respond(
         self, request: ScoreRequest, logits: npt.NDArray[np.float32], later_first: bool = False
     ) -> ScoreResponse:
-        """Scores of the documents as the request wants them, and their order.
+        """Scores and order of the documents from the model's logits [D].
 
-        Args:
-            request: the request.
-            logits: [D] scores by the model.
-            later_first: of equal scores, in place of the earlier.
+        Of equal scores the earlier document comes first, or the later one (``later_first``).
         """
         keys: Scores = logits.astype(np.float64).round(9)
         mix: Mix = request.mix or "interpolated"
@@ -157,7 +141,6 @@ def probability(value: float) -> str:
 
 
 def _tuned(directory: Path) -> tuple[float, Calibration]:
-    """λ and calibration of a checkpoint."""
     tuned = tuned_weight(directory)
     weight = tuned[0] if tuned else UNTUNED_WEIGHT
     return weight, calibration_of(directory) or Calibration()
@@ -173,10 +156,8 @@ class Models:
         collections: whose best models for given candidates are served besides.
         device: of networks.
 
-    Raises:
-        UsageError: two have the same name.
-        RerankerError: one cannot be loaded or served.
-        DataError: there is no model for a collection.
+    Raises UsageError for two of the same name, RerankerError for one that cannot be loaded or
+    served, DataError for a collection without a model.
     """
 
     def __init__(
@@ -206,14 +187,9 @@ class Models:
         return next(iter(self._served.values()))
 
     def choose(self, name: str | None, takes_any: bool) -> ServedModel:
-        """The model of this name, or the only one.
+        """The model of this name, or the only one, which may answer to every name.
 
-        Args:
-            name: as in a request.
-            takes_any: the only model answers to every name.
-
-        Raises:
-            RequestError: there is no such model, or several and no name.
+        Raises RequestError if there is no such model, or several and no name.
         """
         if name in self._served:
             return self._served[name]
@@ -247,8 +223,7 @@ class Models:
                 LOG.info("%s: loaded again from %s", name, source.folder)
 
 
-_NO_NAMES = ("", "default/not-specified")
-"""Names that clients send where nobody has chosen a model."""
+_NO_NAMES = ("", "default/not-specified")  # Names that clients send where nobody has chosen a model
 
 
 def _sources(

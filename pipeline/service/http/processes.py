@@ -46,20 +46,15 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 ANSWER = 20.0
 """Seconds for the scores of a slice, of some milliseconds; then its process is replaced."""
-LOADING = 120.0
-"""Seconds for loading a model."""
-LONGEST_PAUSE = 30.0
-"""Seconds before the next start of a process that dies again and again."""
+LOADING = 120.0  # Seconds for loading a model
+LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies again and again
 
 
 class Template:
     """The process that has loaded a model, to be forked.
 
-    Args:
-        folder: of the checkpoint.
-        version: that the folder must have.
-        max_bytes: of the cache of each process that scores.
-        adapted: file of word vectors adapted to a collection, None for the folder's own.
+    ``max_bytes`` of the cache are those of each process that scores; ``adapted`` is a file of
+    word vectors adapted to a collection, None for the folder's own.
     """
 
     def __init__(
@@ -82,9 +77,8 @@ class Template:
     def fork(self) -> tuple[Connection, int]:
         """A new process that scores, and its id; a template that has died is replaced.
 
-        Raises:
-            RerankerError: the model cannot be loaded, or its folder has another version by now.
-            OSError: the template dies again.
+        Raises RerankerError for a model that is damaged or was changed, OSError if the template
+        dies again.
         """
         with self._lock:
             try:
@@ -177,12 +171,7 @@ class Worker:
 class ParallelScorer:
     """Scores pairs as :class:`rerankers.scoring.cached.CachedScorer` does.
 
-    Args:
-        folder: of a checkpoint.
-        version: that it must have.
-        max_bytes: of all caches together.
-        processes: number of them.
-        adapted: see :class:`Template`.
+    ``max_bytes`` are those of all caches together; the folder must have the ``version``.
     """
 
     def __init__(
@@ -198,11 +187,7 @@ class ParallelScorer:
         self._turns = itertools.count()
 
     def warm_up(self) -> None:
-        """Start the processes; must come before the first scores.
-
-        Raises:
-            RerankerError: the checkpoint cannot be loaded.
-        """
+        """Start the processes, before the first scores; raises RerankerError."""
         self._workers = [Worker(self._template) for _ in range(self._processes)]
 
     @property
@@ -223,9 +208,8 @@ class ParallelScorer:
     def score(self, pairs: Pairs) -> Scores:
         """Scores [P]; may be called by several threads.
 
-        Raises:
-            RerankerError: a score is not a finite number.
-            RequestError: a process cannot be started, or dies again and again.
+        Raises RerankerError for a score that is not finite, RequestError if a process cannot be
+        started, or dies again and again.
         """
         scores = np.zeros(len(pairs), dtype=np.float32)
         if ORDER in pairs.signals:  # Lists that are scored as a whole, by whoever is free.
@@ -277,7 +261,6 @@ def load(
             parts = checkpoint.model, checkpoint.encoder, max_bytes, checkpoint.resources
             scorer = CachedScorer(*parts)
             scorer.warm_up()
-            scorer.hits = scorer.misses = 0
         except Exception as error:
             connection.send(error)
             return

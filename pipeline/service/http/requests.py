@@ -72,9 +72,8 @@ class BodyReader:
     async def read(self, request: Request) -> AsyncIterator[bytes]:
         """A request's body, unpacked; it counts among those that are held until it is left.
 
-        Raises:
-            RequestError: it is too large, too slow, cut, packed in another way than by gzip, or
-                too much beside those of others.
+        Raises RequestError for a body that is too large, too slow, cut, packed in another way
+        than by gzip, or too much beside those of others.
         """
         coding = request.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("gzip", "identity"):
@@ -126,10 +125,9 @@ def _unpacked(body: bytes, most: int) -> bytes:
 
 
 async def read_json(body: bytes) -> dict[str, Any]:
-    """The object of a body. Halves of surrogate pairs, which cut posts have, become U+FFFD.
+    """The object of a body; raises RequestError if it is none.
 
-    Raises:
-        RequestError: it is no JSON object.
+    Halves of surrogate pairs, which cut posts have, become U+FFFD.
     """
     if len(body) < LARGE or b"\\u" not in body:
         return _parsed(body)
@@ -150,12 +148,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def score_request(content: dict[str, Any], wire: Format, most: int) -> ScoreRequest:
-    """A request for scores, checked.
-
-    Raises:
-        RequestError: a field is missing, or has a wrong type, or there are no or too many
-            documents.
-    """
+    """A request for scores, checked; raises RequestError."""
     request = wire.read(validated(wire.request, content))
     if not request.texts:
         raise RequestError("empty", "found no documents, expected at least one", (wire.documents,))
@@ -190,7 +183,6 @@ def validation_error(error: ValidationError, at: Location = ()) -> RequestError:
 
 
 def _named(value: object) -> str:
-    """The JSON type of a value."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)[:30]
     names = {str: "a string", dict: "an object", list: "an array", bool: "a boolean"}
@@ -206,11 +198,7 @@ def check_media_type(request: Request) -> None:
 
 
 def deadline_of(request: Request) -> float | None:
-    """The time at which the client stops waiting, by ``time.perf_counter``; None without one.
-
-    Raises:
-        RequestError: a header of it is no number.
-    """
+    """The client's deadline on the clock of ``time.perf_counter``; raises RequestError."""
     for name in DEADLINES:
         if (text := request.headers.get(name)) is not None:
             if not (text.isascii() and text.isdigit() and len(text) < 12):
@@ -223,11 +211,7 @@ def deadline_of(request: Request) -> float | None:
 
 
 async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
-    """The result of ``work``, which is cancelled if the client goes away.
-
-    Raises:
-        RequestError: the client has gone; nobody will read it.
-    """
+    """The result of ``work``; if the client goes away, it is cancelled and RequestError raised."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request.receive))
     try:
@@ -241,6 +225,5 @@ async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Wait until the client goes away."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -26,11 +26,8 @@ from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from rerankers.base import Pairs
 
-SLICE = 256
-"""Pairs that are scored at once by a core: a few milliseconds."""
-
-BEGUN_TURN = 4
-"""Every so many turns, requests that are begun come before new ones."""
+SLICE = 256  # Pairs that are scored at once by a core: a few milliseconds
+BEGUN_TURN = 4  # Every so many turns, requests that are begun come before new ones
 
 LEAST = 128
 """Pairs of a part that is worth another thread: Python's lock takes much of what two gain."""
@@ -146,8 +143,7 @@ class Scheduler:
     async def score(self, request: QueuedRequest) -> npt.NDArray[np.float32]:
         """Scores [P] of a request. Work not begun is dropped if the caller is cancelled.
 
-        Raises:
-            RequestError: the queue is full, or the deadline is past.
+        Raises RequestError if the queue is full, or the deadline is past.
         """
         size = len(request.texts)
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import orjson
+from cachetools import LRUCache
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -39,19 +39,13 @@ from rerankers.text.words import MAX_CHARACTERS
 WINDOWS = 2_000
 """Windows whose scores are kept, four bytes a document: the next page of a search needs them."""
 
-CHECKED = 5.0
-"""Seconds for the scores of a look at the service's health, and until the next one."""
+CHECKED = 5.0  # Seconds for the scores of a look at the service's health, and until the next one
 
 
 class Service:
     """Scores documents.
 
-    Args:
-        models: to serve.
-        limits: of requests.
-        threads: that score.
-        log_texts: whether texts are written to the log.
-        statistics: for the first stage's scores, where a request wants them computed.
+    ``statistics`` compute the first stage's scores, where a request wants that.
     """
 
     def __init__(
@@ -64,7 +58,7 @@ class Service:
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
         self.statistics, self.bodies = statistics, BodyReader(limits)
-        self._windows: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
+        self._windows: LRUCache[bytes, npt.NDArray[np.float32]] = LRUCache(WINDOWS)
         self._check: asyncio.Future[None] | None = None
         self._checked = 0.0
         self.metrics = Metrics(lambda: self.scheduler.queued, lambda: models.served.values())
@@ -107,8 +101,7 @@ class Service:
     ) -> ScoreResponse:
         """The scores of a request, whose sizes and times are added to the record.
 
-        Raises:
-            RequestError: the queue is full, or the deadline is past.
+        Raises RequestError if the queue is full, or the deadline is past.
         """
         record.model, record.device = model.name, model.checkpoint.model.device_of().type
         record.documents += len(request.texts)
@@ -137,9 +130,6 @@ class Service:
             record.cache_hits += len(queued.texts)
         if key:
             self._windows[key] = logits
-            self._windows.move_to_end(key)
-            if len(self._windows) > WINDOWS:
-                self._windows.popitem(last=False)
         return model.respond(request, logits[rows], later_first)
 
     @property
@@ -164,11 +154,7 @@ class Service:
             model.score(Pairs([""], texts, [""] * len(texts), 0 * rows, rows))
 
     async def _lexical(self, request: ScoreRequest) -> Sequence[float]:
-        """[D] the first stage's scores, computed here.
-
-        Raises:
-            RequestError: the service has no statistics, or their index does not respond.
-        """
+        """[D] the first stage's scores, computed here; raises RequestError."""
         if self.statistics is None:
             problem = "found lexical, expected neural or interpolated, as this service was started "
             raise RequestError("value", f"{problem}without --statistics", ("mix",))
@@ -177,7 +163,6 @@ class Service:
 
 
 async def _with_passages(request: ScoreRequest) -> ScoreRequest:
-    """A request with the best passage of each long text."""
     queries = [*request.queries]
     if len(queries) == 1:
         queries *= len(request.texts)

@@ -14,7 +14,7 @@ from functools import partial
 from math import log
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from cachetools import LRUCache, TTLCache
@@ -31,17 +31,10 @@ from indexes.posts import well_formed
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG
 
-KEPT_TEXTS = 20_000
-"""Texts whose words are remembered."""
-
-KEPT_QUERIES = 2_000
-"""Queries whose words and frequencies are remembered."""
-
-AGE = 300.0
-"""Seconds after which a query's frequencies are asked for again: an index may grow."""
-
-Words = Mapping[str, int]
-"""Word -> how often."""
+KEPT_TEXTS = 20_000  # Texts whose words are remembered
+KEPT_QUERIES = 2_000  # Queries whose words and frequencies are remembered
+AGE = 300.0  # Seconds after which a query's frequencies are asked for again: an index may grow
+Words = Mapping[str, int]  # Word -> how often
 
 
 class Query(NamedTuple):
@@ -50,24 +43,6 @@ class Query(NamedTuple):
     words: Words
     frequencies: Words
     total: int
-
-
-class WordIndex(Protocol):
-    """An index that gives words and their frequencies.
-
-    Attributes:
-        mu: Dirichlet smoothing of its query likelihood.
-        threads: that may read at a time.
-    """
-
-    mu: float
-    threads: int
-
-    def read(self, queries: Sequence[str], texts: Sequence[str]) -> tuple[list[Query], list[Words]]:
-        """The words of queries and of texts; raises CollectionError."""
-
-    def close(self) -> None:
-        """Close files."""
 
 
 def likelihood(query: Query, text: Words, mu: float) -> float:
@@ -95,13 +70,9 @@ def stored_length(length: int) -> int:
 
 
 class EngineWords:
-    """An index in OpenSearch or Elasticsearch.
+    """An index in OpenSearch or Elasticsearch; raises CollectionError without it.
 
-    Args:
-        address: of the index; with a ``text_field`` if it is not one of ours.
-
-    Raises:
-        CollectionError: there is no such index.
+    An address of an index that is not ours has a ``text_field``.
     """
 
     threads = CONNECTIONS
@@ -163,14 +134,7 @@ class EngineWords:
 
 
 class LuceneWords:
-    """A local index.
-
-    Args:
-        directory: of the index.
-
-    Raises:
-        CollectionError: there is no such index, or no Java.
-    """
+    """A local index; raises CollectionError without it, or without Java."""
 
     threads = 1
 
@@ -189,12 +153,11 @@ class LuceneWords:
         self._index.close()
 
 
-def open_words(text: str, auth: Path | None = None) -> WordIndex:
-    """The index that ``--statistics`` names: ``URL/INDEX``, ``URL/INDEX/FIELD`` or a folder.
+WordIndex = EngineWords | LuceneWords  # ``threads`` may read at a time
 
-    Raises:
-        CollectionError: there is no such index.
-    """
+
+def open_words(text: str, auth: Path | None = None) -> WordIndex:
+    """The index ``URL/INDEX``, ``URL/INDEX/FIELD`` or folder; raises CollectionError."""
     if not text.startswith(("http://", "https://")):
         return LuceneWords(Path(text))
     scheme, _, rest = text.partition("://")
@@ -211,10 +174,7 @@ def open_words(text: str, auth: Path | None = None) -> WordIndex:
 class Statistics:
     """Scores of a first stage; reads its index in threads of its own, and remembers words.
 
-    Args:
-        index: the index.
-        now: a clock, in seconds.
-        open_again: the index as it is now.
+    ``now`` is a clock, in seconds.
     """
 
     def __init__(
@@ -257,11 +217,7 @@ class Statistics:
         self._threads.submit(work).result()
 
     async def scores(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
-        """[D] the score of each text for the only query, or for its own.
-
-        Raises:
-            RequestError: the index does not respond.
-        """
+        """[D] the score of each text for the only query, or for its own; raises RequestError."""
         call = partial(self.score, queries, texts)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)

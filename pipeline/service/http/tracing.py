@@ -19,9 +19,7 @@ def traced(app: ASGIApp, variables: Mapping[str, str] = os.environ) -> ASGIApp:
     """An application whose requests are spans; unchanged where no collector is named.
 
     The span takes the place of the client's in ``traceparent``: for the log, and for the engine.
-
-    Raises:
-        DataError: the packages are missing, or the protocol is not OTLP over HTTP.
+    Raises DataError without the packages, or for a protocol other than OTLP over HTTP.
     """
     is_off = variables.get("OTEL_SDK_DISABLED", "").lower() == "true"
     exporter = variables.get("OTEL_TRACES_EXPORTER", "otlp")

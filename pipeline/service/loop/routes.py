@@ -18,8 +18,7 @@ from pipeline.service.http.requests import validation_error
 from pipeline.service.loop.searches import Loop
 from pipeline.service.page.routes import ERRORS, HEADERS, file_route
 
-LEVEL = 0.95
-"""Of the interval on the page."""
+LEVEL = 0.95  # Of the interval on the page
 
 
 _Text = Annotated[StrictStr, Field(max_length=512)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +26,7 @@ from pipeline.service.proxy.search import Hit, Ubi, Window
 from pipeline.service.record import LOG, Record
 from rerankers.errors import RerankerError
 
-RECENT = 100
-"""Searches on the page."""
+RECENT = 100  # Searches on the page
 
 MOST_AWAITED = 50_000
 """Interleaved searches whose clicks are counted at once; all are counted from the log."""
@@ -51,14 +50,7 @@ class Ranked(NamedTuple):
 
 
 class Challenger:
-    """A model that has to prove itself, once its folder is there.
-
-    Args:
-        folder: of the checkpoint; may be missing.
-        share: of the searches that it takes part in.
-        cache: bytes of kept encodings.
-        processes: that score.
-    """
+    """A model that has to prove itself in a share of the searches, once its folder is there."""
 
     def __init__(self, folder: Path, share: float, cache: int, processes: int) -> None:
         self.folder, self.share, self._parts = folder, share, (cache, processes)
@@ -82,10 +74,8 @@ class Challenger:
 class Loop:
     """Ranks and logs searches, and counts what users make of them.
 
-    Args:
-        service: scores the hits.
-        log: of searches and events; None logs nothing, and then there is no challenger.
-        challenger: whose ranking is interleaved with that of the service's default model.
+    Without a log there is no challenger, whose ranking is interleaved with that of the service's
+    default model.
     """
 
     def __init__(
@@ -94,7 +84,7 @@ class Loop:
         self.service, self.log, self.challenger = service, log, challenger
         self.recent: deque[tuple[dict[str, Any], set[str]]] = deque(maxlen=RECENT)
         self._awaited: OrderedDict[str, tuple[list[dict[str, Any]], set[str]]] = OrderedDict()
-        self._before, self._signs = Comparison(), Counter[int | None]()
+        self._before = Comparison()
         if log:
             service.metrics.registry.register(self)
         if log and challenger:
@@ -103,7 +93,7 @@ class Loop:
     def _read(self) -> None:
         """Begin with what the log has of the two models."""
         assert self.log is not None
-        self._awaited, self._signs = OrderedDict(), Counter()
+        self._awaited = OrderedDict()
         try:
             self._before = comparison.read_comparison(self.log.folder)
         except (DataError, OSError, ValueError) as error:
@@ -113,7 +103,6 @@ class Loop:
 
     @property
     def _pair(self) -> tuple[str, str]:
-        """Versions of the two models."""
         model = self.challenger and self.challenger.model
         return (self.service.models.default.version, model.version) if model else ("", "")
 
@@ -221,10 +210,7 @@ class Loop:
         """Keep a search for its clicks, and as the page of one that has some pages."""
         self.recent.append((search, set()))
         if search["teams"] and (search["version"], search["challenger"]) == self._pair:
-            if search["search_id"] not in self._awaited:
-                self._awaited[search["search_id"]] = ([], set())
-                self._signs[None] += 1
-            self._awaited[search["search_id"]][0].append(search)
+            self._awaited.setdefault(search["search_id"], ([], set()))[0].append(search)
             if len(self._awaited) > MOST_AWAITED:
                 self._awaited.popitem(last=False)
 
@@ -235,9 +221,7 @@ class Loop:
         if not (event["object_id"] and comparison.is_click(event["action"])):
             return
         if awaited := self._awaited.get(event["search_id"]):
-            self._signs[comparison.outcome(*awaited)] -= 1
             awaited[1].add(event["object_id"])
-            self._signs[comparison.outcome(*awaited)] += 1
         for search, clicked in self.recent:
             if search["search_id"] == event["search_id"]:
                 clicked.add(event["object_id"])

@@ -16,12 +16,9 @@ class Grades:
     """A file of judgments, in TREC's form, and one of their topics beside it.
 
     Both are read before each change, so that changes by others stay, and written as a whole.
+    The topics of ``grades.txt`` are in ``grades.topics.jsonl``.
 
-    Args:
-        path: of the judgments; ``grades.txt`` has its topics in ``grades.topics.jsonl``.
-
-    Raises:
-        DataError: one of them is malformed.
+    Raises DataError for a malformed file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,12 +38,7 @@ class Grades:
         return self._of_topics.get(query_id, {})
 
     def set(self, topic: Topic, doc_id: str, grade: int | None) -> None:
-        """Write a post's grade; None takes it back.
-
-        Raises:
-            DataError: a file is malformed by now.
-            OSError: one cannot be written.
-        """
+        """Write a grade; None takes it back. Raises DataError for a malformed file, or OSError."""
         qrels, topics = self.reload()
         of_topic = qrels.setdefault(topic.query_id, {})
         of_topic.pop(doc_id, None)

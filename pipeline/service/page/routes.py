@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -34,12 +35,9 @@ FOLDER = Path(__file__).parent
 
 MOST_HITS = 1000
 USUAL_HITS = 100
-LONGEST_QUERY = 1000
-"""Characters of a query."""
-GRADES = 3
-"""Grades that can be given: 0, 1 and 2."""
-MOST_TOPICS = 500
-"""Topics that the page suggests."""
+LONGEST_QUERY = 1000  # Characters of a query
+GRADES = 3  # Grades that can be given: 0, 1 and 2
+MOST_TOPICS = 500  # Topics that the page suggests
 
 HEADERS = {
     "Cache-Control": "no-cache",
@@ -60,38 +58,34 @@ ERRORS = PlainErrors()
 def routes(page: SearchPage | None) -> list[Route]:
     """The page and its JSON; without a collection a page that says how to name one."""
 
-    def opened() -> SearchPage:
-        if page is None:
-            raise RequestError("path", NO_COLLECTION)
-        return page
+    def route(
+        name: str, content: Callable[[SearchPage, QueryParams], Any], method: str = "GET"
+    ) -> Route:
+        """A path below ``/api``, with errors as ``{"error": …}``."""
 
-    async def collection(request: Request) -> Any:
-        return await opened().run(lambda: describe(opened()))
+        async def endpoint(request: Request) -> Response:
+            request.state.format = ERRORS
+            # Pages of other sites cannot send this type without asking before.
+            if method == "POST" and request.headers.get("content-type") != "application/json":
+                raise RequestError("value", "Content-Type: expected application/json")
+            if page is None:
+                raise RequestError("path", NO_COLLECTION)
+            try:
+                found = await page.run(lambda: content(page, request.query_params))
+                return JSONResponse(found, headers=HEADERS)
+            except (UsageError, DataError, CollectionError, RerankerError) as error:
+                raise RequestError("internal", str(error)) from None
 
-    async def search(request: Request) -> Any:
-        given = request.query_params
-        return await opened().run(lambda: results(opened(), search_request(opened(), given)))
-
-    async def explain(request: Request) -> Any:
-        given = request.query_params
-        doc_ids = given.getlist("doc_id")
-        return await opened().run(
-            lambda: reasons(opened(), search_request(opened(), given), doc_ids)
-        )
-
-    async def grade(request: Request) -> Any:
-        # Pages of other sites cannot send this type without asking before.
-        if request.headers.get("content-type") != "application/json":
-            raise RequestError("value", "Content-Type: expected application/json")
-        given = request.query_params
-        return await opened().run(lambda: graded(opened(), given))
+        return Route(f"/api/{name}", endpoint, methods=[method])
 
     return [
         file_route("/", FOLDER / ("index.html" if page else "start.html"), "text/html"),
         file_route("/page.css", FOLDER / "page.css", "text/css"),
         file_route("/page.js", FOLDER / "page.js", "text/javascript"),
-        *(_json(endpoint) for endpoint in (collection, search, explain)),
-        _json(grade, "POST"),
+        route("collection", lambda page, _: describe(page)),
+        route("search", lambda page, given: results(page, search_request(page, given))),
+        route("explain", reasons),
+        route("grade", graded, "POST"),
     ]
 
 
@@ -105,28 +99,11 @@ def file_route(path: str, file: Path, kind: str) -> Route:
     return Route(path, endpoint)
 
 
-def _json(content: Callable[[Request], Awaitable[Any]], method: str = "GET") -> Route:
-    """A path below ``/api``, with errors as ``{"error": …}``."""
-
-    async def endpoint(request: Request) -> Response:
-        request.state.format = ERRORS
-        try:
-            return JSONResponse(await content(request), headers=HEADERS)
-        except (UsageError, DataError, CollectionError, RerankerError) as error:
-            raise RequestError("internal", str(error)) from None
-
-    return Route(f"/api/{content.__name__}", endpoint, methods=[method])
-
-
 # --- Requests -------------------------------------------------------------------------------------
 
 
 def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
-    """The search of a request's parameters.
-
-    Raises:
-        RequestError: they cannot be used; the message names each such parameter.
-    """
+    """The search of a request's parameters; raises RequestError, which names each wrong one."""
     problems: list[str] = []
     topic = _topic(page, given, problems)
     methods, rankers = page.collection.methods, page.rankers
@@ -151,7 +128,6 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
 
 
 def _topic(page: SearchPage, given: Mapping[str, str], problems: list[str]) -> Topic:
-    """The query with its time limit."""
     text, query_id = given.get("q", ""), given.get("query_id", "")
     topic = Topic(FREE, text)
     if query_id:
@@ -305,9 +281,10 @@ def graded(page: SearchPage, given: Mapping[str, str]) -> dict[str, Any]:
     return {"grade": int(grade) if grade else None}
 
 
-def reasons(page: SearchPage, request: SearchRequest, doc_ids: Sequence[str]) -> dict[str, Any]:
+def reasons(page: SearchPage, given: QueryParams) -> dict[str, Any]:
     """Reasons for the ranks of a search's posts; raises RequestError."""
-    explanation = page.explain(request, doc_ids)
+    doc_ids = given.getlist("doc_id")
+    explanation = page.explain(search_request(page, given), doc_ids)
     if isinstance(explanation, matches.MatchExplanation):
         return _matches(explanation)
     return _contributions(explanation, doc_ids)

@@ -33,12 +33,9 @@ from pipeline.service.record import LOG
 from rerankers import models
 from rerankers.features.temporal import milliseconds
 
-MOST_EXPLAINED = 50
-"""Posts of a request for explanations."""
-KEPT = 8
-"""Latest searches whose results are kept for explanations."""
-MOST_WAITING = 16
-"""Requests that wait for the thread of searches; a further one is refused."""
+MOST_EXPLAINED = 50  # Posts of a request for explanations
+KEPT = 8  # Latest searches whose results are kept for explanations
+MOST_WAITING = 16  # Requests that wait for the thread of searches; a further one is refused
 
 FREE = "a query"
 """Key of a query that is no topic of the collection: no topic's, as those are one word."""
@@ -47,8 +44,7 @@ Result = TypeVar("Result")
 
 PageRanker = Fusion | Mixture
 
-Served = Callable[[], Mapping[str, ServedModel]]
-"""Name -> served model, at the time of the call."""
+Served = Callable[[], Mapping[str, ServedModel]]  # Name -> served model, at the time of the call
 
 
 @dataclass(frozen=True)
@@ -102,17 +98,11 @@ class SearchResult:
 
 
 class SearchPage:
-    """Searches of a collection.
+    """Searches of a collection, whose index is opened, or built, at once.
 
-    Args:
-        collection: to be searched; its index is opened, or built, at once.
-        served: the service's models.
-        grades: file of the grades given on the page; None takes none.
-        device: of the collection's own model.
+    ``grades`` is the file of the grades given on the page; without it none are taken.
 
-    Raises:
-        UsageError: the collection is not searched.
-        CollectionError: the index cannot be opened.
+    Raises UsageError for a collection that is not searched, CollectionError for a damaged index.
     """
 
     def __init__(
@@ -246,11 +236,7 @@ class SearchPage:
     def explain(
         self, request: SearchRequest, doc_ids: Sequence[str]
     ) -> MatchExplanation | FusionExplanation:
-        """Reasons for the ranks of a search's posts.
-
-        Raises:
-            RequestError: there are too many posts, or unknown ones, or no reasons by this model.
-        """
+        """Reasons for the ranks of posts; raises RequestError for too many or unknown posts."""
         if not 0 < len(doc_ids) <= MOST_EXPLAINED:
             problem = f"found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"
             raise RequestError("value", problem, ("doc_id",))

@@ -17,11 +17,7 @@ _LOOKUP = frozenset(("id", "_id", "path", "query", "target_index"))
 
 
 def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
-    """Names and patterns as the engine is to read them.
-
-    Raises:
-        RequestError: there is none, or one that is not within the served ones.
-    """
+    """Names and patterns as the engine is to read them; raises RequestError for others."""
     wanted = [name.strip() for name in names] or ["_all"]
     for name in wanted:
         # Those of a remote cluster have a colon.

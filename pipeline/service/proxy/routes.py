@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 import orjson
+from cachetools import LRUCache
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -57,8 +58,7 @@ SEARCHES = ("_search", "_msearch")
 _OWN_SEARCH_FAILED = (400, 500)
 """Responses to a window's search that the caller's own search may not get."""
 
-_THREAD = 1_000_000
-"""Bytes of a response that is read in a thread of its own."""
+_THREAD = 1_000_000  # Bytes of a response that is read in a thread of its own
 
 _PAGE = ("from", "size")
 
@@ -131,13 +131,7 @@ class EngineRequest:
 
 @dataclass
 class _Place:
-    """What is known of the hits at a path.
-
-    Attributes:
-        is_lacking: the sources of some have not all fields.
-        size: bytes of a hit.
-        is_joined: whole sources must come with the hits.
-    """
+    """What is known of the hits at a path: their mean bytes, and what their sources lack."""
 
     is_lacking: bool = False
     size: float = 0.0
@@ -145,14 +139,7 @@ class _Place:
 
 
 class Proxy:
-    """Answers searches in front of an engine.
-
-    Args:
-        service: scores the hits.
-        upstream: the engine.
-        defaults: of searches.
-        loop: logs the searches, and interleaves two models in some of them.
-    """
+    """Answers searches in front of an engine."""
 
     def __init__(
         self,
@@ -163,7 +150,7 @@ class Proxy:
     ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
         self.loop = loop or Loop(service)
-        self._places: dict[tuple[str, ...], _Place] = {}
+        self._places: LRUCache[tuple[str, ...], _Place] = LRUCache(_MOST_PLACES)
 
     def routes(self) -> Sequence[Route]:
         """The engine's paths; that of the root is not for browsers."""
@@ -198,11 +185,7 @@ class Proxy:
         return endpoint
 
     def _target(self, request: Request) -> tuple[str, Sequence[str]]:
-        """The path for the engine, and the indexes that it names.
-
-        Raises:
-            RequestError: it is none of a search, or its indexes are not served.
-        """
+        """The path for the engine, and its indexes; raises RequestError for other paths."""
         raw = _raw_path(request)
         first, *others = raw.decode("latin-1").strip("/").split("/")
         if not others or unquote(first) == "_search":
@@ -290,7 +273,6 @@ class Proxy:
     def _read(
         self, body: bytes, parameters: Sequence[tuple[str, str]], indexes: Sequence[str]
     ) -> Search:
-        """A search; raises RequestError, as :func:`read_search`."""
         search = read_search(body, parameters, self.defaults, indexes)
         if search.window:
             self._model(search.window)
@@ -325,7 +307,7 @@ class Proxy:
         hits or mappings do, it is asked for, from then on at once. Of large sources only the needed
         part comes.
         """
-        place = self._place(request, window)
+        place = self._places.setdefault((request.target, *window.added), _Place())
         is_short, parsed = window.short is not None and not place.is_lacking, None
         can_split = window.needed is not None and not place.is_joined
         is_split = can_split and place.size * (window.hits - window.size) > _WORTH
@@ -345,19 +327,10 @@ class Proxy:
             place.size = (parsed.last - parsed.first) / len(parsed.hits)
         return response, parsed and replace(parsed, is_split=is_split)
 
-    def _place(self, request: EngineRequest, window: Window) -> _Place:
-        if len(self._places) >= _MOST_PLACES:
-            self._places.clear()
-        return self._places.setdefault((request.target, *window.added), _Place())
-
     async def _sources(
         self, response: SearchResponse, request: EngineRequest, rows: Sequence[int]
     ) -> Mapping[Key, str]:
-        """The whole sources of some hits, by another search.
-
-        Raises:
-            ValueError: some do not come.
-        """
+        """The whole sources of some hits, by another search; raises ValueError if some are gone."""
         assert response.hits is not None
         hits = [response.hits[row] for row in rows]
         if not response.is_split or not hits:
@@ -465,11 +438,7 @@ class Proxy:
         return response.page(shown, window.added, outcome == "failed", sources, ext), ranked
 
     async def _widened(
-        self,
-        response: SearchResponse,
-        window: Window,
-        request: EngineRequest,
-        header: bytes | None,
+        self, response: SearchResponse, window: Window, request: EngineRequest, header: bytes | None
     ) -> SearchResponse:
         """A response with further hits of its search, found by words of the best ones.
 
@@ -575,11 +544,7 @@ def _visible(raw: bytes) -> str:
 def _header(
     line: bytes, served: Sequence[str]
 ) -> tuple[bytes, Sequence[str], list[tuple[str, str]]]:
-    """The header of a search of several, the indexes that it names, and its parameters.
-
-    Raises:
-        RequestError: it cannot be read, or its indexes are not served.
-    """
+    """The header of a search of several, its indexes and parameters; raises RequestError."""
     header = strict(line if line.strip() else b"{}")
     given = [name for key in ("index", "indices") if (name := header.pop(key, None))]
     listed = [name for value in given for name in (value if isinstance(value, list) else [value])]
@@ -604,7 +569,6 @@ async def _read(read: Callable[[str], Value], response: EngineResponse) -> Value
 def _response(
     response: EngineResponse, content: bytes | None = None, is_reranked: bool | None = None
 ) -> Response:
-    """The engine's response, with other content perhaps."""
     passed = Response(response.content if content is None else content, response.status)
     passed.raw_headers += [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))

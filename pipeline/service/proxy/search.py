@@ -124,19 +124,15 @@ class Window:
 
     Attributes:
         query: text of the search.
-        start: place of the page's first hit.
-        size: hits of the page.
+        start, size: of the page.
         hits: of the window.
-        fields: of the posts.
         own_fields: index -> fields of its posts, where it has others.
         added: fields that only the reranker needs.
-        model: its name; None is the default.
         body: the search of the window.
-        short: the same without the added fields, for hits that show their whole source; None if
-            they do not.
+        short: the same without the added fields, for hits that show their whole source.
         needed: end of a search whose hits' sources have only what the reranker needs; None if their
             whole sources cannot come by another search.
-        ubi: ``ext.ubi``, if it is for the log; None without one.
+        ubi: ``ext.ubi``, if it is for the log.
         can_widen: whether a second search finds hits that the first one might have found.
     """
 
@@ -216,17 +212,10 @@ def read_search(
     defaults: SearchDefaults,
     indexes: Sequence[str] = ("*",),
 ) -> Search:
-    """Read a search.
+    """Read a search whose ``parameters`` are those of the path, or of the header in several ones.
 
-    Args:
-        body: JSON.
-        parameters: of the path, or of the header in a search of several; they come first.
-        defaults: for all that it does not say.
-        indexes: names and patterns of those that are searched; none if it names none.
-
-    Raises:
-        RequestError: it is no JSON whose indexes can be checked, they are not served, or its
-            ``ext.rerank`` is wrong.
+    ``indexes`` are the names and patterns that are searched. Raises RequestError for a search whose
+    indexes cannot be checked or are not served, and for a wrong ``ext.rerank``.
     """
     given = {name: value for name, value in parameters if value}
     content = strict(body if body.strip() else given.get("source", "{}").encode())
@@ -376,7 +365,6 @@ def _fields(
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
-    """Whether hits have their whole source."""
     limited = any(
         name == "stored_fields" or name.startswith("_source")
         for name in (*given, *(content.keys() - {"_source"}))
@@ -486,21 +474,15 @@ def search_of_sources(hits: Sequence[Hit]) -> bytes:
 
 # --- The response ---------------------------------------------------------------------------------
 
-FIRST_STAGE = "_first_stage_score"
-"""Field of a hit with the engine's own score."""
-
-MARK = '"_reranked":false,'
-"""At the start of a response that should have been reranked."""
-
-_GROUPS = ("fields", "ignored_field_values")
-"""Members of a hit with values of fields."""
+FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
+MARK = '"_reranked":false,'  # At the start of a response that should have been reranked
+_GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
 
 _KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _NEXT = re.compile(r"[\s,]*")
 _HALVES = re.compile("[\ud800-\udfff]")
 
-Key = tuple[str, Any]
-"""Index and id of a hit."""
+Key = tuple[str, Any]  # Index and id of a hit
 
 Value = TypeVar("Value")
 Reader = Callable[[str, int], tuple[Any, int]]
@@ -510,9 +492,8 @@ _scan: Reader = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class Member(NamedTuple):
-    """A key and its value; the key starts at ``start``, the value at ``begin``."""
+    """The value of a key, from ``begin`` to ``stop``."""
 
-    start: int
     begin: int
     stop: int
     value: Any
@@ -607,10 +588,7 @@ class SearchResponse:
         """
         assert self.hits is not None
         hits = [(self.hits[row], score) for row, score in rows]
-        shown = [
-            _with_source(self._hit(hit, dropped, score), sources.get(hit.key))
-            for hit, score in hits
-        ]
+        shown = [self._hit(hit, dropped, score, sources.get(hit.key)) for hit, score in hits]
         mark, (head, tail) = MARK if marked else "", self._around_hits(ext)
         if ext and self.ext is None:
             mark += f'"ext":{{{ext}}},'
@@ -640,61 +618,38 @@ class SearchResponse:
 
     def sources(self) -> Mapping[Key, str]:
         """Key of a hit -> text of its source."""
-        return {
-            hit.key: self.text[member.begin : member.stop]
-            for hit in self.hits or ()
-            if (member := dict(_members(self.text, hit.start + 1)).get("_source"))
-        }
+        members = ((hit.key, _raw(self.text, hit.start + 1)) for hit in self.hits or ())
+        return {key: of_hit["_source"] for key, of_hit in members if "_source" in of_hit}
 
-    def _hit(self, hit: Hit, dropped: Collection[str], score: str | None) -> str:
-        """A hit without some fields, with another score."""
-        if score is None and not dropped:
+    def _hit(
+        self, hit: Hit, dropped: Collection[str], score: str | None, source: str | None
+    ) -> str:
+        """A hit without some fields, with another score and source where they are given."""
+        if score is None and source is None and not dropped:
             return self.text[hit.start : hit.stop]
-        members = self._changed(hit)
-        extra = []
+        members = _raw(self.text, hit.start + 1)
+        groups = {name: _raw(members.pop(name), 1) for name in _GROUPS if name in members}
+        for name in dropped:
+            for fields in groups.values():
+                fields.pop(name, None)
         if score is not None:
-            dropped, first = {*dropped, FIRST_STAGE}, members["_score"]
-            extra = [f'"{FIRST_STAGE}":[{self.text[first.begin : first.stop]}]']
-        parts, end = [], hit.start + 1
-        for name, member in members.items():
-            end = member.stop
-            if name in _GROUPS:
-                kept = self._kept(member, dropped)
-                if name == "fields":
-                    kept, extra = [*kept, *extra], []
-                if kept:
-                    parts.append(f'"{name}":{{{",".join(kept)}}}')
-            elif name == "_score" and score is not None:
-                parts.append(f'"_score":{score}')
-            else:
-                parts.append(self.text[member.start : end])
-        if extra:
-            parts.append(f'"fields":{{{extra[0]}}}')
-        return f"{{{','.join(parts)}{self.text[end : hit.stop]}"
-
-    def _changed(self, hit: Hit) -> Mapping[str, Member]:
-        """The members of a hit up to the last that changes."""
-        left = {"_score", *_GROUPS} & hit.content.keys()
-        members = {}
-        for name, member in _members(self.text, hit.start + 1):
-            members[name] = member
-            left.discard(name)
-            if not left:
-                break
-        return members
-
-    def _kept(self, group: Member, dropped: Collection[str]) -> list[str]:
-        """The fields of a group that stay."""
-        fields = _members(self.text, group.begin + 1)
-        return [self.text[f.start : f.stop] for name, f in fields if name not in dropped]
+            groups.setdefault("fields", {})[FIRST_STAGE] = f"[{members['_score']}]"
+            members["_score"] = score
+        if source is not None:
+            members["_source"] = source
+        return _joined(
+            members | {name: _joined(fields) for name, fields in groups.items() if fields}
+        )
 
 
-def _with_source(hit: str, source: str | None) -> str:
-    """A hit with another source; None for its own."""
-    if source is None:
-        return hit
-    member = dict(_members(hit, 1))["_source"]
-    return hit[: member.begin] + source + hit[member.stop :]
+def _raw(text: str, at: int) -> dict[str, str]:
+    """Name -> text of the members of an object from a place on."""
+    return {name: text[m.begin : m.stop] for name, m in _members(text, at)}
+
+
+def _joined(members: Mapping[str, str]) -> str:
+    """An object of members that are JSON."""
+    return f"{{{','.join(f'{json.dumps(name)}:{value}' for name, value in members.items())}}}"
 
 
 def read_response(text: str) -> SearchResponse:
@@ -703,16 +658,12 @@ def read_response(text: str) -> SearchResponse:
 
 
 def read_responses(text: str) -> tuple[Sequence[SearchResponse], int, int]:
-    """The responses to several searches, and the start and end of their list.
-
-    Raises:
-        ValueError: there is no such list.
-    """
+    """The responses to several searches, and the bounds of their list; raises ValueError."""
     readers = {"responses": _list_of(_response)}
     members, _ = _checked(lambda: _object(text, _end(_NEXT, text, 0), readers))
     if "responses" not in members:
         raise ValueError("found no list of responses")
-    _, begin, stop, responses = members["responses"]
+    begin, stop, responses = members["responses"]
     return responses, begin, stop
 
 
@@ -727,7 +678,7 @@ def _response(text: str, at: int) -> tuple[SearchResponse, int]:
     members, stop = _object(text, at, {"hits": _hits})
     if "hits" not in members or "hits" not in members["hits"].value:
         return SearchResponse(text, at, stop), stop
-    _, first, last, hits = members["hits"].value["hits"]
+    first, last, hits = members["hits"].value["hits"]
     shards = members["_shards"].value if "_shards" in members else {}
     is_whole = isinstance(shards, dict) and not shards.get("failed")
     ext = members.get("ext")
@@ -766,7 +717,7 @@ def _members(
         key = match[1]
         name = json.loads(key) if "\\" in key else key[1:-1]
         value, at = readers.get(name, _scan)(text, match.end())
-        yield name, Member(match.start(1), match.end(), at, value)
+        yield name, Member(match.end(), at, value)
 
 
 def _list_of(reader: Reader) -> Reader:
@@ -801,7 +752,6 @@ def _inside(value: Any, name: str) -> Any:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """The texts of a field."""
     if isinstance(value, list):
         yield from chain.from_iterable(map(_leaves, value))
     elif isinstance(value, str):

@@ -17,23 +17,12 @@ from yarl import URL
 from pipeline.service.errors import RequestError
 from pipeline.service.record import Record
 
-CONNECTIONS = 200
-"""To the engine at a time; more requests wait."""
-
-CONNECTING = 5.0
-"""Seconds for a connection."""
-
-TIMEOUT = 60.0
-"""Seconds for a response, unless the client says how long it waits."""
-
-LARGEST = 32_000_000
-"""Bytes of a response."""
-
-UNPACKED = 1_000_000
-"""Bytes of a packed response that are unpacked at a time."""
-
-HELD = 4 * LARGEST
-"""Bytes of all responses that are read or being answered."""
+CONNECTIONS = 200  # To the engine at a time; more requests wait
+CONNECTING = 5.0  # Seconds for a connection
+TIMEOUT = 60.0  # Seconds for a response, unless the client says how long it waits
+LARGEST = 32_000_000  # Bytes of a response
+UNPACKED = 1_000_000  # Bytes of a packed response that are unpacked at a time
+HELD = 4 * LARGEST  # Bytes of all responses that are read or being answered
 
 _OURS = frozenset(
     (
@@ -62,11 +51,9 @@ class EngineResponse(NamedTuple):
 
 
 class Upstream:
-    """A search engine.
+    """A search engine of some nodes; the next one is tried where one does not answer.
 
-    Args:
-        urls: of its nodes; the next one is tried where one does not answer.
-        ca: file of the authority that has signed its certificate; None for the known ones.
+    ``ca``: file of the authority that has signed its certificate; None for the known ones.
     """
 
     def __init__(self, urls: Sequence[str], ca: str | None = None) -> None:
@@ -101,18 +88,11 @@ class Upstream:
         seconds: float | None,
         record: Record,
     ) -> EngineResponse:
-        """The response to a request.
+        """The response to a request; headers of the client's connection are left out.
 
-        Args:
-            method: of HTTP.
-            target: path and parameters, in visible ASCII.
-            headers: of the client; those of its connection are left out.
-            body: empty for none.
-            seconds: for the response.
-            record: of the request; counts the bytes to be released.
+        ``target`` is in visible ASCII; the record counts the bytes to be released.
 
-        Raises:
-            RequestError: no node responds, or the response is too large, or that beside others.
+        Raises RequestError if no node responds, or the response is too large, also beside others.
         """
         sent = passed(headers)
         end = time.perf_counter() + (seconds or TIMEOUT)
@@ -147,7 +127,6 @@ class Upstream:
         raise AssertionError
 
     async def _read(self, response: aiohttp.ClientResponse, record: Record) -> bytes:
-        """The content of a response; raises RequestError."""
         content, encoding = bytearray(), response.headers.get("content-encoding", "identity")
         if encoding not in ("gzip", "identity"):
             raise ValueError(f"found the encoding {encoding}, expected gzip")

@@ -1,0 +1,119 @@
+"""Posts read for features by earlier calls, in memory: the last ones are kept.
+
+What is kept depends on a post's text and URL alone, and on the source of IDF, not on the model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+
+import numpy as np
+
+from rerankers.base import Pairs
+from rerankers.features._tables import COLUMNS, PostTable, WordTable
+from rerankers.text.ragged import Ragged, Rows
+from rerankers.text.spaces import MOST_WORDS
+from rerankers.text.vocabulary import Idf
+
+MOST_BYTES = 64_000_000
+"""Of kept posts, some 2 KB each."""
+
+Post = tuple[str, str]
+"""Text and URL."""
+
+Kept = tuple[bytes, ...]
+"""A post's row of each of :data:`COLUMNS`."""
+
+
+class RecentPosts:
+    """Posts read last, as :class:`rerankers.features.KnownPosts`; safe in several threads.
+
+    Args:
+        max_bytes: of the posts, besides their words, of which there are about :data:`MOST_WORDS`
+            at most.
+
+    Attributes:
+        bytes: of the posts.
+        hits: posts that were found.
+        misses: posts that were read.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes, self.hits, self.misses = 0, 0, 0
+        self._words: WordTable | None = None
+        self._posts: OrderedDict[Post, Kept] = OrderedDict()
+        """The one used last at the end."""
+        self._lock = Lock()
+
+    def words(self, idf: Idf) -> WordTable:
+        """The table of words; a new one, without posts, if it is full or of another source."""
+        with self._lock:
+            if self._words is None or self._words.idf is not idf or len(self._words) > MOST_WORDS:
+                self._words = WordTable(idf)
+                self._posts.clear()
+                self.bytes = 0
+            return self._words
+
+    def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
+        """A function from posts [N] of pairs to their table; it reads posts that are missing."""
+
+        def read(numbers: Rows) -> PostTable:
+            posts = [(pairs.texts[number], pairs.urls[number]) for number in numbers.tolist()]
+            found = self._find(posts, words)
+            if new := [post for post in dict.fromkeys(posts) if post not in found]:
+                texts, urls = zip(*new, strict=True)
+                read = dict(zip(new, _rows_of(PostTable.read(texts, urls, words)), strict=True))
+                self._keep(read, words)
+                found |= read
+            return _table([found[post] for post in posts])
+
+        return read
+
+    def _find(self, posts: Sequence[Post], words: WordTable) -> dict[Post, Kept]:
+        with self._lock:
+            # Of another table, posts have other rows of words.
+            known = self._posts if words is self._words else {}
+            found = {post: known[post] for post in posts if post in known}
+            for post in found:
+                self._posts.move_to_end(post)
+            hits = sum(post in found for post in posts)
+            self.hits, self.misses = self.hits + hits, self.misses + len(posts) - hits
+        return found
+
+    def _keep(self, read: Mapping[Post, Kept], words: WordTable) -> None:
+        with self._lock:
+            if words is not self._words:
+                return
+            for post, kept in read.items():
+                # Another thread may have read it at the same time.
+                if post not in self._posts:
+                    self._posts[post] = kept
+                    self.bytes += _size(post, kept)
+            while self.bytes > self.max_bytes:
+                self.bytes -= _size(*self._posts.popitem(last=False))
+
+
+def _rows_of(table: PostTable) -> list[Kept]:
+    columns = []
+    for name in COLUMNS:
+        lists = table.column(name)
+        data, starts = lists.values.tobytes(), lists.starts * lists.values.itemsize
+        columns.append([data[a:b] for a, b in itertools.pairwise(starts.tolist())])
+    return [*zip(*columns, strict=True)]
+
+
+def _table(posts: Sequence[Kept]) -> PostTable:
+    columns = {}
+    for (name, kind), lists in zip(COLUMNS.items(), zip(*posts, strict=True), strict=True):
+        lengths = np.fromiter(map(len, lists), np.int64, len(lists)) // np.dtype(kind).itemsize
+        columns[name] = Ragged.from_lengths(np.frombuffer(b"".join(lists), kind), lengths)
+    return PostTable(columns, np.arange(len(posts)), columns)
+
+
+def _size(post: Post, kept: Kept) -> int:
+    return sum(map(sys.getsizeof, (*post, *kept)))
