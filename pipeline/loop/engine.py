@@ -5,6 +5,7 @@ https://docs.opensearch.org/latest/search-plugins/ubi/schemas/
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -38,7 +39,8 @@ class EngineStore:
         if kind == EVENTS:
             index = events_index(index)
         action = encoded({"index": {}})
-        lines = [line for record, _ in records for line in (action, encoded(_ubi(kind, record)))]
+        documents = (encoded(_ubi(kind, *record)) for record in records)
+        lines = [line for document in documents for line in (action, document)]
         answer = engine.request("POST", f"/{index}/_bulk", b"\n".join([*lines, b""]))
         if answer.get("errors"):
             raise EngineError(f"{index}: documents of the log were refused")
@@ -47,8 +49,8 @@ class EngineStore:
         """Nothing waits here."""
 
 
-def _ubi(kind: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of the log in UBI's form."""
+def _ubi(kind: str, record: Mapping[str, Any], line: bytes) -> dict[str, Any]:
+    """A record of the log, whose line is given, too, in UBI's form."""
     moment = datetime.fromtimestamp(record["time"], UTC).isoformat(timespec="milliseconds")
     shared = {
         "application": "tweetrerank",
@@ -59,12 +61,16 @@ def _ubi(kind: str, record: Mapping[str, Any]) -> dict[str, Any]:
     if kind == SEARCHES:
         names = ("index", "model", "version", "start", "challenger", "teams")
         shown = dict(zip(record["ids"], record["objects"] or record["ids"], strict=True))
+        attributes = {name: record[name] for name in names if record[name] is not None}
+        # Those of the record may be JSON already.
+        scores = dict(zip(record["ids"], json.loads(line)["scores"], strict=True))
+        attributes["scores"] = [scores[doc_id] for doc_id in record["shown"]]
         return {
             **shared,
             "query_response_id": record["search_id"],
             "user_query": record["query"],
             "query_response_hit_ids": [shown[doc_id] for doc_id in record["shown"]],
-            "query_attributes": {name: record[name] for name in names if record[name] is not None},
+            "query_attributes": attributes,
         }
     attributes = {"object": {"object_id": record["object_id"]}}
     if record["position"] is not None:
@@ -103,7 +109,8 @@ def _record(kind: str, source: Mapping[str, Any]) -> dict[str, Any]:
     if kind == SEARCHES:
         shown = [str(doc_id) for doc_id in source.get("query_response_hit_ids") or ()]
         attributes = source.get("query_attributes") or {}
-        more = {name: attributes.get(name) for name in ("version", "challenger", "teams")}
+        names = ("version", "challenger", "teams", "scores")
+        more = {name: attributes.get(name) for name in names}
         start = int(attributes.get("start") or 0)
         record |= {"query": source.get("user_query"), "shown": shown, "start": start, **more}
         return record

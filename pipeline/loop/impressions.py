@@ -49,7 +49,8 @@ def impressions(source: Path | EngineAddress) -> Iterator[tuple[dict[str, Any], 
         clicked = clicked_of(search, clicks.get(search["search_id"], ()))
         shown, start = list(dict.fromkeys(search["shown"])), search["start"] or 0
         is_interleaved = bool(search.get("teams"))
-        known = dict(zip(search["ids"] or (), search.get("scores") or (), strict=False))
+        ids = search.get("ids") or search["shown"]  # An engine's log has the page alone.
+        known = dict(zip(ids, search.get("scores") or (), strict=False))
         scores = [known.get(doc_id, math.nan) for doc_id in shown]
         yield search, Impression(query, shown, clicked, None, start, is_interleaved, scores)
 

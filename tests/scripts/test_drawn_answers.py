@@ -39,5 +39,5 @@ def test_the_table_has_the_papers_figures_for_its_data() -> None:
     text = render(table, [result(table.systems[-1], "wikiqa", **{"P@1": 0.5, "RR": 0.6})])
     header = "| system | wikiqa P@1/RR | paper, yahoo-test | paper, yahoo-dev |"
     assert text.splitlines()[0] == header
-    assert row_of(text, "CNTN-V") == "| CNTN-V | 0.5000 / 0.6000 | 0.707 | 0.758 |"
+    assert row_of(text, "CNTN-V (ours)") == "| CNTN-V (ours) | 0.5000 / 0.6000 | 0.707 | 0.758 |"
     assert row_of(text, "Okapi BM25") == "| Okapi BM25 | - | 0.356 | - |"
