@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Command
 from helpers.engine_servers import running
@@ -21,6 +22,7 @@ from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import find
 from pipeline.collections.topics import Topic
 from pipeline.loop.comparison import read_comparison
+from pipeline.loop.impressions import read_logged
 from pipeline.loop.log import LogWriter, read_promotions, write_serving
 from pipeline.ranking.build import best_source
 from pipeline.ranking.retrievers import retriever_for
@@ -144,10 +146,12 @@ def test_clicks_make_a_model_that_users_promote(
         users.search(500)
         log._queues[0]._flush()
 
+        assert np.isfinite(read_logged(log_folder).score).all()
         command("clicks", log_folder, "--output", tmp_path / "qrels.txt")
         if engine != "stub":
             log._queues[1]._flush()
             server.engine(ubi).request("POST", f"/{index}-*/_refresh")
+            assert np.isfinite(read_logged(ubi).score).all()
             own = ("--engine", url, "--log-index", ubi.index)
             command("clicks", *own, "--output", tmp_path / "engine.txt")
             lines = [(tmp_path / f"{n}.txt").read_text().splitlines() for n in ("engine", "qrels")]
