@@ -23,6 +23,7 @@ from torch import Tensor
 from rerankers import features
 from rerankers.base import Report
 from rerankers.errors import RerankerError, require_above_zero, require_at_least, require_choice
+from rerankers.layers.trees import MOST_LEAVES, Trees
 from rerankers.models._feature_model import FeatureModel
 from rerankers.text.vocabulary import Vocabulary
 
@@ -69,6 +70,8 @@ class BoostingConfig:
         require_at_least(self, trees=1, parts=0, leaves=2, minimum_leaf=1, truncation=1)
         if self.parts == 1:
             raise RerankerError("setting parts: found 1, expected 0 (all trees), or 2 or more")
+        if self.leaves > MOST_LEAVES:
+            raise RerankerError(f"setting leaves: found {self.leaves}, expected ≤ {MOST_LEAVES}")
         require_at_least(self, penalty=0)
         require_above_zero(self, "learning_rate", "feature_fraction", "bagging")
         for name in ("feature_fraction", "bagging"):
@@ -95,21 +98,27 @@ class BoostedTrees(FeatureModel):
 
     def __init__(self, config: BoostingConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
-        self._stored: list[str] = []
+        self._lists: list[str] = []
+        """In LightGBM's text format, which loses nothing."""
         self.start: list[Booster] = []
         """Lists that fitting extends by half as many trees as it grows otherwise."""
 
     @cached_property
     def boosters(self) -> list[Booster]:
-        """A list of trees for each objective; empty before fitting.
+        """A list of trees for each objective; LightGBM is imported for these alone.
 
-        Those of a checkpoint are parsed when they are used first, as LightGBM's import takes long.
+        Raises:
+            RerankerError: there are none before fitting.
         """
-        return [_lightgbm().Booster(model_str=trees) for trees in self._stored]
+        return [_lightgbm().Booster(model_str=trees) for trees in self._fitted()]
+
+    @cached_property
+    def _trees(self) -> Trees:
+        return Trees(self._fitted())
 
     def head(self, representations: Tensor) -> Tensor:
         """Sum of the trees' values, mean over the objectives: [P]."""
-        return self._mean(representations, raw_score=True)
+        return _mean(self._trees.sums(representations.cpu().numpy()), representations)
 
     def contributions(self, representations: Tensor) -> Tensor:
         """Shapley values of the trees (Lundberg et al. 2020): [P, K].
@@ -118,12 +127,17 @@ class BoostedTrees(FeatureModel):
         AI for Trees*, Nature Machine Intelligence, 2020. The constant that their sum lacks is the
         mean over the training pairs.
         """
-        return self._mean(representations, pred_contrib=True)[:, :-1]
+        values, threads = representations.cpu().numpy(), torch.get_num_threads()
+        by_objective: list[Any] = [
+            booster.predict(values, pred_contrib=True, num_threads=threads)
+            for booster in self.boosters
+        ]
+        return _mean(by_objective, representations)[:, :-1]
 
     def importances(self) -> Mapping[str, float]:
         """Each feature's share of the gain of all splits, mean over the objectives."""
         # Shares, as each objective has its own unit of gain.
-        gains = np.stack([booster.feature_importance("gain") for booster in self._fitted()])
+        gains = np.stack([booster.feature_importance("gain") for booster in self.boosters])
         shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
         return dict(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
 
@@ -175,7 +189,9 @@ class BoostedTrees(FeatureModel):
                 f"LightGBM cannot grow trees over these pairs ({error}); "
                 "train with a greater `minimum_leaf`"
             ) from None
-        self.boosters = boosters
+        self._lists = [booster.model_to_string() for booster in boosters]
+        for parsed in ("boosters", "_trees"):
+            self.__dict__.pop(parsed, None)
 
     def _best_count(
         self,
@@ -231,16 +247,6 @@ class BoostedTrees(FeatureModel):
             "predict_disable_shape_check": bool(self.start),
         }
 
-    def _mean(self, representations: Tensor, **options: bool) -> Tensor:
-        """LightGBM's predictions, mean over the objectives."""
-        values = representations.cpu().numpy()
-        by_objective = [
-            booster.predict(values, num_threads=torch.get_num_threads(), **options)
-            for booster in self._fitted()
-        ]
-        mean = np.mean(np.asarray(by_objective, dtype=np.float64), axis=0)
-        return torch.from_numpy(mean.astype(np.float32)).to(representations.device)
-
     def start_from(self, trained: BoostedTrees) -> None:
         """Let :meth:`fit` extend the trees of a trained model.
 
@@ -257,22 +263,26 @@ class BoostedTrees(FeatureModel):
     def files(self) -> Mapping[str, bytes]:
         """The trees, a file for each objective."""
         return {
-            file_of(number): booster.model_to_string().encode()
-            for number, booster in enumerate(self._fitted(), start=1)
+            file_of(number): trees.encode() for number, trees in enumerate(self._fitted(), start=1)
         }
 
     def read_files(self, directory: Path) -> None:
         """Read the trees."""
         numbers = range(1, len(self._objectives()) + 1)
-        self._stored = [(directory / file_of(n)).read_text(encoding="utf-8") for n in numbers]
+        self._lists = [(directory / file_of(n)).read_text(encoding="utf-8") for n in numbers]
 
     def _objectives(self) -> list[str]:
         return self.config.objectives.split(",")
 
-    def _fitted(self) -> list[Booster]:
-        if not self.boosters:
+    def _fitted(self) -> list[str]:
+        if not self._lists:
             raise RerankerError("found a model without trees; train it before it is used")
-        return self.boosters
+        return self._lists
+
+
+def _mean(by_objective: npt.ArrayLike, alike: Tensor) -> Tensor:
+    mean = np.mean(np.asarray(by_objective, dtype=np.float64), axis=0)
+    return torch.from_numpy(mean.astype(np.float32)).to(alike.device)
 
 
 def _lightgbm() -> Any:
