@@ -41,8 +41,8 @@ NUMBER = 4
 QUERIES = 256
 """Queries whose vectors are kept, of some tens of kilobytes each."""
 
-COMMON = 5000
-"""Words of a source of IDF that a model over features knows from the start: a tenth of a second."""
+COMMON = 20_000
+"""Words of a source of IDF that a model over features knows from the start: half a second."""
 
 BLOCK = 128
 """Posts that are encoded or compared together; their vectors fit the processor's cache."""

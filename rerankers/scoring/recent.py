@@ -6,7 +6,6 @@ What is kept depends on a post's text and URL alone, and on the source of IDF, n
 from __future__ import annotations
 
 import itertools
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -21,6 +20,9 @@ from rerankers.text.vocabulary import Idf
 
 MOST_BYTES = 64_000_000
 """Of kept posts, some 2 KB each."""
+
+OBJECTS = 400
+"""Bytes of a post's seven objects besides their content."""
 
 Post = tuple[str, str]
 """Text and URL."""
@@ -116,4 +118,4 @@ def _table(posts: Sequence[Kept]) -> PostTable:
 
 
 def _size(post: Post, kept: Kept) -> int:
-    return sum(map(sys.getsizeof, (*post, *kept)))
+    return OBJECTS + len(post[0]) + len(post[1]) + sum(map(len, kept))
