@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from rerankers.text import words
 from rerankers.text.ragged import Growing, Ragged, Rows, code_points, distinct_trigrams
+from rerankers.text.spaces import Known, Places, WordSpace
 from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
 
@@ -119,6 +120,7 @@ class WordTable:
         self._words, self._stems = _Tokens(known.rows), _Numbers(known.stem_numbers)
         self._words[words.END] = -1
         self._columns = Growing(known.columns)
+        self._places: dict[WordSpace, Places] = {}
 
     def __len__(self) -> int:
         return len(self._known.words) + len(self._words.new)
@@ -143,6 +145,10 @@ class WordTable:
             return [*map(new.__getitem__, rows.tolist())]
         count = len(known)
         return [known[row] if row < count else new[row - count] for row in rows.tolist()]
+
+    def vectors(self, rows: Rows, space: WordSpace) -> Known:
+        """Vectors of V distinct words in a space, and their lengths."""
+        return space.take_numbered(rows, self._places.setdefault(space, Places()), self.spelled)
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.

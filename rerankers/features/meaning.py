@@ -128,7 +128,7 @@ def _words(candidates: CandidateList, space: WordSpace) -> _Words:
     rows, places = candidates.distinct_words
     starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
     return _Words(
-        *space.take(candidates.words.spelled(rows)),
+        *candidates.words.vectors(rows, space),
         candidates.words.columns().idf[rows],
         Ragged(places, np.concatenate([[0], starts])),
     )

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from rerankers.errors import RerankerError
-from rerankers.text.ragged import Growing
+from rerankers.text.ragged import Growing, Rows
 from rerankers.text.vectors import WordVectors, reduced
 from rerankers.text.words import words as cut_words
 
@@ -54,6 +54,13 @@ class Known(NamedTuple):
     lengths: Vectors
 
 
+class Places:
+    """Rows, by a word's number, of the vectors that a space keeps; -1 of those that it does not."""
+
+    def __init__(self) -> None:
+        self.rows, self.round = np.zeros(0, dtype=np.int64), -1
+
+
 class WordSpace:
     """Vectors of any words; the last ones are kept. Safe in several threads.
 
@@ -64,7 +71,7 @@ class WordSpace:
 
     def __init__(self, size: int, compute: Callable[[Sequence[str]], Vectors]) -> None:
         self.size = size
-        self._compute, self._lock = compute, Lock()
+        self._compute, self._lock, self._round = compute, Lock(), 0
         self._forget()
 
     def vectors(self, words: Sequence[str]) -> Vectors:
@@ -74,24 +81,52 @@ class WordSpace:
     def take(self, words: Sequence[str]) -> Known:
         """Vectors of V words and their lengths."""
         with self._lock:
-            rows = self._find(words)
-            if len(missing := np.flatnonzero(rows < 0)):
-                new = [*dict.fromkeys(words[row] for row in missing.tolist())]
-                if len(self._rows) + len(new) > MOST_WORDS:
-                    self._forget()
-                    new = [*dict.fromkeys(words)]
-                self._add(new)
-                rows = self._find(words)
-            vectors, lengths = self._known.arrays()
-        return Known(vectors[rows], lengths[rows])
+            return self._kept(self._find(words))
 
-    def _find(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
+    def take_numbered(
+        self, numbers: Rows, places: Places, spelled: Callable[[Rows], list[str]]
+    ) -> Known:
+        """The same for distinct words given by numbers; one that is in ``places`` is not looked up.
+
+        Args:
+            numbers: [V] of the words, from 0 on.
+            places: of the same numbering, filled here.
+            spelled: the words of numbers.
+        """
+        highest = int(numbers.max(initial=0))
+        with self._lock:
+            if places.round != self._round or len(places.rows) <= highest:
+                places.rows, places.round = np.full(2 * highest + 1024, -1), self._round
+            if len(new := numbers[places.rows[numbers] < 0]):
+                found = self._find(spelled(new))
+                if places.round != self._round:  # It began again, without the other words.
+                    new, found = numbers, self._find(spelled(numbers))
+                    places.rows[:], places.round = -1, self._round
+                places.rows[new] = found
+            return self._kept(places.rows[numbers])
+
+    def _kept(self, rows: Rows) -> Known:
+        return Known(*(array.take(rows, axis=0) for array in self._known.arrays()))
+
+    def _find(self, words: Sequence[str]) -> Rows:
+        """Rows of words among the kept ones, after adding new ones."""
+        rows = self._rows_of(words)
+        if len(missing := np.flatnonzero(rows < 0)):
+            new = [*dict.fromkeys(words[row] for row in missing.tolist())]
+            if len(self._rows) + len(new) > MOST_WORDS:
+                self._forget()
+                new = [*dict.fromkeys(words)]
+            self._add(new)
+            rows = self._rows_of(words)
+        return rows
+
+    def _rows_of(self, words: Sequence[str]) -> Rows:
         return np.fromiter(map(self._rows.get, words, repeat(-1)), np.int64, len(words))
 
     def _forget(self) -> None:
         self._rows: dict[str, int] = {}
         empty = np.zeros((0, self.size), np.float32), np.zeros(0, np.float32)
-        self._known = Growing(empty, MOST_WORDS)
+        self._known, self._round = Growing(empty, MOST_WORDS), self._round + 1
 
     def _add(self, words: Sequence[str]) -> None:
         vectors = self._compute(words)

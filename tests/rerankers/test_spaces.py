@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from rerankers.errors import RerankerError
 from rerankers.text import spaces
-from rerankers.text.spaces import AdaptedSpace, WordSpace, description_of, general
+from rerankers.text.spaces import AdaptedSpace, Places, WordSpace, description_of, general
 
 WORDS = ["storm", "water", "bbc", "don't", "zxqv", "日本", "naïve", "42"]
 
@@ -71,6 +71,29 @@ def test_words_are_computed_once_in_many_threads() -> None:
         assert answer.tolist() == [[number, 1.0] for number in request]
     assert sorted(computed) == sorted({str(n) for request in requests for n in request})
     assert space.vectors([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("most", [1, 300, 10**6])
+def test_numbered_words_are_those_that_are_spelled(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In many threads, two numberings of one space, which begins again when it is full."""
+    monkeypatch.setattr("rerankers.text.spaces.MOST_WORDS", most)
+    space = WordSpace(1, lambda words: np.array([[len(word)] for word in words], np.float32))
+    random, tables = np.random.default_rng(3), [Places(), Places()]
+
+    def lengths(request: tuple[Places, npt.NDArray[np.int64]]) -> list[float]:
+        places, numbers = request
+        step = 1 + tables.index(places)
+        spelled = lambda some: ["w" * (step * number) for number in some.tolist()]  # noqa: E731
+        vectors, norms = space.take_numbered(numbers, places, spelled)
+        assert vectors[:, 0].tolist() == norms.tolist()
+        return (norms / step).tolist()
+
+    requests = [(tables[n % 2], random.permutation(200)[: n % 100]) for n in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lengths, requests))
+    assert answers == [numbers.tolist() for _, numbers in requests]
 
 
 def test_a_full_space_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
