@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList, Tokens, numbered
 from rerankers.features._tables import Bools, Floats
-from rerankers.text.ragged import Rows
+from rerankers.text.ragged import Rows, among
 
 DEPTHS = (5, 10, 20, 50, 100)
 
@@ -116,7 +116,9 @@ def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
     value = (1.0 + np.log(counts)) * lowest[stem]
     length = np.sqrt(_sums(post, value * value, len(tokens.posts)))
     value = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
-    return _Vectors(post, stem, value.astype(np.float64)), np.isin(stems, tokens.query.stem)[stem]
+    return _Vectors(post, stem, value.astype(np.float64)), among(stems, np.sort(tokens.query.stem))[
+        stem
+    ]
 
 
 def _sums(post: Rows, values: Floats, posts: int) -> Floats:

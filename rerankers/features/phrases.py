@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rerankers.features._candidates import CandidateList, Tokens
 from rerankers.features._tables import Floats
-from rerankers.text.ragged import distinct_trigrams
+from rerankers.text.ragged import among, distinct_trigrams
 from rerankers.text.words import words
 
 NAMES = ("pairs", "whole_query", "proximity", "first_place", "trigram_jaccard", "trigram_share")
@@ -69,7 +69,7 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     """``proximity`` and ``first_place``: two arrays [N]."""
     content = tokens.query.stem[~tokens.query.is_stop_word]
     stems = np.unique(content if len(content) else tokens.query.stem)  # [Lq]
-    at = np.flatnonzero(np.isin(tokens.words.stem, stems))  # [H] places of query words
+    at = np.flatnonzero(among(tokens.words.stem, stems))  # [H] places of query words
     if not len(at):
         return np.zeros(len(tokens.posts)), np.zeros(len(tokens.posts))
     which, post = np.searchsorted(stems, tokens.words.stem[at]), tokens.posts.owners[at]
@@ -94,7 +94,7 @@ def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
     query = f" {' '.join(words(candidates.query))} "
     of_query = distinct_trigrams([query]).values
     posts = candidates.posts.column("trigrams")  # Distinct in each post.
-    is_common = np.isin(posts.values, of_query)
+    is_common = among(posts.values, np.sort(of_query))
     common = np.bincount(posts.owners[is_common], minlength=len(posts))
     either = posts.lengths + len(of_query) - common
     return common / np.maximum(either, 1), common / max(1, len(of_query))

@@ -176,6 +176,14 @@ def _distinct_keys(keys: npt.NDArray[np.uint64], is_exact: bool) -> tuple[Rows, 
     return np.flatnonzero(is_holder), kinds[holders]
 
 
+def among(values: npt.NDArray[Any], few: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """[T] which values are among a few ascending ones; NumPy's ``isin`` sorts the values."""
+    if not len(few):
+        return np.zeros(len(values), dtype=np.bool_)
+    is_there: npt.NDArray[np.bool_] = few.take(np.searchsorted(few, values), mode="clip") == values
+    return is_there
+
+
 def code_points(texts: Sequence[str]) -> Ragged:
     """The Unicode code points (uint32) of each text."""
     # Some posts hold half a surrogate pair.

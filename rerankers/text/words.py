@@ -106,6 +106,8 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
 @lru_cache(maxsize=200_000)
 def shortened(token: str) -> str:
     """The token with letters repeated at most twice, and with one kind of apostrophe."""
+    if token.isascii() and len(set(token)) > len(token) - 2:  # No letter three times
+        return token
     return ELONGATION.sub(r"\1\1", token).replace("’", "'")
 
 

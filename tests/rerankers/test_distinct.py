@@ -1,8 +1,8 @@
-"""Distinct rows, against a set of tuples."""
+"""Distinct rows and values among few, against sets."""
 
 import numpy as np
 
-from rerankers.text.ragged import distinct
+from rerankers.text.ragged import among, distinct
 
 
 def test_rows_that_share_a_slot_are_told_apart() -> None:
@@ -20,3 +20,10 @@ def test_rows_that_share_a_slot_are_told_apart() -> None:
     first, kinds = distinct(columns, is_exact=False)
     np.testing.assert_array_equal(rows[first][kinds], rows)
     assert kinds_of_rows <= len(first) < 2 * kinds_of_rows
+
+
+def test_values_among_few() -> None:
+    values = np.array([5, 0, 9, 2**63, 5, 7], dtype=np.uint64)
+    for few in ([], [5], [0, 5, 2**63], [1, 6, 8]):
+        found = among(values, np.array(few, dtype=np.uint64)).tolist()
+        assert found == [value in set(few) for value in values.tolist()]

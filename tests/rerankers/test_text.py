@@ -20,6 +20,7 @@ from rerankers.text.words import character_trigrams, url_text, words
         ("look http://t.co/xY1?a=b now", "look now"),
         ("look https://bbc.co.uk/a,b www.bbc.co.uk/c now", "look now"),
         ("sooooo gooood!!! hmmmm, soo good", "soo good hmm soo good"),
+        ("banana 10000 bbb aaab", "banana 10000 bb aab"),
         ("10000 people, 2011, aaa111 yyyy2000", "10000 people 2011 aa111 yy2000"),
         ("snake_case __init__", "snake case init"),
         ("café MÜNCHEN naïve cafe\u0301", "cafe munchen naive cafe"),
