@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.defaults import DEFAULT_WINDOW, UNTUNED_WEIGHT
+from pipeline.command.defaults import DEFAULT_WINDOW
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -165,7 +165,7 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     from pipeline.batches.formats import format_of
     from pipeline.batches.job import BatchJob, BatchSettings, form_of, input_files
     from pipeline.batches.worker import load
-    from pipeline.ranking.checkpoints import tuned_weight
+    from pipeline.ranking.build import mixing_of
     from rerankers import checkpoint as checkpoints
     from rerankers import features
     from rerankers.base import PRIOR
@@ -181,22 +181,15 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     # On a cluster the model is only looked at here.
     device = "cpu" if options.address else choose_device(options.device, options.threads)
     trained = load(folder, options.reranker, device)
-    weight, origin = 1.0, "without first-stage scores"
+    mixing = mixing_of(trained, options.weight, form.has_first_stage)
     if form.has_first_stage:
-        if trained.model.reads_windows:
-            origin = "its score contains the first stage's"
-        elif options.weight is not None:
-            weight, origin = options.weight, "given"
-        else:
-            tuned = tuned_weight(folder)
-            weight, origin = tuned or (UNTUNED_WEIGHT, "not tuned: choose one by --lambda")
         reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
-        is_read = weight < 1 or reads_prior or trained.model.reads_windows
+        is_read = mixing.weight < 1 or reads_prior or trained.model.reads_windows
         form = form._replace(has_first_stage=is_read)
     settings = BatchSettings(
         options.reranker,
         version_of(folder),
-        weight,
+        mixing.weight,
         options.precision,
         *form,
         str(format_of(files[0])),
@@ -211,7 +204,7 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
         options.threads or (1 if options.address else None),
         on_cluster if options.address else device,
     )
-    return job, trained, f"λ = {weight:g} ({origin})"
+    return job, trained, str(mixing)
 
 
 def _plan(manifest: BatchManifest, left: Sequence[Part]) -> str:

@@ -139,8 +139,8 @@ def _learn(
     from pipeline.loop.impressions import fitted
     from pipeline.ranking.build import best_source
     from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
-    from pipeline.train import Options as TrainingOptions
-    from pipeline.train import train
+    from pipeline.training.task import Options as TrainingOptions
+    from pipeline.training.task import train
 
     model = fitted(past)
     judged = judgments(past, model.relevance)

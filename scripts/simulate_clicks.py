@@ -62,8 +62,8 @@ from pipeline.learn import main as learn
 from pipeline.loop.comparison import Comparison
 from pipeline.loop.interleaving import credit, is_drawn, team_draft
 from pipeline.loop.log import LogWriter, write_serving
-from pipeline.train import Options as TrainOptions
-from pipeline.train import train
+from pipeline.training.task import Options as TrainOptions
+from pipeline.training.task import train
 
 if TYPE_CHECKING:
     from pipeline.collections.topics import Topic

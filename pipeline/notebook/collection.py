@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline import adapt, train
+from pipeline import adapt
 from pipeline.collections import named
 from pipeline.collections.collection import Collection, SearchedCollection
 from pipeline.collections.topics import Topic
@@ -14,6 +14,7 @@ from pipeline.collections.trec import Qrels, ranked
 from pipeline.command.errors import UsageError
 from pipeline.ranking.build import ranker
 from pipeline.ranking.reports import Evaluation, evaluate
+from pipeline.training import task
 
 if TYPE_CHECKING:
     from pipeline.ranking.ranker import Ranker
@@ -72,14 +73,14 @@ class NotebookCollection:
     def train(self, model: str = "fusion", **options: Any) -> Path:
         """Train a model on the judged topics, and print its gain on held-out ones.
 
-        Options are fields of ``pipeline.train.Options``; the checkpoint's folder is returned.
+        Options are fields of ``pipeline.training.task.Options``; returns the checkpoint's folder.
         """
         if not isinstance(self.collection, SearchedCollection) or not self.collection.file:
             raise UsageError(
                 f"{self.collection.name} is no own collection; use `python -m pipeline.train`"
             )
         self._best = None
-        return train.train(train.Options(model=model, **options), self.collection)
+        return task.train(task.Options(model=model, **options), self.collection)
 
     def evaluate(self, measures: Sequence[str] = (), **arguments: Any) -> Evaluation:
         """Measures of every stage of a ranking of the topics.

@@ -26,6 +26,7 @@ from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer, Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from rerankers import models
 from rerankers.errors import RerankerError
+from rerankers.reranker import TrainedReranker
 from rerankers.scoring.precomputed import version_of
 
 
@@ -191,18 +192,33 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
 
 def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) -> Mixing:
     """λ as tuned for the checkpoint; 1 where there is nothing to mix."""
-    if scorer.checkpoint.model.reads_windows:
-        return Mixing(1.0, "its score contains the first stage's")
     is_given = collection.given_candidates is not None
-    if is_given and not has_scores:
-        return Mixing(1.0, "nothing to mix: the candidates are given without scores")
-    if tuned := tuned_weight(scorer.checkpoint.directory, collection.key):
-        return Mixing(*tuned)
     # There is no official run of a training part to tune it on.
-    advice = (
-        "choose one by --lambda" if is_given else "run scripts/tune_lambda.py for this checkpoint"
-    )
-    return Mixing(defaults.UNTUNED_WEIGHT, f"not tuned: {advice}")
+    advice = None if is_given else "run scripts/tune_lambda.py for this checkpoint"
+    has_scores |= not is_given
+    return mixing_of(scorer.checkpoint, None, has_scores, collection.key, advice)
+
+
+def mixing_of(
+    trained: TrainedReranker,
+    weight: float | None,
+    has_scores: bool,
+    key: str = "",
+    advice: str | None = None,
+) -> Mixing:
+    """λ of a model's score: the given ``weight``, or the one that was tuned with the checkpoint.
+
+    1 without scores of a first stage, and for a model that reads these itself.
+    """
+    if not has_scores:
+        return Mixing(1.0, "nothing to mix: the candidates are given without scores")
+    if weight is not None:
+        return Mixing(weight)
+    if trained.model.reads_windows:
+        return Mixing(1.0, "its score contains the first stage's")
+    if tuned := tuned_weight(trained.directory, key):
+        return Mixing(*tuned)
+    return Mixing(defaults.UNTUNED_WEIGHT, f"not tuned: {advice or 'choose one by --lambda'}")
 
 
 class Source(NamedTuple):

@@ -181,14 +181,17 @@ class UnionRetriever:
     ) -> dict[str, Run]:
         """The runs of the lexical rankers that the collection has."""
         collection, signals, missing = self.collection, {}, []
+        # Of own collections and queries there are no official runs, which nobody misses there.
+        runs = collection.runs
+        if runs and not {t.query_id for t in topics} & {t.query_id for t in collection.topics}:
+            runs = {}
         for name in self.rankers.lexical:
             if name in searched:
                 signals[name] = searched[name].run
-            elif run := self._rank(name, topics, hits):
+            elif run := self._rank(name, topics, hits, runs):
                 signals[name] = run
                 watch.stop(name)
-            # Own collections have no official runs, which nobody misses there.
-            elif collection.runs or not name.startswith(OFFICIAL):
+            elif runs or not name.startswith(OFFICIAL):
                 missing.append(name)
         if missing:
             print(
@@ -211,13 +214,13 @@ class UnionRetriever:
         found = Candidates(topics, run, posts, {}, signals, rest=rest)
         return with_space(found, self.collection)
 
-    def _rank(self, name: str, topics: Sequence[Topic], hits: int) -> Run:
+    def _rank(self, name: str, topics: Sequence[Topic], hits: int, runs: Mapping[str, Path]) -> Run:
         """One ranker's run; empty if the collection does not have it."""
         if not name.startswith(OFFICIAL):
             if name not in self.collection.methods:
                 return {}
             return self.index.search(topics, METHODS[name](), hits=hits)
-        path = self.collection.runs.get(name.removeprefix(OFFICIAL))
+        path = runs.get(name.removeprefix(OFFICIAL))
         if path is None:
             return {}
         wanted = {topic.query_id for topic in topics}

@@ -154,14 +154,21 @@ def distinct(columns: Sequence[npt.NDArray[Any]], is_exact: bool = True) -> tupl
 
 def _distinct_keys(keys: npt.NDArray[np.uint64], is_exact: bool) -> tuple[Rows, Rows]:
     """The same for one column."""
+    holders = _holders(keys, is_exact)
+    is_holder = holders == np.arange(len(keys))
+    kinds = np.cumsum(is_holder) - 1
+    return np.flatnonzero(is_holder), kinds[holders]
+
+
+def _holders(keys: npt.NDArray[np.uint64], is_exact: bool = True) -> Rows:
+    """[T] one of the rows with each row's key, the same for all of these."""
     bits = max(4, int(2 * len(keys)).bit_length())
     slots = (keys * GOLDEN) >> np.uint64(64 - bits)
     slots = slots.astype(np.int64)
     table = np.empty(2**bits, dtype=np.int64)
-    places = np.arange(len(keys))
     # In each round, one of the rows that share a slot holds it. Those equal to it are done; the few
     # others try again among themselves.
-    table[slots] = places
+    table[slots] = np.arange(len(keys))
     holders = table[slots]
     rest = np.flatnonzero(keys[holders] != keys)
     if not is_exact:
@@ -171,9 +178,7 @@ def _distinct_keys(keys: npt.NDArray[np.uint64], is_exact: bool) -> tuple[Rows, 
         owner = table[slots[rest]]
         holders[rest] = owner
         rest = rest[keys[owner] != keys[rest]]
-    is_holder = holders == places
-    kinds = np.cumsum(is_holder) - 1
-    return np.flatnonzero(is_holder), kinds[holders]
+    return holders
 
 
 def among(values: npt.NDArray[Any], few: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -195,12 +200,17 @@ def code_points(texts: Sequence[str]) -> Ragged:
 def distinct_trigrams(texts: Sequence[str]) -> Ragged:
     """Identifiers (uint64) of the distinct trigrams of each text, in no particular order."""
     codes = code_points(texts)
-    code, text = codes.values, codes.owners
-    is_inside = text[:-2] == text[2:]
-    columns = [part[is_inside] for part in (text[:-2], code[:-2], code[1:-1], code[2:])]
-    rows, _ = distinct(columns)
-    owners, *codes_of_trigram = (column[rows].astype(np.uint64) for column in columns)
-    first, second, third = codes_of_trigram
+    code, text = codes.values.astype(np.uint64), codes.owners
+    base = np.uint64(int(code.max(initial=0)) + 1)
+    keys = (code[:-2] * base + code[1:-1]) * base + code[2:]
+    if len(texts) * int(base) ** 3 <= 2**64:
+        keys += text[:-2].astype(np.uint64) * base ** np.uint64(3)
+    else:
+        # Numbers of the trigrams leave room for those of the texts.
+        keys = _distinct_keys(keys, True)[1].astype(np.uint64)
+        keys += text[:-2].astype(np.uint64) * np.uint64(len(keys))
+    inside = np.flatnonzero(text[:-2] == text[2:])
+    at = inside[_holders(keys[inside]) == np.arange(len(inside))]
     shift = np.uint64(21)  # bits of a code point
-    trigrams = (first << (shift + shift)) | (second << shift) | third
-    return Ragged.from_lengths(trigrams, np.bincount(owners.astype(np.int64), minlength=len(texts)))
+    trigrams = (code[at] << (shift + shift)) | (code[at + 1] << shift) | code[at + 2]
+    return Ragged.from_lengths(trigrams, np.bincount(text[at], minlength=len(texts)))

@@ -212,12 +212,13 @@ def word_frequencies(language: str) -> Callable[[str], float]:
     if wordfreq.get_language_info(language)["tokenizer"] != "regex":
         return lambda word: float(wordfreq.word_frequency(word, language))
     frequencies: dict[float, float] = {}
+    # With both arguments this is wordfreq's own cached list.
+    level_of = wordfreq.get_frequency_dict(language, "best").get
 
     def frequency(word: str) -> float:
         if not (word.isascii() and word.isalpha() and word.islower()):
             return float(wordfreq.word_frequency(word, language))
-        # With both arguments this is wordfreq's own cached list.
-        level = wordfreq.get_frequency_dict(language, "best").get(word)
+        level = level_of(word)
         if level is None:
             return 0.0
         if level not in frequencies:

@@ -429,6 +429,19 @@ def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
     np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)
 
 
+def test_a_given_weight_mixes_a_model_that_reads_scores_too(tmp_path: Path, score: Any) -> None:
+    """As in pipeline.rerank and in Python."""
+    row = nested(1, first_stage=True)[0]
+    source, output = write_lines(tmp_path / "in.jsonl", [row]), tmp_path / "out"
+    done = score(source, output, "--reranker", "window", "--lambda", 0.25)
+    posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
+    first = [p["first_stage_score"] for p in row["posts"]]
+    window = checkpoint.load(checkpoint.find("window"))
+    expected = window.predict(posts, first, weight=0.25)
+    np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)
+    assert "λ = 0.25 (given)" in done.err
+
+
 def test_scores_that_are_missing_are_an_error(tmp_path: Path, command: Command) -> None:
     source = write_lines(tmp_path / "in.jsonl", nested())
     job = ("batch", "--input", source, "--output", tmp_path / "out")

@@ -41,7 +41,12 @@ def source(folder: Path | None = None) -> Any:
         runs["rm3"] = folder / "rm3.run"
         write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
     return SimpleNamespace(
-        name="mb", open_index=lambda: Index(), runs=runs, adapted_space=None, methods=METHODS
+        name="mb",
+        topics=TOPICS,
+        open_index=lambda: Index(),
+        runs=runs,
+        adapted_space=None,
+        methods=METHODS,
     )
 
 
@@ -83,8 +88,11 @@ def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixt
     found = UnionRetriever(source(tmp_path), rankers).search(TOPICS)
     assert set(found.signals) == {"ql"}
     assert "warning: mb has no run_ql" in capsys.readouterr().err
-    # Nobody misses official runs where there are none.
+    # Nobody misses official runs where there are none, or of a query that is no topic.
     assert UnionRetriever(source(), rankers).search(TOPICS).signals == found.signals
+    of_others = source(tmp_path)
+    of_others.topics = [Topic("3", "fire")]
+    assert UnionRetriever(of_others, rankers).search(TOPICS).signals == found.signals
     assert capsys.readouterr().err == ""
     with pytest.raises(DataError, match="mb: found no run of run_rm3"):
         UnionRetriever(source(), Rankers(["ql", "run_rm3"], [], ["run_rm3"])).search(TOPICS)

@@ -1,8 +1,9 @@
 """Distinct rows and values among few, against sets."""
 
 import numpy as np
+import pytest
 
-from rerankers.text.ragged import among, distinct
+from rerankers.text.ragged import among, distinct, distinct_trigrams
 
 
 def test_rows_that_share_a_slot_are_told_apart() -> None:
@@ -27,3 +28,18 @@ def test_values_among_few() -> None:
     for few in ([], [5], [0, 5, 2**63], [1, 6, 8]):
         found = among(values, np.array(few, dtype=np.uint64)).tolist()
         assert found == [value in set(few) for value in values.tolist()]
+
+
+@pytest.mark.parametrize("last", ["z", "\U0001f600", "\U0010ffff"])
+def test_distinct_trigrams(last: str) -> None:
+    """Also where trigrams and texts together need more than 64 bits."""
+    random = np.random.default_rng(1)
+    letters = [*"ab c", "é", last]
+    lengths = random.integers(0, 20, 60)
+    texts = ["".join(random.choice(letters, length).tolist()) for length in lengths]
+    found = distinct_trigrams(texts)
+    assert len(found) == len(texts)
+    for text, part in zip(texts, np.split(found.values, found.starts[1:-1]), strict=True):
+        trigrams = {text[at : at + 3] for at in range(len(text) - 2)}
+        numbers = [sum(ord(c) << (21 * (2 - k)) for k, c in enumerate(t)) for t in trigrams]
+        assert sorted(part.tolist()) == sorted(numbers)

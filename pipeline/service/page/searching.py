@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
@@ -134,12 +134,6 @@ class SearchPage:
         self._results: LRUCache[SearchRequest, SearchResult] = LRUCache(KEPT)
         self._best = self._best_ranker()
         self.index = self._best.retriever.index if self._best else self.collection.open_index()
-        # Official runs are of the topics alone.
-        self._free = self._best
-        if isinstance(self._best, Fusion) and self.collection.runs:
-            without_runs = replace(cast(Any, self.collection), runs={})
-            retriever = replace(self._best.retriever, collection=without_runs)
-            self._free = replace(self._best, retriever=retriever)
         ids = self.index.id_range
         self.has_times = ids is not None and None not in map(milliseconds, ids)
 
@@ -153,14 +147,13 @@ class SearchPage:
         """Open the index again, between two searches; the old one stays if that fails."""
 
         def work() -> None:
-            old = [self.index, *([self._free.retriever.index] if self._free else [])]
+            old = self.index
             try:
                 self._open()
             except (CollectionError, DataError, UsageError, OSError) as error:
                 LOG.error("%s: the index stays as it was: %s", self.collection.name, error)
                 return
-            for index in {id(each): each for each in old}.values():
-                index.close()
+            old.close()
             LOG.info("%s: opened again, %d posts", self.collection.name, self.index.size)
 
         self._thread.submit(_detached, work).result()
@@ -200,8 +193,6 @@ class SearchPage:
             if isinstance(chosen, Mixture):
                 method = METHODS[request.method]() if request.method else EngineQuery()
                 chosen = replace(chosen, retriever=IndexRetriever(self.index, method))
-            elif request.topic.query_id == FREE:
-                chosen = self._free
             ranking = chosen.rank([request.topic], request.hits)
             self._results[request] = SearchResult(request, chosen, ranking)
         return self._results[request]
