@@ -60,15 +60,17 @@ class Trees:
 
     def __init__(self, lists: Sequence[str]) -> None:
         parts = [[_Tree(fields) for fields in _sections(text)] for text in lists]
-        trees, most = [*chain(*parts)], max(len(tree.leaves) for tree in chain(*parts))
+        trees = [*chain(*parts)]
+        most = max((len(tree.leaves) for tree in trees), default=1)
         if most > MOST_LEAVES:
             raise ValueError(f"a tree has {most} leaves, {MOST_LEAVES} at most are possible")
         self._ends = [0, *accumulate(map(len, parts))]
         self._type = next(kind for kind in _TYPES if most <= np.iinfo(kind).bits)
         self._kinds = sorted({kind for tree in trees for kind in tree.kinds})
         self._features = np.array([feature for feature, *_ in self._kinds], dtype=np.int64)
-        self._filled = np.array([[_filled(*kind[1:])] for kind in self._kinds], dtype=np.float32)
-        self._misses_zero = np.array([[missing == _ZERO] for _, missing, _ in self._kinds])
+        filled = [_filled(missing, to_left) for _, missing, to_left in self._kinds]
+        self._filled = np.array(filled, dtype=np.float32)[:, None]
+        self._misses_zero = np.array([m == _ZERO for _, m, _ in self._kinds], np.bool_)[:, None]
         self._leaves = np.zeros((len(trees), most))
         for row, tree in enumerate(trees):
             self._leaves[row, : len(tree.leaves)] = tree.leaves

@@ -54,6 +54,11 @@ def test_several_lists_and_trees_without_a_split() -> None:
     expected = [each.predict(values, num_threads=1) for each in lists]
     np.testing.assert_array_equal(trees.sums(values), expected)
     assert trees.sums(values[:0]).shape == (3, 0)
+    # A training of few pairs splits nothing.
+    constant = lists[1].model_to_string()
+    np.testing.assert_array_equal(Trees([constant]).sums(values), expected[1:2])
+    nothing = constant.partition("Tree=0")[0] + "end of trees"
+    assert Trees([nothing]).sums(values).tolist() == [[0.0] * 5]
 
 
 def test_the_shipped_trees() -> None:
