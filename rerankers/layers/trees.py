@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_LEAVES = 64
-"""Of a tree: bits of a number."""
+"""Leaves that a tree can have: each is a bit of a number."""
 
 _ROWS = 128
-"""That are computed together, so that a step's arrays stay in the processor's cache."""
+"""Rows that are computed together, so that a step's arrays stay in the processor's cache."""
 
 _TYPES: Sequence[type[np.unsignedinteger]] = (np.uint8, np.uint16, np.uint32, np.uint64)
 
@@ -29,7 +29,8 @@ _TO_LEFT, _MISSING = 0b10, 0b1100
 """Bits of LightGBM's ``decision_type``."""
 
 _NONE, _ZERO = 0, 1
-"""What is missing, and goes to the default side of a split, besides NaN; which is else 0."""
+"""What LightGBM takes for missing, which goes to the default side of a split: nothing (NaN is 0
+there), 0 and NaN, or, in the third case, NaN alone."""
 
 _ZERO_UP_TO = np.float32(1e-35)
 """Values that LightGBM takes for 0."""
@@ -41,11 +42,11 @@ class _Splits(NamedTuple):
     """One split of each of T trees: each [T]."""
 
     column: npt.NDArray[np.int64]
-    """Of :meth:`Trees._columns`."""
+    """Number of the row of :meth:`Trees._columns` that it reads."""
     threshold: Floats
     """Greater values go to the right."""
     possible: npt.NDArray[np.unsignedinteger]
-    """Leaves that are left to these, a bit for each; the first leaf has the lowest bit."""
+    """A bit for each leaf that a row can still reach on the right; the first has the lowest."""
 
 
 class Trees:

@@ -71,7 +71,8 @@ class BoostingConfig:
         if self.parts == 1:
             raise RerankerError("setting parts: found 1, expected 0 (all trees), or 2 or more")
         if self.leaves > MOST_LEAVES:
-            raise RerankerError(f"setting leaves: found {self.leaves}, expected ≤ {MOST_LEAVES}")
+            found = f"setting leaves: found {self.leaves}"
+            raise RerankerError(f"{found}, expected {MOST_LEAVES} at most")
         require_at_least(self, penalty=0)
         require_above_zero(self, "learning_rate", "feature_fraction", "bagging")
         for name in ("feature_fraction", "bagging"):
