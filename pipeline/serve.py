@@ -110,8 +110,8 @@ class Options:
         "bytes of a request, or 500KB, 8MB, …", default=8_000_000, parse=size, metavar="SIZE"
     )
     cache: int = option(
-        "bytes for the encodings of posts, or 512MB, 1GB, …",
-        default=512_000_000,
+        "bytes for the posts that were read last, or 64MB, 1GB, …; all processes together",
+        default=128_000_000,
         parse=size,
         metavar="SIZE",
     )

@@ -18,9 +18,6 @@ from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.spaces import MOST_WORDS
 from rerankers.text.vocabulary import Idf
 
-MOST_BYTES = 64_000_000
-"""Of kept posts, some 2 KB each."""
-
 OBJECTS = 400
 """Bytes of a post's seven objects besides their content."""
 

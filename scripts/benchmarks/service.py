@@ -30,7 +30,7 @@ from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
 
-SERVED = SHIPPED / "mp_hcnn" / "all"  # The service's default model
+SERVED = SHIPPED / "window" / "all"  # The service's default model
 SINGLE = 40  # Measured requests of one client, of each size
 CLIENTS, LOAD = 16, 100  # Clients at once, and documents of each of their requests
 OVERLOAD = 4  # Times as many clients as the service is made for
@@ -40,7 +40,7 @@ SECONDS, MINUTE = 10, 60
 DISTURBED = 20  # Seconds from one process that is stopped, or killed, to the next
 RESTARTS = 3
 PROCESSES = 2, 4  # That score, where memory is measured
-CACHE = 3_000_000_000
+CACHE = 1_000_000_000
 KEPT = 100  # Requests of distinct posts, all of which fit the cache, as those of popular queries do
 
 _LOAD = Path(__file__).with_name("service_load.py")

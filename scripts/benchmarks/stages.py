@@ -82,6 +82,6 @@ def _stages(model: ServedModel, body: bytes) -> dict[str, float]:
     watch.stop("trees")
     orjson.dumps(wire.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
     watch.stop("write the response")
-    if not np.allclose(scores, model.score(pairs), atol=1e-5):
+    if not np.allclose(scores, scorer.score(pairs), atol=1e-5):
         raise RuntimeError("the stages give other scores than the service")
     return watch.seconds

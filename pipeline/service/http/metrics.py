@@ -105,13 +105,13 @@ class Metrics:
             info.add_metric([model.name, model.version], 1)
         yield info
         for name, text in (
-            ("hits", "Documents whose encodings were kept"),
-            ("misses", "Documents that had to be encoded"),
-            ("bytes", "Size of the kept encodings"),
+            ("hits", "Documents that were kept from earlier requests"),
+            ("misses", "Documents that had to be read"),
+            ("bytes", "Size of the kept documents"),
         ):
             metric = Metric(f"tweetrerank_cache_{name}", text, "unknown")
             for model in models:
-                value = getattr(model.scorer, name)
+                value = getattr(model.scorer.counts, name)
                 metric.add_sample(metric.name, {"model": model.name}, value)
             yield metric
 

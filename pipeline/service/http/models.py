@@ -29,7 +29,7 @@ from pipeline.service.http.processes import ParallelScorer
 from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
 from rerankers import features
-from rerankers.base import PRIOR, Pairs
+from rerankers.base import PRIOR
 from rerankers.errors import RerankerError
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
@@ -84,10 +84,6 @@ class ServedModel:
         scorer.warm_up()
         weight = 1.0 if checkpoint.model.reads_windows else weight
         return cls(name, checkpoint, scorer, weight, calibration, whole)
-
-    def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
-        """Scores [P]; may be called by several threads."""
-        return self.scorer.score(pairs)
 
     @property
     def reads_windows(self) -> bool:

@@ -1,8 +1,7 @@
 """A model in several processes: Python's lock leaves threads that score together little to gain.
 
 One process loads the model, and each that scores is forked from it: they share its memory, and all
-have the same model, whatever becomes of its folder. Each post belongs to one process, by its hash,
-so that its encodings are kept once; of a model that scores lists as a whole, each list.
+have the same model, whatever becomes of its folder. A free process takes all pairs of a call.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import struct
 import time
 import traceback
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.util import Finalize
@@ -32,10 +31,9 @@ import torch
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG, json_handler
 from rerankers import checkpoint as checkpoints
-from rerankers.base import ORDER
 from rerankers.errors import RerankerError
-from rerankers.scoring.cached import CachedScorer
-from rerankers.scoring.precomputed import keys_of, version_of
+from rerankers.scoring.cached import SOME, CachedScorer, Counts
+from rerankers.scoring.precomputed import version_of
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
@@ -108,13 +106,13 @@ class Worker:
 
     Attributes:
         lock: of whoever talks to the process.
-        counts: hits, misses and bytes of the cache, as of its last answer; with the hits and misses
-            of the processes before it that died.
+        counts: of the cache, as of its last answer; with the hits and misses of the processes
+            before it that died.
     """
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self.lock, self.counts, self._before = Lock(), (0, 0, 0), (0, 0)
+        self.lock, self.counts, self._before = Lock(), Counts(), Counts()
         self._pause, self._next_start = 0.0, 0.0
         self._ours, self._pid = template.fork()
 
@@ -132,14 +130,14 @@ class Worker:
         """
         for attempt in range(2):
             try:
-                answer, (hits, misses, size) = self._ours.recv()
+                answer, counts = self._ours.recv()
             except (EOFError, OSError) as error:
                 if failure := self._replace(is_late=isinstance(error, BlockingIOError)):
                     return failure
                 if not attempt:
                     self.send(pairs)
                 continue
-            self.counts = self._before[0] + hits, self._before[1] + misses, size
+            self.counts = self._before + counts
             self._pause = 0.0
             return answer
         last = "the process that scores has died twice of the same request"
@@ -159,7 +157,7 @@ class Worker:
             LOG.error("a process that scores %s; another one starts", what)
             self._pause = min(LONGEST_PAUSE, 2 * self._pause or 0.25)
             self._next_start = now + self._pause
-            self._before = self.counts[:2]
+            self._before = self.counts._replace(bytes=0)
             try:
                 self._ours, self._pid = self._template.fork()
                 return None
@@ -191,19 +189,9 @@ class ParallelScorer:
         self._workers = [Worker(self._template) for _ in range(self._processes)]
 
     @property
-    def hits(self) -> int:
-        """Look-ups of a post that found it."""
-        return sum(worker.counts[0] for worker in self._workers)
-
-    @property
-    def misses(self) -> int:
-        """Look-ups of a post that did not."""
-        return sum(worker.counts[1] for worker in self._workers)
-
-    @property
-    def bytes(self) -> int:
-        """Size of all caches now."""
-        return sum(worker.counts[2] for worker in self._workers)
+    def counts(self) -> Counts:
+        """Of all caches."""
+        return sum((worker.counts for worker in self._workers), Counts())
 
     def score(self, pairs: Pairs) -> Scores:
         """Scores [P]; may be called by several threads.
@@ -211,28 +199,22 @@ class ParallelScorer:
         Raises RerankerError for a score that is not finite, RequestError if a process cannot be
         started, or dies again and again.
         """
-        scores = np.zeros(len(pairs), dtype=np.float32)
-        if ORDER in pairs.signals:  # Lists that are scored as a whole, by whoever is free.
-            free = [n for n, each in enumerate(self._workers) if not each.lock.locked()]
-            owners = np.full(len(pairs), (free or [next(self._turns) % len(self._workers)])[0])
-        else:
-            owners = keys_of(pairs.texts, pairs.urls)[pairs.post_index, 0] % len(self._workers)
-        parts = [
-            (worker, rows, pairs.take(rows))
-            for number, worker in enumerate(self._workers)
-            if len(rows := np.flatnonzero(owners == number))
-        ]
-        with ExitStack() as locks:
-            for worker, _, part in parts:
-                locks.enter_context(worker.lock)
-                worker.send(part)
-            # All answers are taken before one is raised: the next request gets its own.
-            answers = [worker.answer(part) for worker, _, part in parts]
-        for (_, rows, _), answer in zip(parts, answers, strict=True):
-            if isinstance(answer, Exception):
-                raise answer
-            scores[rows] = answer
-        return scores
+        free = [worker for worker in self._workers if not worker.lock.locked()]
+        return _scored(pairs, (free or [self._workers[next(self._turns) % self._processes]])[0])
+
+    def check(self) -> None:
+        """Score a text by each process; raises what :meth:`score` does."""
+        for worker in self._workers:
+            _scored(SOME, worker)
+
+
+def _scored(pairs: Pairs, worker: Worker) -> Scores:
+    with worker.lock:
+        worker.send(pairs)
+        answer = worker.answer(pairs)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _pipe(seconds: float) -> tuple[Connection, Connection]:
@@ -290,4 +272,4 @@ def work(connection: Connection, scorer: CachedScorer) -> None:
         except Exception as error:
             error.add_note(traceback.format_exc())  # It is lost on the way.
             answer = error
-        connection.send((answer, (scorer.hits, scorer.misses, scorer.bytes)))
+        connection.send((answer, scorer.counts))

@@ -32,7 +32,7 @@ from pipeline.service.http.requests import (
 from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from pipeline.service.http.statistics import Statistics
 from pipeline.service.record import Record
-from rerankers.base import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
+from rerankers.base import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -120,12 +120,13 @@ class Service:
         record.words += sum(text.count(" ") + 1 for text in [*queued.queries, *queued.texts])
         key = _key(queued) if model.reads_windows else b""
         if (logits := self._windows.get(key)) is None:
-            hits_before = model.scorer.hits
+            hits_before = model.scorer.counts.hits
             logits = await self.scheduler.score(queued)
             record.queue = max(record.queue, (queued.started or queued.queued) - queued.queued)
             record.inference += queued.inference
             # Of other requests too, at the same time.
-            record.cache_hits += min(model.scorer.hits - hits_before, len(queued.texts))
+            found = model.scorer.counts.hits - hits_before
+            record.cache_hits += min(found, len(queued.texts))
         else:
             record.cache_hits += len(queued.texts)
         if key:
@@ -142,16 +143,14 @@ class Service:
         now = time.monotonic()
         if self._check is None or (self._check.done() and now - self._checked > CHECKED):
             self._checked = now
-            self._check = asyncio.ensure_future(asyncio.to_thread(self._score_some))
+            self._check = asyncio.ensure_future(asyncio.to_thread(self._check_scorers))
         done, _ = await asyncio.wait([self._check], timeout=CHECKED)
         return bool(done) and self._check.exception() is None
 
-    def _score_some(self) -> None:
-        """Score a text or more by each process, past the queue."""
-        texts = [str(number) for number in range(8 * self.scheduler.threads)]
-        rows = np.arange(len(texts))
+    def _check_scorers(self) -> None:
+        """Score some pairs by each process, past the queue."""
         for model in self.models.served.values():
-            model.score(Pairs([""], texts, [""] * len(texts), 0 * rows, rows))
+            model.scorer.check()
 
     async def _lexical(self, request: ScoreRequest) -> Sequence[float]:
         """[D] the first stage's scores, computed here; raises RequestError."""

@@ -1,26 +1,17 @@
-"""MP-HCNN on distinct windows, for many pairs; and on packed texts, for a few at a time.
-
-Similarities of many pairs are computed once for each distinct window. Posts that come one request
-after the other (:mod:`rerankers.scoring.cached`) are encoded in full, so that their vectors can be
-kept.
-"""
+"""MP-HCNN on distinct windows: similarities are computed once for each."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from rerankers.base import URL_TRIGRAMS, Inputs, Interactions
 from rerankers.layers.pooling import Similarities
 from rerankers.models.mp_hcnn import Model
 from rerankers.scoring.fast_paths import PerQueryFastPath
-from rerankers.scoring.packed import PackedSimilarities, PackedTower, PackedVectors
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.scoring.windows import (
     TabulatedTower,
@@ -28,7 +19,7 @@ from rerankers.scoring.windows import (
     WindowSimilarities,
     used_ids,
 )
-from rerankers.text.inputs import TextEncoder, TokenIds
+from rerankers.text.inputs import TokenIds
 from rerankers.text.ragged import Ragged, Rows
 
 PRECISIONS = ("fp32", "bf16")
@@ -143,138 +134,3 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
     def encode_query(self, inputs: Inputs) -> EncodedQuery:
         """Encode a query."""
         return EncodedQuery.by(self.towers, self.model, inputs)
-
-
-class EncodedPosts(NamedTuple):
-    """The vectors of P posts.
-
-    Attributes:
-        towers: tower -> vectors of its N inputs: all of the first post, of the second and so on.
-        url_lengths: [P] trigrams of each post's URL.
-    """
-
-    towers: Mapping[str, PackedVectors]
-    url_lengths: Rows
-
-    @classmethod
-    def joined(cls, parts: Sequence[EncodedPosts]) -> EncodedPosts:
-        """The posts of at least one part, part after part."""
-        towers = {
-            tower: PackedVectors.joined([part.towers[tower] for part in parts])
-            for tower in parts[0].towers
-        }
-        return cls(towers, np.concatenate([part.url_lengths for part in parts]))
-
-    def slice(self, first: int, end: int) -> EncodedPosts:
-        """The posts from ``first`` up to ``end``, which is not among them."""
-        towers = {}
-        for tower, packed in self.towers.items():
-            inputs = len(packed.starts) // len(self.url_lengths)
-            towers[tower] = packed.slice(first * inputs, end * inputs)
-        return EncodedPosts(towers, self.url_lengths[first:end])
-
-
-class PostEncoder:
-    """Encodes posts to compare them with many queries; terms that were read are remembered.
-
-    Args:
-        model: in evaluation mode, on the CPU.
-        encoder: of its checkpoint.
-    """
-
-    def __init__(self, model: Model, encoder: TextEncoder) -> None:
-        self.model, self.encoder, self.inputs = model, encoder, tower_inputs(model)
-        self._head = _in_double_precision(model)
-        is_cosine = model.config.similarity == "cosine"
-        self.towers = {
-            name: PackedTower(tower, is_cosine)  # type: ignore[arg-type]
-            for name, tower in model.towers.items()
-        }
-        self.names = {
-            tower: [name for name, by in self.inputs.items() if by.tower == tower]
-            for tower in self.towers
-        }
-
-    @property
-    def bytes(self) -> int:
-        """Size of the terms that are remembered."""
-        return sum(tower.bytes for tower in self.towers.values())
-
-    def query(self, text: str) -> EncodedQuery:
-        """Encode a query."""
-        model, device = self.model, torch.device("cpu")
-        ids = self.encoder.queries([text], model.query_inputs, model.idf)
-        inputs = {name: ids[name].batch(np.array([0]), device) for name in ids}
-        return EncodedQuery.by(self.towers, model, inputs)
-
-    def read(
-        self,
-        query: EncodedQuery,
-        texts: Sequence[str],
-        urls: Sequence[str],
-        memory: Callable[[int], Tensor] = torch.empty,
-    ) -> tuple[EncodedPosts, Tensor]:
-        """Encode at least one post; their scores [P] for a query come with them.
-
-        Args:
-            query: as of :meth:`query`.
-            texts: [P].
-            urls: [P].
-            memory: gives memory for so many numbers, where the vectors are put.
-        """
-        ids = self.encoder.posts(texts, urls, self.model.post_inputs)
-        rows, joined = np.arange(len(texts)), {}
-        for tower, names in self.names.items():
-            parts = [ids[name].take(rows, self.inputs[name].longest) for name in names]
-            by_post = np.arange(len(names) * len(rows)).reshape(len(names), -1).T.ravel()
-            joined[tower] = Ragged.joined(parts).take(by_post)
-        sizes = [self.towers[tower].size_of(packed) for tower, packed in joined.items()]
-        towers, products = {}, {}
-        for (tower, packed), part in zip(
-            joined.items(), memory(sum(sizes)).split(sizes), strict=True
-        ):
-            towers[tower], products[tower] = self.towers[tower].encode(
-                packed, query.vectors[tower], part
-            )
-        posts = EncodedPosts(towers, ids[URL_TRIGRAMS].lengths)
-        return posts, self._scores(query, posts, products)
-
-    def scores(self, query: EncodedQuery, posts: EncodedPosts) -> Tensor:
-        """Scores [P] of posts for a query."""
-        products = {
-            tower: packed.products(query.vectors[tower]) for tower, packed in posts.towers.items()
-        }
-        return self._scores(query, posts, products)
-
-    def _scores(
-        self,
-        query: EncodedQuery,
-        posts: EncodedPosts,
-        products: Mapping[str, Iterable[npt.NDArray[np.float32]]],
-    ) -> Tensor:
-        """The same; ``products`` are those of each tower, at each depth."""
-        similarities: dict[str, list[Similarities]] = {name: [] for name in self.inputs}
-        for tower, names in self.names.items():
-            packed = posts.towers[tower]
-            for values in products[tower]:
-                level = PackedSimilarities(values, packed.starts, packed.ends)
-                for name, own in zip(names, level.every(len(names)), strict=True):
-                    similarities[name].append(own)
-        interactions = _interactions(self.model, query, similarities, posts.url_lengths)
-        scores: Tensor = self._head.integrate(
-            {name: values.double() for name, values in interactions.items()}
-        )
-        return scores.float()
-
-
-def _in_double_precision(model: Model) -> Model:
-    """A model that shares everything with another but its small networks.
-
-    These would round differently from batch to batch, more than the similarities do.
-    """
-    precise = copy.copy(model)
-    precise._modules = {
-        name: module if name == "towers" else copy.deepcopy(module).double()
-        for name, module in model.named_children()
-    }
-    return precise
