@@ -79,8 +79,8 @@ class ConvolutionalNetwork(nn.Module):
 
     def windows(self, sums: Tensor) -> Tensor:
         """Sum of the words of each window, its own word in the middle: [B, W, F]."""
-        before, own, after = F.pad(sums, (0, 0, 1, 1)).chunk(WIDTH, dim=2)
-        return before[:, :-2] + own[:, 1:-1] + after[:, 2:]
+        before, own, after = sums.chunk(WIDTH, dim=2)
+        return F.pad(before[:, :-1], (0, 0, 1, 0)) + own + F.pad(after[:, 1:], (0, 0, 0, 1))
 
 
 class Model(SemanticModel):

@@ -33,6 +33,7 @@ from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
 from rerankers.base import Pairs
 from rerankers.errors import RerankerError
+from rerankers.scoring.cached import SOME, Counts
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
@@ -104,10 +105,13 @@ class GatedScorer:
     """
 
     def __init__(self) -> None:
-        self.hits = self.misses = self.bytes = 0
+        self.counts = Counts()
         self.gate, self.begun = threading.Event(), threading.Event()
         self.seen: list[int] = []
         self.first_texts: list[list[str]] = []
+
+    def check(self) -> None:
+        self.score(SOME)
 
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         self.seen.append(len(pairs))
