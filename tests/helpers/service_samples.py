@@ -41,14 +41,14 @@ DOCUMENTS = [{"text": text, "url": url} for text, url in POSTS]
 
 
 @functools.cache
-def models() -> Models:
-    """The shipped model, loaded once for all tests."""
-    return Models(["mp_hcnn"], 10_000_000)
+def models(name: str = "mp_hcnn") -> Models:
+    """A shipped model, loaded once for all tests."""
+    return Models([name], 10_000_000)
 
 
-def chance(logit: float) -> float:
-    """P(relevant) of a score by the shipped model."""
-    slope, intercept = models().default.calibration
+def chance(logit: float, model: str = "mp_hcnn") -> float:
+    """P(relevant) of a score by a shipped model."""
+    slope, intercept = models(model).default.calibration
     return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
 

@@ -91,7 +91,7 @@ def program(client: str, address: str, posts: Sequence[str], key: str = KEY, top
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with listening(app_of(keys=[KEY])) as opened:
+    with listening(app_of(keys=[KEY], models=models("window"))) as opened:
         yield opened
 
 
@@ -110,9 +110,9 @@ def ranking_of(source: str) -> list[tuple[str, float]]:
 
 def check(ranking: Sequence[tuple[str, float]], top: int) -> None:
     """It is that of the model in this process."""
-    expected = models().default.checkpoint.rank(QUERY, TEXTS, top)
+    expected = models("window").default.checkpoint.rank(QUERY, TEXTS, top, in_order=True)
     assert [text for text, _ in ranking] == [item.text for item in expected]
-    right = [chance(item.score) for item in expected]
+    right = [chance(item.score, "window") for item in expected]
     assert [score for _, score in ranking] == pytest.approx(right, abs=1e-6)
 
 

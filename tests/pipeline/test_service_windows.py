@@ -1,6 +1,5 @@
 """The service with the model ``window``: whole lists, by scores, by order, or as sets."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from conftest import Command
 from helpers.batch_samples import read_lines, write_lines
 from helpers.reranking_samples import POSTS
-from helpers.service_samples import QUERY, client_of
+from helpers.service_samples import QUERY, client_of, models
 
 import rerankers
 from pipeline.collections import named
@@ -25,11 +24,6 @@ LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
 SCORES = np.random.default_rng(5).normal(size=len(LISTED)).tolist()
 
 
-@functools.cache
-def models() -> Models:
-    return Models(["window"], 10_000_000)
-
-
 def documents(scores: list[float] | None = None) -> list[dict[str, Any]]:
     posts: list[dict[str, Any]] = [{"text": text, "url": url} for text, url in LISTED]
     for post, score in zip(posts, scores or [], strict=False):
@@ -39,7 +33,7 @@ def documents(scores: list[float] | None = None) -> list[dict[str, Any]]:
 
 def answered(path: str = "/rerank", **fields: Any) -> list[float]:
     body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
-    with client_of(models=models()) as client:
+    with client_of(models=models("window")) as client:
         results = client.post(path, json=body).json()["results"]
     found = {item["index"]: item["relevance_score"] for item in results}
     return [found[row] for row in range(len(found))]
@@ -63,7 +57,7 @@ def test_a_request_is_ranked_as_in_python(fields: dict[str, Any], how: dict[str,
 
 def test_probabilities_do_not_depend_on_the_scale_of_an_engine() -> None:
     found = []
-    with client_of(models=models()) as client:
+    with client_of(models=models("window")) as client:
         for scale in (1.0, 40.0):
             scores = [score * scale for score in SCORES]
             body = {"query": QUERY, "documents": documents(scores)}
@@ -84,7 +78,7 @@ def test_a_window_is_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
         {"documents": documents(SCORES)},
         {"order": "unknown"},
     ]
-    with client_of(models=models()) as client:
+    with client_of(models=models("window")) as client:
         scheduler, counted = client.app.service.scheduler, []  # type: ignore[attr-defined]
         score = scheduler.score
         monkeypatch.setattr(scheduler, "score", lambda queued: counted.append(1) or score(queued))
@@ -184,7 +178,7 @@ def test_a_long_text_has_the_score_of_its_best_passage(command: Command, tmp_pat
 
 def test_a_client_may_refuse_or_bound_long_documents() -> None:
     body = {"query": QUERY, "documents": ["bbc", "cuts " * 300]}
-    with client_of(models=models()) as client:
+    with client_of(models=models("window")) as client:
         cut = client.post("/v2/rerank", json={**body, "max_tokens_per_doc": 200})
         assert cut.headers["x-truncated-documents"] == "1"
         assert cut.headers["x-split-documents"] == "0"
