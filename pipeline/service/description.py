@@ -55,7 +55,7 @@ _LOCATED = ("empty", "many", "value")  # Kinds that have the place of a value
 
 _EXAMPLE = ScoreResponse(
     ScoreRequest(["storm warning"], ["stay inside", "gale warning for the coast"], ["", ""]),
-    *("mp_hcnn", "neural", [Fragment("1.074234807e-04"), Fragment("0.058381889407")], [1, 0]),
+    *("window", "neural", [Fragment("0.002936716573"), Fragment("0.181576294144")], [1, 0]),
 )
 
 

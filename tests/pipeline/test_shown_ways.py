@@ -44,7 +44,7 @@ def by_a_fusion_of_the_run(ranking: Ranking) -> Run:
 
 def by_texts_and_scores(ranking: Ranking) -> Run:
     """As behind a search engine."""
-    reranker, run = rerankers.load("mp_hcnn"), {}
+    reranker, run = rerankers.load(), {}
     for topic in ranking.candidates.topics:
         doc_ids, scores = [*ranking.run[topic.query_id]], [*ranking.run[topic.query_id].values()]
         best = reranker.rank(topic.text, texts(ranking, topic.query_id), scores=scores)
@@ -54,7 +54,7 @@ def by_texts_and_scores(ranking: Ranking) -> Run:
 
 def by_pyterrier(ranking: Ranking) -> Run:
     pytest.importorskip("pyterrier", reason="PyTerrier is not installed")
-    transformer = adapters.for_pyterrier(rerankers.load("mp_hcnn"))
+    transformer = adapters.for_pyterrier(rerankers.load())
     run: Run = {}
     rows = transformer.transform(ranking.to_dataframe())
     for query_id, doc_id, score in zip(rows["qid"], rows["docno"], rows["score"], strict=True):
@@ -64,7 +64,7 @@ def by_pyterrier(ranking: Ranking) -> Run:
 
 def by_langchain(ranking: Ranking) -> Run:
     documents: Any = pytest.importorskip("langchain_core.documents", reason="no LangChain")
-    compressor, run = adapters.for_langchain(rerankers.load("mp_hcnn")), {}
+    compressor, run = adapters.for_langchain(rerankers.load()), {}
     for topic in ranking.candidates.topics:
         scores = ranking.run[topic.query_id]
         given = [
