@@ -1,7 +1,6 @@
 """Each faster way gives the scores of the model's own forward pass."""
 
 import pkgutil
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +24,8 @@ from rerankers.scoring.batches import batches_of
 from rerankers.scoring.fast_paths import PerQueryFastPath
 from rerankers.scoring.tokenized import Tokenized
 
-POOLS = {
-    "posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
-    "queries": [*QUERIES, *AWKWARD.values()],
-}
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values())]
+ASKED = [*QUERIES, *AWKWARD.values()]
 
 MATCHED = [module.name for module in pkgutil.iter_modules(fast_paths.__path__)]
 
@@ -68,13 +65,9 @@ CASES = [
 """(model, configuration, changes): every configuration of every model that has a fast_path."""
 
 
-def tokenized_for(
-    model: Reranker,
-    queries: Sequence[str] = POOLS["queries"],
-    posts: Sequence[tuple[str, str]] = POOLS["posts"],
-) -> Tokenized:
+def tokenized_for(model: Reranker) -> Tokenized:
     """Every query with every post; what a run thinks of them is made up."""
-    pairs = all_pairs(queries, posts)
+    pairs = all_pairs(ASKED, EVERY)
     prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
     return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
 
@@ -93,9 +86,8 @@ def test_model_that_reads_padding_has_no_fast_path() -> None:
 
 def some_pairs() -> list[npt.NDArray[np.int64]]:
     """Batches of one pair, in which each query and each post is."""
-    queries, posts = len(POOLS["queries"]), len(POOLS["posts"])
-    assert queries <= posts
-    return [np.array([post % queries * posts + post]) for post in range(posts)]
+    assert len(ASKED) <= len(EVERY)
+    return [np.array([post % len(ASKED) * len(EVERY) + post]) for post in range(len(EVERY))]
 
 
 def trained_a_little(model: Reranker) -> Reranker:
