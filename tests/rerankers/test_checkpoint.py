@@ -124,12 +124,6 @@ def test_checkpoints_share_what_they_have_alike(tmp_path: Path, saved: Path) -> 
         checkpoint.load(folders[0])
 
 
-def test_idf_by_name() -> None:
-    assert checkpoint.idf_from("wordfreq:de").source == "wordfreq:de"
-    with pytest.raises(RerankerError, match="no/such/file"):
-        checkpoint.idf_from("no/such/file")
-
-
 def replace_weights(folder: Path, **changes: torch.Tensor | None) -> None:
     """Save other weights, with their SHA-256; None removes one."""
     weights = load_file(folder / "model.safetensors") | changes

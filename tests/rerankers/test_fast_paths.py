@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from helpers.reranking_samples import (
@@ -20,8 +19,7 @@ from helpers.reranking_samples import (
 
 from rerankers.base import PRIOR, Reranker
 from rerankers.scoring import fast_paths
-from rerankers.scoring.batches import batches_of
-from rerankers.scoring.fast_paths import PerQueryFastPath
+from rerankers.scoring.batches import batches_of, score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values())]
@@ -72,22 +70,9 @@ def tokenized_for(model: Reranker) -> Tokenized:
     return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
 
 
-def fast_path_for(model: Reranker, tokenized: Tokenized) -> PerQueryFastPath[Any]:
-    with torch.inference_mode():
-        fast_path = fast_paths.find(model, tokenized)
-    assert fast_path is not None
-    return fast_path
-
-
 def test_model_that_reads_padding_has_no_fast_path() -> None:
     model = small_model(*WITHOUT)
     assert fast_paths.find(model, tokenized_for(model)) is None
-
-
-def some_pairs() -> list[npt.NDArray[np.int64]]:
-    """Batches of one pair, in which each query and each post is."""
-    assert len(ASKED) <= len(EVERY)
-    return [np.array([post % len(ASKED) * len(EVERY) + post]) for post in range(len(EVERY))]
 
 
 def trained_a_little(model: Reranker) -> Reranker:
@@ -101,16 +86,16 @@ def trained_a_little(model: Reranker) -> Reranker:
 
 
 @pytest.mark.parametrize(("name", "configuration", "changes"), CASES)
-def test_comparisons_and_scores_are_those_of_the_forward_pass(
+def test_scores_are_those_of_the_forward_pass(
     name: str, configuration: str, changes: dict[str, Any]
 ) -> None:
     model = trained_a_little(small_model(name, configuration, **changes))
     tokenized = tokenized_for(model)
-    fast_path = fast_path_for(model, tokenized)
+    expected = np.zeros(len(tokenized.query_index), np.float32)
     with torch.inference_mode():
-        for rows in batches_of(tokenized, 100) + batches_of(tokenized, 9)[::5] + some_pairs():
-            plain = tokenized.compared(model, rows, torch.device("cpu"))
-            found = dict(fast_path.compared(rows))
-            torch.testing.assert_close(found, dict(plain), rtol=1e-4, atol=1e-5)
-            scores = model.integrate(plain)
-            torch.testing.assert_close(fast_path.scores_of(rows), scores, rtol=1e-5, atol=1e-5)
+        assert fast_paths.find(model, tokenized) is not None
+        for rows in batches_of(tokenized, 100):
+            expected[rows] = tokenized.scores_of(model, rows, torch.device("cpu")).numpy()
+    for size in (100, 5):
+        found = score_tokenized(model, tokenized, size)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
