@@ -1,17 +1,16 @@
 """Rules for every module: import direction, import cycles, quick commands, unsafe calls."""
 
 import ast
-import os
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from helpers.processes import ROOT, run_python
 
 from pipeline.command import main
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipeline", "rerankers", "indexes")
 # package -> what it may import besides itself, the standard library and other projects
 ARROWS = {"pipeline": {"indexes", "rerankers"}, "rerankers": set(), "indexes": set()}
@@ -141,23 +140,10 @@ def test_nothing_unsafe_is_used() -> None:
     assert not found
 
 
-def test_every_module_has_a_docstring() -> None:
-    assert not [relative(path) for path in MODULES + SCRIPTS if not ast.get_docstring(parse(path))]
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_has_a_readme_and_types(package: str) -> None:
     assert (ROOT / package / "README.md").is_file()
     assert (ROOT / package / "py.typed").is_file()
-
-
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a fresh interpreter in the checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
 
 
 def test_rerankers_need_neither_java_nor_pyserini() -> None:

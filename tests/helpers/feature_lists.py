@@ -35,17 +35,6 @@ def with_space(candidates: CandidateList, space: WordSpace) -> CandidateList:
     return dataclasses.replace(candidates, resources={ADAPTED: space})
 
 
-def only(candidates: CandidateList, rows: npt.NDArray[np.int64]) -> CandidateList:
-    """The candidates ``rows`` only, in this order."""
-    return candidate_list(
-        candidates.query,
-        [candidates.texts[row] for row in rows],
-        [candidates.doc_ids[row] for row in rows] if candidates.doc_ids else [],
-        {name: values[rows] for name, values in candidates.signals.items()},
-        resources=candidates.resources,
-    )
-
-
 def random_list(
     query: str, count: int = 60, seed: int = 0, doc_ids: bool = True, scores: bool = True
 ) -> CandidateList:

@@ -1,7 +1,8 @@
 """Small vocabulary, texts and models, shared by the tests of ``rerankers``."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,18 @@ def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) ->
         queries = torch.from_numpy(tokenized.query_index)
         model.fit(represent_tokenized(model, tokenized), torch.from_numpy(relevant), queries)
     return model.eval()
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """PyTorch with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+        assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
 
 
 def every_model() -> list[tuple[str, str]]:

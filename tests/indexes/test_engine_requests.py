@@ -1,8 +1,6 @@
 """Requests to search engines: searches in their language, feedback, and every kind of refusal."""
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.engine_stub import OPENSEARCH, Answer, Request, stub
+from helpers.processes import run_python
 
 from indexes.engines import building, client, dsl
 from indexes.engines.address import EngineAddress, check_url
 from indexes.engines.building import build
-from indexes.engines.client import Credentials, Engine, EngineError, repeated
+from indexes.engines.client import Credentials, Engine, EngineError
 from indexes.engines.feedback import Term, expanded
 from indexes.engines.index import open_index
 from indexes.engines.searching import search
@@ -46,7 +45,7 @@ def test_no_client_of_an_engine_is_needed() -> None:
         "sys.modules.update(dict.fromkeys(names))  # importing one of them fails\n"
         "import indexes.engines.building, indexes.engines.index"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert run_python("-c", code).returncode == 0
 
 
 # --- addresses and users --------------------------------------------------------------------------
@@ -163,23 +162,6 @@ def test_refusals(
     with stub(answer) as url, pytest.raises(EngineError, match=message) as error:
         connect(url).request("POST", "/things/_search", {})
     assert "\n" not in str(error.value)
-
-
-def test_errors_that_pass_are_waited_for() -> None:
-    statuses = iter([503, 429, 200])
-    assert repeated(lambda: answered(next(statuses)), lambda seconds: None) == 200
-    with pytest.raises(EngineError):
-        repeated(lambda: answered(400), pytest.fail)
-    waits: list[float] = []
-    with pytest.raises(EngineError):
-        repeated(lambda: answered(503), waits.append)
-    assert len(waits) == 4
-
-
-def answered(status: int) -> int:
-    if status != 200:
-        raise EngineError("x", status)
-    return status
 
 
 # --- searches -------------------------------------------------------------------------------------

@@ -1,19 +1,16 @@
 """Finding Java, starting it, and saying what is wrong when there is none."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.processes import run_python
 
 import indexes
 from indexes import jvm
 from indexes.errors import CollectionError
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def fake_java(folder: Path, release: str | None) -> Path:
@@ -24,17 +21,9 @@ def fake_java(folder: Path, release: str | None) -> Path:
     return folder
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own, which has no JAVA_HOME unless it is given."""
-    inherited = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+@pytest.fixture(autouse=True)
+def _no_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
 
 
 def test_the_public_names_load_no_java() -> None:
@@ -45,7 +34,7 @@ def test_the_public_names_load_no_java() -> None:
         "indexes.METHODS['rm3'] is indexes.RM3 or sys.exit('RM3')\n"
         "sys.exit(' '.join({'jnius', 'jnius_config', 'pyserini'} & sys.modules.keys()) or None)"
     )
-    done = run_python(code)
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="module 'indexes' has no attribute 'jvm_'"):
         indexes.jvm_  # noqa: B018
@@ -99,7 +88,7 @@ def test_a_java_that_does_not_start_is_one_clear_message(tmp_path: Path) -> None
         "except CollectionError as error: print('ONE MESSAGE:', error)\n"
     )
     empty = fake_java(tmp_path / "empty", 'JAVA_VERSION="21.0.1"')
-    done = run_python(code, JAVA_HOME=str(empty))
+    done = run_python("-c", code, JAVA_HOME=str(empty))
     assert done.stdout.startswith(f"ONE MESSAGE: Java at {empty} does not start"), done.stderr
 
 
@@ -116,7 +105,7 @@ def test_ctrl_c_reaches_python_and_nothing_is_printed() -> None:
         "except KeyboardInterrupt:\n"
         "    print('interrupted', 'pyserini' in sys.modules)\n"
     )
-    done = run_python(code)
+    done = run_python("-c", code)
     assert (done.stdout, done.stderr, done.returncode) == ("interrupted False\n", "", 0)
 
 
@@ -124,5 +113,5 @@ def test_numpy_may_use_threads_in_the_main_thread() -> None:
     """A large equation does not end the process."""
     code = "from indexes import jvm; jvm.start(); import numpy as np; "
     code += "print(np.linalg.solve(np.eye(300), np.ones(300)).sum())"
-    done = run_python(code, OPENBLAS_NUM_THREADS="2")
+    done = run_python("-c", code, OPENBLAS_NUM_THREADS="2")
     assert (done.returncode, done.stdout) == (0, "300.0\n"), done.stderr

@@ -5,7 +5,6 @@ import math
 import os
 import random
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import Command
 from helpers.index_samples import POSTS, WORDS, random_posts
+from helpers.processes import run_python
 
 from indexes import lucene
 from indexes.errors import CollectionError
@@ -22,8 +22,6 @@ from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikeliho
 from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.evaluation.measures import evaluate, mean
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
@@ -296,14 +294,7 @@ def test_a_full_disk(tmp_path: Path, built: Path) -> None:
         "except lucene.CollectionError as error: print('ONE MESSAGE:', error)\n"
     )
     before = listing(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(built)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_python("-c", code, built)
     assert done.stdout.startswith("ONE MESSAGE: "), done.stderr
     assert "cannot be written" in done.stdout
     assert listing(tmp_path) == before

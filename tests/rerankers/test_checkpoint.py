@@ -69,11 +69,6 @@ def test_only_an_empty_folder_is_written(saved: Path) -> None:
         checkpoint.save(saved, "bigram", small_model("bigram", "count"), encoder(), {})
 
 
-def test_files_that_are_added_later_are_not_compared(saved: Path) -> None:
-    (saved / "lambda.json").write_text("{}")
-    assert checkpoint.load(saved).metrics == {"seed": 0}
-
-
 def test_every_shipped_file_has_its_sha256() -> None:
     named = {
         (path.parent / name).resolve()
@@ -127,18 +122,6 @@ def test_checkpoints_share_what_they_have_alike(tmp_path: Path, saved: Path) -> 
     shutil.move(shared, tmp_path / "away")
     with pytest.raises(RerankerError, match=r"must lie beside the checkpoint.*: found no file"):
         checkpoint.load(folders[0])
-
-
-def test_other_word_frequencies_may_be_used(saved: Path) -> None:
-    own = encoder().idf
-    assert checkpoint.load(saved, idf=own).encoder.idf is own
-    assert checkpoint.load(saved).encoder.idf.source == str(saved.parent / "idf.tsv")
-
-
-def test_idf_by_name() -> None:
-    assert checkpoint.idf_from("wordfreq:de").source == "wordfreq:de"
-    with pytest.raises(RerankerError, match="no/such/file"):
-        checkpoint.idf_from("no/such/file")
 
 
 def replace_weights(folder: Path, **changes: torch.Tensor | None) -> None:

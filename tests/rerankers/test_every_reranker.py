@@ -16,6 +16,7 @@ from helpers.reranking_samples import (
     encoder,
     every_model,
     small_model,
+    threads,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -91,54 +92,38 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
             torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
 
 
-def test_the_engine_scores_as_one_forward_pass(model: Reranker) -> None:
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+def test_the_engine_scores_as_one_forward_pass(
+    model: Reranker, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All pairs in one batch, padded to the longest, by nothing but the model."""
     short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
-    pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short])
+    pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short, POSTS[3], POSTS[0]])
     tokenized = Tokenized.from_pairs(pairs, encoder(), model)
-    rows = np.arange(len(pairs))
     with torch.no_grad():
-        plain = model(*tokenized.batch(rows, CPU))
-    np.testing.assert_allclose(score(model, pairs), plain.numpy(), rtol=1e-5, atol=1e-5)
+        plain = model(*tokenized.batch(np.arange(len(pairs)), CPU)).numpy()
+    if device == "GPU":
+        monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
+    for size in (1, 256):
+        np.testing.assert_allclose(score(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
+    exact = score(model, all_pairs())
+    narrow = scoring.score(model, all_pairs(), encoder(), precision="bf16")
+    assert narrow.dtype == np.float32
+    # Eight bits: a cosine in another bin, or another of the k largest, moves a few scores far.
+    assert np.abs(narrow - exact).mean() < 0.08 * np.ptp(exact)
 
 
 def test_batches_order_and_threads_do_not_change_scores(model: Reranker) -> None:
     pairs = all_pairs()
-    expected, before = score(model, pairs), torch.get_num_threads()
+    expected = score(model, pairs)
     order = np.random.default_rng(3).permutation(len(pairs))
     shuffled = Pairs(
         pairs.queries, pairs.texts, pairs.urls, pairs.query_index[order], pairs.post_index[order]
     )
-    try:
-        for threads, size in ((1, 7), (2, 256)):
-            torch.set_num_threads(threads)
+    for count, size in ((1, 7), (2, 256)):
+        with threads(count):
             found = score(model, shuffled, size)
-            np.testing.assert_allclose(found, expected[order], rtol=1e-6, atol=1e-6)
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_bfloat16_scores_are_near(model: Reranker) -> None:
-    exact = score(model, all_pairs())
-    found = scoring.score(model, all_pairs(), encoder(), precision="bf16")
-    assert found.dtype == np.float32
-    # Eight bits: a cosine in another bin, or another of the k largest, moves a few scores far.
-    assert np.abs(found - exact).mean() < 0.08 * np.ptp(exact)
-
-
-def test_batches_for_a_gpu_give_the_scores_of_one_forward_pass(
-    model: Reranker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = all_pairs(posts=[*POSTS, POSTS[3], POSTS[0]])
-    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
-    with torch.no_grad():
-        plain = model(*tokenized.batch(np.arange(len(pairs)), CPU)).numpy()
-    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    for size in (1, 256):
-        np.testing.assert_allclose(score(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
-    narrow = scoring.score(model, pairs, encoder(), precision="bf16")
-    assert np.abs(narrow - plain).mean() < 0.08 * np.ptp(plain)
+        np.testing.assert_allclose(found, expected[order], rtol=1e-6, atol=1e-6)
 
 
 class NoMasks(TorchDispatchMode):
@@ -320,8 +305,3 @@ def test_impossible_settings_are_errors_that_name_them(name: str, changes: dict[
     message = rf"settings? .*{next(iter(changes))}.*: found|feature family"
     with pytest.raises(RerankerError, match=message):
         small_model(name, next(iter(models.find(name).configurations)), **changes)
-
-
-def test_an_unknown_model_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(RerankerError, match=r"'mp_hcn'.*mp_hcnn"):
-        models.find("mp_hcn")

@@ -1,12 +1,10 @@
 """Each faster way gives the scores of the model's own forward pass."""
 
 import pkgutil
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from helpers.reranking_samples import (
@@ -21,14 +19,11 @@ from helpers.reranking_samples import (
 
 from rerankers.base import PRIOR, Reranker
 from rerankers.scoring import fast_paths
-from rerankers.scoring.batches import batches_of
-from rerankers.scoring.fast_paths import PerQueryFastPath
+from rerankers.scoring.batches import batches_of, score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 
-POOLS = {
-    "posts": [*POSTS, *((text, text) for text in AWKWARD.values())],
-    "queries": [*QUERIES, *AWKWARD.values()],
-}
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values())]
+ASKED = [*QUERIES, *AWKWARD.values()]
 
 MATCHED = [module.name for module in pkgutil.iter_modules(fast_paths.__path__)]
 
@@ -68,34 +63,16 @@ CASES = [
 """(model, configuration, changes): every configuration of every model that has a fast_path."""
 
 
-def tokenized_for(
-    model: Reranker,
-    queries: Sequence[str] = POOLS["queries"],
-    posts: Sequence[tuple[str, str]] = POOLS["posts"],
-) -> Tokenized:
+def tokenized_for(model: Reranker) -> Tokenized:
     """Every query with every post; what a run thinks of them is made up."""
-    pairs = all_pairs(queries, posts)
+    pairs = all_pairs(ASKED, EVERY)
     prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
     return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
-
-
-def fast_path_for(model: Reranker, tokenized: Tokenized) -> PerQueryFastPath[Any]:
-    with torch.inference_mode():
-        fast_path = fast_paths.find(model, tokenized)
-    assert fast_path is not None
-    return fast_path
 
 
 def test_model_that_reads_padding_has_no_fast_path() -> None:
     model = small_model(*WITHOUT)
     assert fast_paths.find(model, tokenized_for(model)) is None
-
-
-def some_pairs() -> list[npt.NDArray[np.int64]]:
-    """Batches of one pair, in which each query and each post is."""
-    queries, posts = len(POOLS["queries"]), len(POOLS["posts"])
-    assert queries <= posts
-    return [np.array([post % queries * posts + post]) for post in range(posts)]
 
 
 def trained_a_little(model: Reranker) -> Reranker:
@@ -109,16 +86,16 @@ def trained_a_little(model: Reranker) -> Reranker:
 
 
 @pytest.mark.parametrize(("name", "configuration", "changes"), CASES)
-def test_comparisons_and_scores_are_those_of_the_forward_pass(
+def test_scores_are_those_of_the_forward_pass(
     name: str, configuration: str, changes: dict[str, Any]
 ) -> None:
     model = trained_a_little(small_model(name, configuration, **changes))
     tokenized = tokenized_for(model)
-    fast_path = fast_path_for(model, tokenized)
+    expected = np.zeros(len(tokenized.query_index), np.float32)
     with torch.inference_mode():
-        for rows in batches_of(tokenized, 100) + batches_of(tokenized, 9)[::5] + some_pairs():
-            plain = tokenized.compared(model, rows, torch.device("cpu"))
-            found = dict(fast_path.compared(rows))
-            torch.testing.assert_close(found, dict(plain), rtol=1e-4, atol=1e-5)
-            scores = model.integrate(plain)
-            torch.testing.assert_close(fast_path.scores_of(rows), scores, rtol=1e-5, atol=1e-5)
+        assert fast_paths.find(model, tokenized) is not None
+        for rows in batches_of(tokenized, 100):
+            expected[rows] = tokenized.scores_of(model, rows, torch.device("cpu")).numpy()
+    for size in (100, 5):
+        found = score_tokenized(model, tokenized, size)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -180,11 +180,6 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
     np.testing.assert_array_equal(again, values[order])
 
 
-def test_an_unknown_family_is_an_error_that_lists_all() -> None:
-    with pytest.raises(RerankerError, match=r"'hashtag'.*hashtags.*overlap"):
-        features.table(all_pairs(), ["hashtag"], IDF)
-
-
 def test_corrupted_pairs_have_no_score_in_a_run() -> None:
     model = small_model("sm_cnn", "static")
     model.feature_families = ("overlap", "first_stage")

@@ -6,9 +6,8 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.feature_lists import IDF, candidate_list, computed, of_texts, random_list
+from helpers.feature_lists import IDF, computed, of_texts, random_list
 
-from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import stem
 from rerankers.features.feedback import DEPTHS
@@ -59,10 +58,3 @@ def test_feedback_is_the_centroid_of_the_others(query: str, count: int) -> None:
         for depth in DEPTHS:
             expected = feedback(vectors, candidates.evidence.tolist(), depth)
             np.testing.assert_allclose(found[f"{name}_{depth}"], expected, atol=1e-4)
-
-
-def test_a_post_is_not_in_the_centroid_it_is_compared_with() -> None:
-    texts = ["alpha beta", *(f"gamma{n} delta{n}" for n in range(6))]
-    scores = np.array([9.0, *[1.0] * 6], dtype=np.float32)
-    lonely = candidate_list("bbc", texts, [], {FIRST_STAGE: scores})
-    assert set(computed("feedback", lonely)["every_5"]) == {0.0}

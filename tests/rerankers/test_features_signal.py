@@ -42,20 +42,22 @@ def random_scores(count: int, missing: float) -> list[float]:
     return np.where(random.random(count) < missing, NAN, scores).tolist()
 
 
-@pytest.mark.parametrize(("count", "missing"), [(2, 0.0), (9, 0.3), (200, 0.3)])
-def test_features_of_random_scores(count: int, missing: float) -> None:
-    scores = random_scores(count, missing)
+@pytest.mark.parametrize(
+    "scores",
+    [
+        random_scores(2, 0.0),
+        random_scores(9, 0.3),
+        random_scores(200, 0.3),
+        [0.1, NAN],
+        [*[-7.3] * 10, NAN],
+    ],
+    ids=len,
+)
+def test_features_are_those_of_loops(scores: list[float]) -> None:
     found = computed("signal:rm3", scored(scores))
     for name, values in expected(scores).items():
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
         assert np.isnan(found[name]).tolist() == np.isnan(scores).tolist()
-
-
-@pytest.mark.parametrize(("score", "count"), [(0.1, 1), (-7.3, 10)])
-def test_equal_scores(score: float, count: int) -> None:
-    found = computed("signal:rm3", scored([score] * count + [NAN]))
-    for name in FEATURES:
-        assert found[name][:-1] == [0.0] * count and math.isnan(found[name][-1])
 
 
 def test_missing_scores_are_nan() -> None:
@@ -69,6 +71,7 @@ def test_missing_scores_are_nan() -> None:
     [
         ("signal", "signal with the name ''"),
         ("signal:a.b", "with the name 'a.b'"),
+        ("hashtag", r"'hashtag'.*hashtags.*overlap"),
         ("links:x", "links takes no parameter"),
         (":rm3", "found the feature family ':rm3', expected one of .*signal:NAME"),
     ],

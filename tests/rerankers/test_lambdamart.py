@@ -1,20 +1,14 @@
 """LambdaMART: learning and training by the command."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.data_samples import write_microblog
 from helpers.fusion_samples import fit, of_topics, pairs_that_rm3_orders, represented
 from helpers.reranking_samples import encoder, small_config, vocabulary
 
-from pipeline import train
-from pipeline.collections import named
-from pipeline.ranking.ranker import ModelScorer
-from pipeline.training.training_set import load_training_data
 from rerankers import checkpoint
 from rerankers.base import Pairs
 from rerankers.errors import RerankerError
@@ -66,36 +60,3 @@ def test_a_model_without_trees_is_not_saved(tmp_path: Path) -> None:
     model = Model(small_config(NAME, "all"), vocabulary())
     with pytest.raises(RerankerError, match="without trees"):
         checkpoint.save(tmp_path / "saved", NAME, model, encoder(), {})
-
-
-def test_the_pipeline_can_use_what_the_command_trains(tmp_path: Path) -> None:
-    """Four made-up years, one of them left out; the run's scores and texts reach the trees."""
-    data, output = write_microblog(tmp_path / "data"), tmp_path / "trained"
-    changes = ("minimum_leaf=1", "trees=10", "parts=2")
-    train.main(
-        train.Options(
-            model=NAME,
-            test="mb2012",
-            configuration="text_url",
-            set=changes,
-            folds=2,
-            device="cpu",
-            threads=1,
-            vectors=data / "vectors.txt",
-            data=data,
-            output=output,
-        )
-    )
-    metrics = json.loads((output / "metrics.json").read_text())
-    assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"] and metrics["epochs"] == 0
-    assert metrics["training"] == {"seed": 1}
-    assert set(metrics["validation"]["by_fold"]) == {"fold 1", "fold 2"}
-    assert (output / "held_out.run.gz").is_file()
-    reranker = ModelScorer(checkpoint.load(output, NAME))
-    config = reranker.checkpoint.model.config
-    assert (config.families, config.trees) == ("first_stage,overlap,links", 10)
-    candidates = load_training_data([named.find("mb2012", data)])
-    run = reranker.score(candidates.candidates)
-    # In these years only relevant posts have links, and every one of them has.
-    assert candidates.mean_of("AP", run) == pytest.approx(1.0)
-    assert candidates.mean_of("AP", candidates.candidates.run) < 0.9

@@ -59,12 +59,24 @@ def test_extreme_scores_give_finite_losses_and_gradients(loss: object) -> None:
 
 def test_settings_name_all_mistakes_at_once() -> None:
     with pytest.raises(RerankerError) as caught:
-        Settings(loss="pairwize", optimizer="adam", sampling="hard", select="ndcg")
+        Settings(
+            loss="pairwize",
+            optimizer="adam",
+            sampling="hard",
+            select="ndcg",
+            schedule="cosine",
+            steps=0,
+            held_out=1.5,
+        )
     assert str(caught.value).splitlines() == [
         "setting loss: found 'pairwize', expected one of listwise, pairwise, pointwise",
         "setting optimizer: found 'adam', expected one of adamw, adadelta, adagrad, rmsprop, sgd",
         "setting sampling: found 'hard', expected one of random, max, mix, corrupted, pairs",
         "setting select: found 'ndcg', expected one of map, mrr, loss",
+        "setting schedule: found 'cosine', expected one of linear, constant, plateau",
+        "setting steps: found 0, one pass over all relevant posts, with 3 of them in a list; "
+        "expected `positives` 1, or a number of steps",
+        "setting held_out: found 1.5, expected a share in (0, 1)",
     ]
 
 

@@ -1,13 +1,13 @@
 """MatchPyramid against the formulas of the paper, pair by pair."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from helpers.model_samples import (
-    CASES,
     assert_naive_scores,
     naive_cosine,
     naive_perceptron,
@@ -40,13 +40,7 @@ def naive_score(model: Reranker, query: str, post: str) -> float:
 SIZES = {"width": 3, "deep_width": 5, "pooled_rows": 3, "pooled_columns": 7, "query_words": 2}
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_scores_are_those_of_the_paper(similarity: str) -> None:
-    changes = {"similarity": similarity, "filters": 3, "deep_filters": 4}
-    model = varied("match_pyramid", "cosine", **changes)
+@pytest.mark.parametrize("changes", [{"similarity": "cosine"}, {"similarity": "dot"}, SIZES])
+def test_scores_are_those_of_the_paper(changes: dict[str, Any]) -> None:
+    model = varied("match_pyramid", "cosine", **{"filters": 3, "deep_filters": 4} | changes)
     assert_naive_scores(model, partial(naive_score, model))
-
-
-def test_other_sizes_have_the_papers_scores_too() -> None:
-    model = varied("match_pyramid", "cosine", **SIZES)
-    assert_naive_scores(model, partial(naive_score, model), CASES[:3])

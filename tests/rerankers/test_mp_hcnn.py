@@ -6,15 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.model_samples import CASES, LONG, assert_naive_scores, varied, weights_of
+from helpers.model_samples import (
+    CASES,
+    LONG,
+    assert_naive_scores,
+    naive_perceptron,
+    varied,
+    weights_of,
+)
 from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder
 
 from rerankers import devices
 from rerankers.base import TRIGRAMS, WORDS, Reranker
-from rerankers.layers.convolutions import MaskedConvolution
-from rerankers.models import mp_hcnn
 from rerankers.models.mp_hcnn import Model
-from rerankers.scoring.batches import score
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.words import character_trigrams, url_text, words
 
@@ -108,10 +112,7 @@ class Naive:
         return float(phrase.mean()) if len(phrase) else 0.0
 
     def perceptron(self, prefix: str, x: np.ndarray) -> np.ndarray:
-        hidden = np.maximum(
-            self.weights[f"{prefix}.0.weight"] @ x + self.weights[f"{prefix}.0.bias"], 0
-        )
-        hidden = self.weights[f"{prefix}.3.weight"] @ hidden + self.weights[f"{prefix}.3.bias"]
+        hidden = naive_perceptron(self.weights, prefix, x)
         if f"{prefix}.5.weight" in self.weights:
             hidden = self.weights[f"{prefix}.5.weight"] @ np.maximum(hidden, 0)
             hidden += self.weights[f"{prefix}.5.bias"]
@@ -175,35 +176,6 @@ def test_scores_are_those_of_the_network_written_out(configuration: str) -> None
     """Texts beyond the lengths of section 4.3 are cut."""
     model = varied("mp_hcnn", configuration)
     assert_naive_scores(model, Naive(model).score, [*LINKED, *CASES[2:-1]])
-
-
-@pytest.mark.parametrize("part", [1, 2])
-@pytest.mark.parametrize("configuration", Model.configurations)
-def test_pairs_are_compared_in_parts_of_similar_lengths(
-    monkeypatch: pytest.MonkeyPatch, configuration: str, part: int
-) -> None:
-    model = varied("mp_hcnn", configuration)
-    pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    rows = np.random.default_rng(3).permutation(len(pairs.query_index))
-    expected = pairs.scores_of(model, rows, torch.device("cpu"))
-    monkeypatch.setattr(mp_hcnn, "PART", part)
-    assert torch.allclose(pairs.scores_of(model, rows, torch.device("cpu")), expected, atol=1e-5)
-
-
-def test_bf16_on_a_gpu_is_that_of_the_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, own = set(), MaskedConvolution.of_packed
-
-    def watched(layer: MaskedConvolution, terms: torch.Tensor, share: float) -> torch.Tensor:
-        seen.add(terms.dtype)
-        return own(layer, terms, share)
-
-    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    monkeypatch.setattr(MaskedConvolution, "of_packed", watched)
-    model = varied("mp_hcnn", "robust")
-    for precision, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        seen.clear()
-        score(model, all_pairs(), encoder(), precision=precision)
-        assert seen == {kind}
 
 
 @pytest.mark.parametrize("configuration", Model.configurations)

@@ -118,8 +118,3 @@ def test_every_positive_comes_once_in_a_pass_of_lists(lists: int) -> None:
     assert (len(rows), len({*rows[:, 0]})) == (27, 27)
     assert RELEVANT[rows[:, 0]].all() and not RELEVANT[rows[:, 1:]].any()
     assert {*map(len, map(set, QUERY_INDEX[rows]))} == {1}
-
-
-def test_a_pass_of_lists_has_one_positive_each() -> None:
-    with pytest.raises(RerankerError, match=r"found 0, one pass.*expected `positives`"):
-        Settings(steps=0)

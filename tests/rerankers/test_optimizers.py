@@ -1,7 +1,6 @@
 """AdamW and Nesterov with sparse gradients against PyTorch's optimizers and a loop over rows."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +10,10 @@ from torch import Tensor, nn
 
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training import optimizers
-from rerankers.training.loop import EpochTrainer, Examples
 from rerankers.training.optimizers import LazyNesterov, SparseAdamW, clip_gradients, make_optimizer
 from rerankers.training.settings import Settings
-from rerankers.training.state import History, copy_weights, load_state, save_state
 
 RATE, DECAY = 0.05, 0.2
-SETTINGS = Settings(epochs=2, steps=3, batch_topics=2, positives=1, negatives=3)
 
 
 def table_of(rows: int, sparse: bool) -> nn.Embedding:
@@ -101,22 +97,6 @@ def test_sparse_gradients_are_clipped_like_dense_ones(longest: float) -> None:
         gradients.append((table.weight.grad.to_dense(), other.grad))
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
     clip_gradients([nn.Parameter(torch.ones(2))], longest)
-
-
-def test_state_of_a_table_is_restored(tmp_path: Path) -> None:
-    model = small_model("mp_hcnn", "paper", dropout=0.0)
-    examples = Examples(Tokenized.from_pairs(all_pairs(), encoder(), model), np.arange(48) % 3 == 0)
-    trainer = EpochTrainer(model, examples, SETTINGS)
-    trainer.train_epoch(1)
-    path = tmp_path / "state"
-    save_state(path, model, trainer.optimizer, History(), copy_weights(model), SETTINGS)
-    again = small_model("mp_hcnn", "paper", seed=8, dropout=0.0)
-    resumed = EpochTrainer(again, examples, SETTINGS)
-    load_state(path, again, resumed.optimizer, SETTINGS)
-    for each in (trainer, resumed):
-        each.train_epoch(2)
-    for name, weight in copy_weights(model).items():
-        assert torch.equal(copy_weights(again)[name], weight), name
 
 
 def test_plain_gradient_descent_is_the_same_with_sparse_gradients(

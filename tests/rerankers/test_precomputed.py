@@ -2,15 +2,21 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
+from helpers.reranking_samples import (
+    AWKWARD,
+    POSTS,
+    QUERIES,
+    all_pairs,
+    encoder,
+    small_model,
+    threads,
+)
 
 from rerankers import checkpoint, features
 from rerankers.base import FIRST_STAGE, Pairs
@@ -56,14 +62,6 @@ def pairs_of(posts: Posts) -> Pairs:
     return dataclasses.replace(
         pairs, doc_ids=[str(doc_id) for doc_id in ids], signals={FIRST_STAGE: scores}
     )
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("count", [0, 1, len(EVERY) // 2, len(EVERY)])

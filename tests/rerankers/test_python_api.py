@@ -1,23 +1,20 @@
 """``import rerankers``: texts in, scores out, without index arrays, Java or Pyserini."""
 
 import dataclasses
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from helpers.processes import run_python
 from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
 
 import rerankers
 from rerankers import RerankerError
-from rerankers.base import FIRST_STAGE, PRIOR, Pairs
+from rerankers.base import FIRST_STAGE, PRIOR
 from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import TrainedReranker
-from rerankers.scoring.cached import CachedScorer
 
 LIGHT = (
     "import sys, rerankers; print(*{'torch', 'numpy', 'jnius', 'pyserini'} & sys.modules.keys())"
@@ -30,8 +27,9 @@ def reranker() -> TrainedReranker:
 
 
 def run(code: str) -> str:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_import_is_light() -> None:
@@ -212,21 +210,3 @@ def test_an_unknown_name_lists_those_that_come_with_the_package() -> None:
     ) as info:
         rerankers.load("mp_hcn")
     assert str(info.value).endswith("did you mean mp_hcnn?")
-
-
-def test_few_pairs_take_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine, waiting for a second one takes longer than its share."""
-    seen, before = [], torch.get_num_threads()
-    score = CachedScorer.score
-
-    def counted(scorer: CachedScorer, pairs: Pairs) -> object:
-        seen.append(torch.get_num_threads())
-        return score(scorer, pairs)
-
-    monkeypatch.setattr(CachedScorer, "score", counted)
-    torch.set_num_threads(2)
-    try:
-        rerankers.load("mp_hcnn").predict([("storm", "storm warning")] * 100)
-        assert (seen, torch.get_num_threads()) == ([1], 2)
-    finally:
-        torch.set_num_threads(before)

@@ -8,7 +8,6 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 
 from rerankers import checkpoint, features
 from rerankers.base import Pairs
-from rerankers.scoring import recent
 from rerankers.scoring.cached import CachedScorer
 from rerankers.scoring.recent import RecentPosts
 from rerankers.text.vocabulary import Idf
@@ -43,19 +42,6 @@ def test_features_are_those_of_posts_that_are_read(max_bytes: int) -> None:
     assert (kept.hits > 0) == (kept.bytes > 0) == (max_bytes > 0)
 
 
-def test_the_posts_asked_for_longest_ago_are_dropped() -> None:
-    kept, first, second = RecentPosts(10**6), of_query(0), of_query(1)
-    values(first, known=kept)
-    kept.max_bytes = kept.bytes
-    values(second.take(np.array([0])), known=kept)
-    values(all_pairs(["bbc"], [("A post that nobody has read before", "")]), known=kept)
-    assert kept.bytes <= kept.max_bytes
-    hits = kept.hits
-    values(second.take(np.array([0])), known=kept)
-    values(second.take(np.array([1])), known=kept)
-    assert kept.hits == hits + 1
-
-
 def test_posts_of_another_source_are_not_used() -> None:
     kept, pairs = RecentPosts(10**6), of_query(0)
     for idf in (IDF, OTHER_IDF, IDF):
@@ -67,15 +53,6 @@ def test_posts_of_another_source_are_not_used() -> None:
     kept.words(OTHER_IDF)
     older(np.arange(len(EVERY)))  # of a call that began before
     assert not kept.bytes
-
-
-def test_a_full_table_of_words_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, pairs = RecentPosts(10**6), of_query(0)
-    values(pairs, known=kept)
-    words = kept.words(IDF)
-    monkeypatch.setattr(recent, "MOST_WORDS", len(words) - 1)
-    assert values(pairs, known=kept) == values(pairs)
-    assert kept.words(IDF) is not words
 
 
 def test_threads_share_the_posts() -> None:

@@ -100,15 +100,6 @@ def test_scores_are_those_of_the_network_written_out(
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_prior_changes_the_score_and_none_is_zero() -> None:
-    model, count = small(), len(every_pair())
-    without = scoring.score(model, with_priors(None), encoder())
-    zero = scoring.score(model, with_priors(np.zeros(count, np.float32)), encoder())
-    first = scoring.score(model, with_priors(prior_of_rank(np.ones(count, int))), encoder())
-    np.testing.assert_array_equal(without, zero)
-    assert (first != without).all()
-
-
 def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
     model = small(vectors="positive")
     optimizer = make_optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))

@@ -55,24 +55,6 @@ def test_every_string_has_a_general_vector(texts: list[str]) -> None:
         np.testing.assert_array_equal(general().vectors([text])[0], vector)
 
 
-def test_words_are_computed_once_in_many_threads() -> None:
-    """Requests overlap, and the space grows while others read it."""
-    computed: list[str] = []
-
-    def compute(words: Sequence[str]) -> spaces.Vectors:
-        computed.extend(words)
-        return np.array([[float(word), 1.0] for word in words], dtype=np.float32)
-
-    space, random = WordSpace(2, compute), np.random.default_rng(2)
-    requests = [random.integers(5000, size=200).tolist() for _ in range(200)]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda request: space.vectors([*map(str, request)]), requests))
-    for request, answer in zip(requests, answers, strict=True):
-        assert answer.tolist() == [[number, 1.0] for number in request]
-    assert sorted(computed) == sorted({str(n) for request in requests for n in request})
-    assert space.vectors([]).shape == (0, 2)
-
-
 @pytest.mark.parametrize("most", [1, 300, 10**6])
 def test_numbered_words_are_those_that_are_spelled(
     most: int, monkeypatch: pytest.MonkeyPatch
@@ -94,20 +76,6 @@ def test_numbered_words_are_those_that_are_spelled(
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lengths, requests))
     assert answers == [numbers.tolist() for _, numbers in requests]
-
-
-def test_a_full_space_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerankers.text.spaces.MOST_WORDS", 3)
-    calls: list[Sequence[str]] = []
-
-    def compute(words: Sequence[str]) -> npt.NDArray[np.float32]:
-        calls.append(words)
-        return np.array([[len(word)] for word in words], dtype=np.float32)
-
-    space = WordSpace(1, compute)
-    for words in (["a", "bb"], ["bb", "ccc"], ["bb", "dddd", "bb"], ["bb", "dddd"]):
-        assert space.vectors(words)[:, 0].tolist() == [*map(len, words)]
-    assert calls == [["a", "bb"], ["ccc"], ["bb", "dddd"]]
 
 
 def test_an_adapted_vector_is_the_mapped_general_one_and_what_posts_add() -> None:

@@ -1,12 +1,18 @@
-"""Posts, queries and URLs to words and trigrams: hand-made expectations, and invariants."""
+"""Posts, queries and URLs to words, stems and trigrams: expectations by hand, and invariants."""
+
+import itertools
+import string
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nltk.stem import PorterStemmer
 
 from rerankers.text import words as reading
 from rerankers.text.inputs import Lexicon
+from rerankers.text.ragged import distinct, distinct_trigrams
+from rerankers.text.stems import stem
 from rerankers.text.words import character_trigrams, url_text, words
 
 
@@ -133,3 +139,63 @@ def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
         assert [lexicon.words[row] for row in rows] == words(text)
         trigrams = by_word.values[by_word.starts[start] : by_word.starts[end]]
         np.testing.assert_array_equal(trigrams, character_trigrams(words(text)).values)
+
+
+# Stems, against NLTK's
+
+STEMMER = PorterStemmer()
+ENDINGS = [
+    *("", "9", "É", "News", "ational", "tional", "izer", "entli", "ousli", "ization", "ation"),
+    *("ator", "alism", "iveness", "fulness", "ousness", "aliti", "iviti", "biliti", "fulli"),
+    *("logi", "icate", "ative", "alize", "iciti", "ical", "ful", "ness", "ance", "ible", "ement"),
+    *("ment", "ous", "ied"),
+    *string.ascii_lowercase,
+    *map("".join, itertools.product(string.ascii_lowercase, repeat=2)),
+]
+
+
+@pytest.mark.parametrize("beginning", ["", "tr", "agree"])
+def test_stems_are_those_of_nltk_for_all_endings(beginning: str) -> None:
+    whole = [beginning + ending for ending in ENDINGS]
+    assert [*map(stem, whole)] == [*map(STEMMER.stem, whole)]
+
+
+def test_stems_of_exceptions_are_those_of_nltk() -> None:
+    whole = [each for word in STEMMER.pool for each in (word, word.upper())]
+    assert len(whole) > 20
+    assert [*map(stem, whole)] == [*map(STEMMER.stem, whole)]
+
+
+# Distinct rows and trigrams, against sets
+
+
+def test_rows_that_share_a_slot_are_told_apart() -> None:
+    """Of 40,000 rows with few repetitions, many have the same place in the hash table."""
+    random = np.random.default_rng(1)
+    columns = [
+        np.repeat(np.arange(1000), 40),
+        random.integers(0, 2**40, 60)[random.integers(0, 60, 40_000)],
+    ]
+    first, kinds = distinct(columns)
+    rows = np.stack(columns, axis=1)
+    np.testing.assert_array_equal(rows[first][kinds], rows)
+    kinds_of_rows = len(np.unique(rows, axis=0))
+    assert len(first) == kinds_of_rows
+    first, kinds = distinct(columns, is_exact=False)
+    np.testing.assert_array_equal(rows[first][kinds], rows)
+    assert kinds_of_rows <= len(first) < 2 * kinds_of_rows
+
+
+@pytest.mark.parametrize("last", ["z", "\U0001f600", "\U0010ffff"])
+def test_distinct_trigrams(last: str) -> None:
+    """Also where trigrams and texts together need more than 64 bits."""
+    random = np.random.default_rng(1)
+    letters = [*"ab c", "é", last]
+    lengths = random.integers(0, 20, 60)
+    texts = ["".join(random.choice(letters, length).tolist()) for length in lengths]
+    found = distinct_trigrams(texts)
+    assert len(found) == len(texts)
+    for text, part in zip(texts, np.split(found.values, found.starts[1:-1]), strict=True):
+        trigrams = {text[at : at + 3] for at in range(len(text) - 2)}
+        numbers = [sum(ord(c) << (21 * (2 - k)) for k, c in enumerate(t)) for t in trigrams]
+        assert sorted(part.tolist()) == sorted(numbers)

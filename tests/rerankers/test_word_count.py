@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
 from helpers.overlap_samples import (
-    KNOWN,
     encoder,
     every_pair,
     every_text_pair,
@@ -12,7 +10,6 @@ from helpers.overlap_samples import (
     vocabulary,
 )
 
-from rerankers.layers.overlap import StopWords
 from rerankers.models.word_count import Model
 from rerankers.scoring import batches as scoring
 from rerankers.text.words import STOP_WORDS, words
@@ -26,15 +23,6 @@ def test_scores_count_common_words_without_stop_words(configuration: str) -> Non
     assert max(expected) > 1
     found = scoring.score(model, every_pair(), encoder())
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_unknown_words_are_content_and_padding_is_not() -> None:
-    """Also stop words that have no vector, and the last identifier there is."""
-    reader = vocabulary()
-    assert {"and", "to"} <= STOP_WORDS - set(KNOWN)
-    last = len(KNOWN) + reader.buckets
-    ids = torch.tensor([[*reader.ids(["and", "to", "unseen", "the", "storm"]), last, 0]])
-    assert StopWords(reader)(ids).tolist() == [[1, 1, 1, 0, 1, 1, 0]]
 
 
 def test_the_list_is_written_as_words_are() -> None:

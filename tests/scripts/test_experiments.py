@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from experiments.cells import Cell, Setup, is_finished, run_cell, run_cells
+from experiments.answers import measure_drawn
+from experiments.cells import OKAPI, Cell, Setup, is_finished, run_cell, run_cells
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import run_commands_here
 
@@ -77,3 +78,22 @@ def test_official_runs_and_shipped_weights_are_only_measured(
     scores = [s for of_topic in read_run(setup.run_file(cell)).values() for s in of_topic.values()]
     assert 0 <= min(scores) <= max(scores) <= 1
     assert not (setup.directory / "checkpoints").exists()
+
+
+def test_cells_pick_right_answers_with_and_without_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_commands_here(monkeypatch)
+    data = write_answers(tmp_path / "data")
+    setup = Setup(tmp_path / "kept", data, "cpu")
+    measured = run_cell(Cell("Okapi", OKAPI, (), "wikiqa"), setup)
+    assert set(measured.measures) == {"P@1", "RR"}
+    # A right answer has all words of its question, and nearly always the most.
+    assert 0.5 < measured.measures["P@1"] <= measured.measures["RR"] <= 1
+    assert not setup.directory.exists()
+
+    options = "--development drawn --steps 1 --epochs 1 --configuration nbow_mlp --vectors"
+    cell = Cell("NBOW", "drawn:cntn", (*options.split(), f"{data}/vectors.txt"), "wikiqa")
+    measured = run_cell(cell, setup)
+    part = setup.collection("wikiqa")
+    assert measured.measures == measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]

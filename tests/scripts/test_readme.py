@@ -1,21 +1,26 @@
-"""READMEs: links, commands and options exist, the Python that they show runs."""
+"""READMEs: links, commands and options exist, the Python runs, and what is shown is printed.
 
+A block without a language, or of ``text``, right behind a block of code is its output; in it ``…``
+stands for anything. Blocks that speak to a server are run by the tests of servers, those with
+adapters by ``test_adapters``.
+"""
+
+import gzip
 import re
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from helpers.processes import ROOT, run_program, run_python
 
 from pipeline.command.main import COMMANDS
 from pipeline.command.options import run_command
 from rerankers import models
 
-ROOT = Path(__file__).parents[2]
 TEXTS = [
     ROOT / "README.md",
     ROOT / ".github" / "CONTRIBUTING.md",
@@ -24,7 +29,11 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=named)
 def test_links_and_commands_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
@@ -54,11 +63,10 @@ def help_of(*program: str) -> str:
         with redirect_stdout(StringIO()) as printed, pytest.raises(SystemExit):
             run_command(module.Options, module.main, "", "", ["--help"])
         return printed.getvalue()
-    command = [sys.executable, *program, "--help"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return run_python(*program, "--help").stdout
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", TEXTS, ids=named)
 def test_options_that_are_shown_exist(path: Path) -> None:
     """Each option after a command is in that command's help."""
     shown = r"^(tweetrerank \w+|python -m pipeline\.\w+|python scripts/\w+\.py)( .*)$"
@@ -72,3 +80,88 @@ def test_every_model_is_in_the_table_of_models() -> None:
     text = (ROOT / "rerankers" / "README.md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
     assert [name for name in models.names() if f"`{name}`" not in rows] == []
+
+
+# Blocks of code
+
+
+READMES = [
+    path
+    for path in sorted(ROOT.rglob("README.md"))
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+]
+ELSEWHERE = ("127.0.0.1", "http://localhost", "adapters")  # Words of blocks that other tests run
+
+
+class Block(NamedTuple):
+    """A block of code, and what it prints; None if the README does not say."""
+
+    language: str
+    code: str
+    output: str | None
+
+
+def blocks(path: Path) -> list[Block]:
+    text = path.read_text(encoding="utf-8")
+    found = [*re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
+    shown = []
+    for block, following in zip(found, [*found, None][1:], strict=False):
+        is_output = (
+            following is not None
+            and following[1] in ("", "text")
+            and not text[block.end() : following.start()].strip()
+        )
+        shown.append(Block(block[1], block[2], following[2] if following and is_output else None))
+    return shown
+
+
+def assert_printed(output: str, shown: str) -> None:
+    """The output is what is shown, but for what ``…`` stands for."""
+    parts = [re.escape(part) for part in shown.strip().replace("\n…\n", "…").split("…")]
+    pattern = r"[\s\S]*?".join(parts)
+    assert re.fullmatch(pattern + r"\s*", output.strip() + "\n"), f"{shown}\n---\n{output}"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+SEPARATOR = "\n=== block ===\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", READMES, ids=named)
+def test_the_python_prints_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
+    """All blocks of a README in one process, in their order."""
+    chosen = [
+        block
+        for block in blocks(path)
+        if block.language == "python" and not any(word in block.code for word in ELSEWHERE)
+    ]
+    if not chosen:
+        return
+    posts = (ROOT / "pipeline" / "sample" / "posts.jsonl").read_bytes()
+    (tmp_path / "posts.jsonl.gz").write_bytes(gzip.compress(posts))
+    script = tmp_path / "blocks.py"
+    script.write_text(f"print({SEPARATOR!r}, end='')\n".join(block.code for block in chosen))
+    done = run_python(script, cwd=tmp_path, TWEETRERANK_HOME=str(home))
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split(SEPARATOR)
+    for block, output in zip(chosen, printed, strict=True):
+        if block.output is not None:
+            assert_printed(output, block.output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", READMES, ids=named)
+def test_commands_print_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
+    """Commands whose output is shown, in the checkout's folders but for what they write."""
+    (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
+    for block in blocks(path):
+        if block.language != "sh" or block.output is None:
+            continue
+        program = ("bash", "-euc", block.code)
+        done = run_program(*program, cwd=tmp_path, TWEETRERANK_HOME=str(home))
+        assert done.returncode == 0, done.stderr
+        assert_printed(done.stdout, block.output)

@@ -206,18 +206,14 @@ def test_waiting_for_another_installation_is_told(checkout: Checkout) -> None:
     assert process.returncode == 0
 
 
-def test_pip_takes_over_where_uv_fails(checkout: Checkout) -> None:
-    (checkout.notes / "fail").write_text("bin/uv")
+@pytest.mark.parametrize(
+    ("failing", "again"), [("bin/uv", "python packages.txt"), ("--index-url", "python torch")]
+)
+def test_pip_and_its_own_index_take_over(checkout: Checkout, failing: str, again: str) -> None:
+    """Where uv fails, or PyTorch's index is out of reach."""
+    (checkout.notes / "fail").write_text(failing)
     assert checkout.run("quickstart").returncode == 0
-    assert checkout.installed == sorted([*ALL, "python packages.txt"])
-
-
-def test_torch_comes_from_pip_s_own_index_when_the_other_is_out_of_reach(
-    checkout: Checkout,
-) -> None:
-    (checkout.notes / "fail").write_text("--index-url")
-    assert checkout.run("quickstart").returncode == 0
-    assert checkout.installed == sorted([*ALL, "python torch"])
+    assert checkout.installed == sorted([*ALL, again])
 
 
 def test_an_environment_of_others_is_not_touched(checkout: Checkout) -> None:

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from experiments.cells import Cell, Result, Setup, run_cells
 from experiments.extras import finished, marked
-from experiments.rendering import render
 from experiments.reports import REPORTS, draw
-from experiments.results import add_to_csv, read_csv
-from experiments.tables import System, Table, read_tables
+from experiments.tables import System, read_tables
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import result, row_of, run_commands_here
 
@@ -22,98 +20,16 @@ from pipeline.evaluation.measures import Evaluator, evaluate, mean
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
 _, TABLES = read_tables()
-SYSTEMS = {system.name: system for system in TABLES["table3"].systems}
-QL, MP_HCNN = SYSTEMS["QL"], SYSTEMS["MP-HCNN (ours)"]
+QL, MP_HCNN = (
+    next(system for system in TABLES["table3"].systems if system.name == name)
+    for name in ("QL", "MP-HCNN (ours)")
+)
 PNG = b"\x89PNG"
 SMALL = "signal:ql,signal:run_ql,overlap"
 Finished = tuple[Setup, list[Result]]
 
 
 # Tables from made-up results
-
-
-def test_means_have_spreads_and_the_papers_figures() -> None:
-    one, two = System("MP-CNN (paper)", "mp_cnn"), System("two", "model")
-    never = System("never run", "model")
-    table = Table(
-        "",
-        "",
-        [(system, False) for system in (one, two, never)],
-        ("trecqa-all-raw", "trecqa-clean"),
-        columns=["means", "training, s"],
-    )
-    shown = render(
-        table,
-        [
-            result(one, "trecqa-all-raw", AP=0.7, RR=0.8),
-            result(one, "trecqa-all-raw", seed=2, AP=0.8, RR=0.9),
-            result(two, "trecqa-all-raw", AP=0.5, RR=0.6, mixed=0.7),
-        ],
-    )
-    assert shown.splitlines()[0] == "| system | trecqa-all-raw AP/RR | training, s |"
-    assert row_of(shown, "MP-CNN (paper)").endswith(
-        "| 0.7500±0.071 / 0.8500±0.071 (0.762 / 0.830) | 12 |"
-    )
-    assert row_of(shown, "two") == "| two | 0.5000 / 0.6000, interpolated 0.7000 | 12 |"
-    assert row_of(shown, "never run") == "| never run | - | - |"
-
-
-def test_table_3_has_blocks_superscripts_and_dashes() -> None:
-    ours = result(MP_HCNN, "mb2011", AP=0.41, P30=0.42, mixed=0.43)
-    ours.better_than["AP"] = ("QL", "LambdaMART (all)")
-    ours.mixture_better_than["AP"] = ("RM3",)
-    results = [
-        result(QL, "mb2011", AP=0.3576, P30=0.4),
-        ours,
-        result(SYSTEMS["RM3"], "mb2012", AP=0.2, P30=0.2),
-    ]
-    shown = render(TABLES["table3"], results)
-    header = " | ".join(f"{year} AP | {year} P@30" for year in ("mb2011 †", "mb2012 †"))
-    assert shown.splitlines()[0] == f"| system | {header} | seeds |"
-    expected = "| QL ¹ | 0.3576 (0.3576) | 0.4000 (0.4000) | - (0.2091) | - (0.3311) | 1 |"
-    assert row_of(shown, "QL ¹") == expected
-    assert "| 0.4100¹³ (0.3940) | 0.4200 (0.4306) |" in row_of(shown, MP_HCNN.name)
-    assert "| 0.4300² (0.4040) | - (0.4435) |" in row_of(shown, "MP-HCNN+ (ours)")
-    assert row_of(shown, "Conv-KNRM+ (ours)") == "| Conv-KNRM+ (ours) | - | - | - | - | - |"
-    assert sum("**" in line for line in shown.splitlines()) == 4  # blocks
-
-
-def test_marks_and_differences_of_the_fusions_tables() -> None:
-    rows = TABLES["fusion"].systems
-    fused = result(rows[4], "mb2012", AP=0.31, P30=0.4, recall=0.7)
-    fused.better_than["AP"] = fused.worse_than["P@30"] = (rows[3].name,)
-    shown = render(TABLES["fusion"], [fused])
-    assert row_of(shown, rows[4].name).endswith("| 0.3100▲ | 0.4000▼ | 0.7000 | 12 |")
-    whole, first, absent, *_ = TABLES["fusion-ablation"].systems
-    part = result(first, "mb2013", AP=0.36, P30=0.46, importance=0.1234)
-    shown = render(TABLES["fusion-ablation"], [result(whole, "mb2013", AP=0.38, P30=0.45), part])
-    assert row_of(shown, whole.name) == "| all families | 0.3800 |  | 0.4500 |  |  |"
-    assert row_of(shown, first.name).endswith("| 0.3600 | -0.0200 | 0.4600 | +0.0100 | 12.3 |")
-    assert row_of(shown, absent.name) == f"| {absent.name} | - |  | - |  |  |"
-
-
-def test_a_csv_gives_the_same_tables_again_and_takes_further_cells(tmp_path: Path) -> None:
-    whole = result(MP_HCNN, "mb2011", AP=0.4, P30=0.5, mixed=0.5)
-    whole.better_than["AP"] = ("QL", "RM3")
-    results = [result(QL, "mb2011", AP=0.3, P30=0.3), whole]
-    path = tmp_path / "r.csv"
-    add_to_csv(path, results)
-    assert render(TABLES["table3"], read_csv(path)) == render(TABLES["table3"], results)
-    again, more = result(QL, "mb2011", AP=0.35), result(QL, "mb2012", AP=0.2)
-    add_to_csv(path, [more, again])
-    shown = render(TABLES["table3"], read_csv(path))
-    assert shown == render(TABLES["table3"], [again, whole, more])
-    assert [line.split(",")[:2] for line in path.read_text().splitlines()[1:]] == [
-        ["QL", "mb2011"],
-        *[["MP-HCNN (ours)", "mb2011"]] * 2,
-        ["QL", "mb2012"],
-    ]
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_cells_of_a_table_have_keys_of_their_own(name: str) -> None:
-    cells = TABLES[name].cells(TABLES[name].collections, 3)
-    assert len({cell.key for cell in cells}) == len(cells) > 0
 
 
 # Marks and additional measures
