@@ -106,15 +106,6 @@ def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Pat
     assert evaluate(qrels, run) == evaluate(qrels, read_run(tmp_path / "run"))
 
 
-SUGGESTIONS = {"AP": "map", "P@30": "P30", "P@5": "p.5", "nDCG@10": "ndcg_cut_10", "Rprec": "Rprcc"}
-
-
-@pytest.mark.parametrize(("suggestion", "name"), SUGGESTIONS.items())
-def test_unknown_measures_get_a_suggestion(name: str, suggestion: str) -> None:
-    with pytest.raises(UsageError, match=f"measure {name!r}.* did you mean {suggestion!r}"):
-        evaluate(QRELS, RUN, [name])
-
-
 @pytest.mark.parametrize("name", ["", *WRONG.split()])
 def test_measures_that_cannot_be_computed(name: str) -> None:
     """All bad measures are named at once."""
