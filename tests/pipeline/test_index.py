@@ -16,7 +16,7 @@ from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection
-from pipeline.command.errors import DataError, UsageError
+from pipeline.command.errors import UsageError
 from pipeline.command.options import parse_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,12 +135,6 @@ def test_a_named_collection(
             assert opened.manifest.rebuild == (
                 f"python -m pipeline.index --collection tiny --index {place} --data {tmp_path}"
             )
-
-
-def test_a_collection_without_its_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"tiny: .* not found; fetch the data"):
-        tiny(tmp_path).build_index(tmp_path / "index")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
