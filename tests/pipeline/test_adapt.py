@@ -53,6 +53,7 @@ def mine(tmp_path: Path) -> Path:
     """A collection of 60 posts of a few words, and one without a word."""
     random = np.random.default_rng(1)
     texts = [" ".join(random.choice(["storm", "ferry", "bakery"], 4)) for _ in range(60)]
+    texts[0] += " \0\ud83d"  # Neither stops a teacher.
     write_posts(tmp_path / "posts.jsonl", [*texts, "..."])
     (tmp_path / "topics.tsv").write_text("a\tstorm ferry\n")
     (tmp_path / "mine.toml").write_text('posts = ["posts.jsonl"]\ntopics = "topics.tsv"\n')

@@ -59,16 +59,6 @@ def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
     assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
 
 
-def test_training_leaves_the_test_year_out(data_dir: Path) -> None:
-    judged = named.training_collections(None, data_dir)
-    assert "mb2012" in judged
-    assert named.training_collections("mb12", data_dir) == [
-        name for name in judged if name != "mb2012"
-    ]
-    with pytest.raises(UsageError):
-        named.training_collections("mb2020", data_dir)
-
-
 # Forms of others, and values in memory
 
 POSTS = [

@@ -132,6 +132,8 @@ def test_several_runs_against_another(evaluate: Evaluate) -> None:
     [
         ("qrels", 2, "runs is missing"),
         ("qrels base -m foo -m P_5", 2, "did you mean 'P@5'?"),
+        ("qrels base -m ndcg_cut_10", 2, "did you mean 'nDCG@10'?"),
+        ("qrels base -m Rprcc", 2, "did you mean 'Rprec'?"),
         ("qrels base nope", 2, "runs: there is no file nope"),
         ("qrels base --against nope", 2, "--against: there is no file nope"),
         ("qrels base --against ./base", 2, "--against: found no other run"),

@@ -103,12 +103,8 @@ def test_colours_are_for_terminals(
         ("--query-id 99", 2, "--query-id: found '99', expected a topic of sample: 1, 2, 3"),
         ("--query-id 3", 1, "expected some for the topics 3"),
         ("--doc-id 42 --doc-id 43", 2, "--doc-id: found '43', expected one of the"),
-        ("--reranker bm42", 2, "--reranker: found 'bm42', expected one of"),
-        ("--checkpoint nowhere", 1, "nowhere/config.json"),
         ("--method bm25", 2, "--method, --mu and --parameter change nothing"),
         ("--doc-id 1 --show 3", 2, "--show: --doc-id says already"),
-        ("--lambda 2 --show 0", 2, "--lambda: found 2"),
-        ("--output .", 2, "found the folder"),
     ],
 )
 def test_mistakes(arguments: str, code: int, message: str, command: Command, run: Run) -> None:

@@ -117,10 +117,6 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def test_control_characters_are_replaced() -> None:
-    assert visible("a\u202eb\u200dc\r\n") == "a�b\u200dc  "
-
-
 def test_ranks_follow_the_tie_rule() -> None:
     before = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 0.0}
     after = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.2}
@@ -134,18 +130,6 @@ def test_ranks_follow_the_tie_rule() -> None:
         "largest losses of the others": ["a"],
     }
     assert list(choose(changes, 9)) == ["best of the new ranking"]
-
-
-def test_exact_matches_have_the_darkest_shade() -> None:
-    text, url = "no Water @water in EGYPT!", "http://x.org/egypt-water"
-    (matches,) = match_explanation(text, url).posts.values()
-    darkest = [part for part, step in matches.text if step == 4]
-    assert [part.strip() for part in darkest] == ["Water", "in", "EGYPT"]
-    # The trigrams of "egypt" are not all in the URL: a hyphen follows.
-    assert "water" in "".join(part for part, step in matches.url if step == 4)
-    assert [row.word for row in matches.rows] == ["water", "shortages", "in", "egypt"]
-    assert matches.rows[0].cells[0].where == "water"
-    assert "".join(part for part, _ in matches.url) == url
 
 
 def test_words_are_shaded_by_their_nearness_to_the_query() -> None:

@@ -1,4 +1,4 @@
-"""The fusion of trees: learning, contributions of features, and its checkpoint."""
+"""The fusion of trees: learning, and trees that extend others."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,11 @@ from helpers.fusion_samples import (
     represented,
     require_new_topics_ordered,
 )
-from helpers.reranking_samples import all_pairs, encoder, small_config, vocabulary
+from helpers.reranking_samples import small_config, vocabulary
 
-from rerankers import checkpoint, features, models
+from rerankers import features, models
 from rerankers.errors import RerankerError
 from rerankers.models.fusion import Model
-from rerankers.reranker import TrainedReranker
-from rerankers.scoring import batches as scoring
 
 NAME = "fusion"
 SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
@@ -34,12 +32,6 @@ def fitted(**changes: Any) -> Model:
     model = small(**changes)
     fit(model, *pairs_that_rm3_orders())
     return model
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    """Two objectives, and features unknown in training."""
-    return fitted(families=f"{SMALL},overlap", objectives=TWO)
 
 
 @pytest.mark.parametrize(
@@ -89,44 +81,3 @@ def test_trees_that_extend_those_of_fewer_features(tmp_path: Path) -> None:
     for families, objectives in (("signal:rm3,signal:ql,first_stage", TWO), (SMALL, "binary")):
         with pytest.raises(RerankerError, match="other features or objectives"):
             small(families=families, objectives=objectives).start_from(start)
-
-
-def test_training_is_deterministic(model: Model) -> None:
-    again = fitted(families=model.config.families, objectives=TWO)
-    assert again.files() == model.files()
-
-
-def test_contributions_add_up_to_the_scores(model: Model) -> None:
-    """But for a constant; features that no tree reads add nothing."""
-    values = represented(model, pairs_that_rm3_orders()[0])
-    parts = model.contributions(values)
-    assert parts.shape == values.shape
-    rest = model.head(values) - parts.sum(dim=1)
-    torch.testing.assert_close(rest, rest[:1].expand(len(rest)), rtol=0, atol=1e-4)
-    by_name = dict(zip(model.names, parts.T, strict=True))
-    for name, share in model.importances().items():
-        assert bool(by_name[name].any()) == (share > 0), name
-    assert not by_name["signal:unknown.z"].any()
-    # Among posts that differ in nothing else, the signal decides: see pairs_that_rm3_orders.
-    of_rm3 = sum(part for name, part in by_name.items() if name.startswith("signal:rm3."))
-    assert isinstance(of_rm3, torch.Tensor)
-    assert np.corrcoef(of_rm3, model.head(values))[0, 1] > 0.95
-
-
-def save(model: Model, directory: Path) -> Path:
-    checkpoint.save(directory, NAME, model, encoder(), {})
-    return directory
-
-
-def load(directory: Path) -> TrainedReranker:
-    return checkpoint.load(directory, NAME, idf=encoder().idf)
-
-
-def test_scores_are_the_same_after_loading(model: Model, tmp_path: Path) -> None:
-    """Also the trees of both objectives."""
-    pairs, _ = pairs_that_rm3_orders()
-    saved = load(save(model, tmp_path / "saved"))
-    np.testing.assert_array_equal(saved.score(pairs), scoring.score(model, pairs, encoder()))
-    loaded: Any = saved.model
-    assert loaded.importances() == model.importances()
-    np.testing.assert_array_equal(represented(loaded, all_pairs()), represented(model, all_pairs()))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Command
+from helpers.data_samples import write_microblog
 
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
@@ -16,7 +17,7 @@ from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection
-from pipeline.command.errors import DataError, UsageError
+from pipeline.command.errors import UsageError
 from pipeline.command.options import parse_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,36 +112,18 @@ def test_bad_usage(arguments: list[str], problem: str) -> None:
         index.main(parse(*arguments))
 
 
-def tiny(folder: Path) -> SearchedCollection:
-    topics, qrels, posts = (folder / name for name in ("topics.tsv", "qrels.txt", "posts.jsonl"))
-    return SearchedCollection(
-        "tiny", "Tiny", topics, qrels, {}, "tiny-group", post_paths=[posts], data=folder
-    )
-
-
-def test_a_named_collection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    collection = tiny(tmp_path)
-    (tmp_path / "topics.tsv").write_text("1\talpha\n")
-    (tmp_path / "posts.jsonl").write_text('{"id": "1", "text": "alpha"}\n')
-    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(named, "find", lambda name, data: {"tiny": collection}[name])
+def test_a_named_collection(command: Command, tmp_path: Path) -> None:
+    collection = named.find("mb2012", write_microblog(tmp_path))
+    assert isinstance(collection, SearchedCollection)
+    place = collection.index_directory
     for option in ("--collection", "--topics"):
-        index.main(parse(option, "tiny", "--data", tmp_path))
-        place = tmp_path / "home" / "indexes" / "tiny-group"
-        assert capsys.readouterr().out.splitlines()[-1] == f"index: {place}"
+        done = command("index", option, "mb2012", "--data", tmp_path)
+        assert done.out.splitlines()[-1] == f"index: {place}", done.err
         with LuceneIndex.open(place, collection.post_files()) as opened:
-            assert list(opened.posts) == [Post("1", "alpha")]
+            assert {*opened.posts} == {*collection.posts()}
             assert opened.manifest.rebuild == (
-                f"python -m pipeline.index --collection tiny --index {place} --data {tmp_path}"
+                f"python -m pipeline.index --collection mb2012 --index {place} --data {tmp_path}"
             )
-
-
-def test_a_collection_without_its_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"tiny: .* not found; fetch the data"):
-        tiny(tmp_path).build_index(tmp_path / "index")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pipeline.collections.trec import Run, ranked
+from pipeline.collections.trec import Run
 from pipeline.command.errors import DataError, UsageError
 from pipeline.ranking.interpolation import interpolate, normalize
 
@@ -31,13 +31,6 @@ def test_mixing_by_hand() -> None:
     assert run["2"] == {"x": 0.5}
     assert run["3"] == {}
     assert list(run) == ["1", "2", "3"]
-
-
-def test_the_ends_are_the_two_rankings() -> None:
-    for weight, source in ((0.0, LEXICAL), (1.0, NEURAL)):
-        run = interpolate(LEXICAL, NEURAL, weight)
-        expected = {doc_id: source["1"][doc_id] for doc_id in LEXICAL["1"]}
-        assert [d for d, _ in ranked(run["1"])] == [d for d, _ in ranked(expected)]
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])

@@ -23,8 +23,7 @@ CHECKPOINT = Path("checkpoints/sm_cnn/mb2012")  # The small model, in the home f
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up collections with more posts a topic than P@30 counts."""
-    """Made-up years; 2014 has no judgments."""
+    """Made-up years with more posts a topic than P@30 counts; 2014 has no judgments."""
     folder = write_microblog(tmp_path_factory.mktemp("data"), topics=6, posts=40)
     (folder / "microblog" / "qrels.microblog2014.txt").unlink()
     return folder
@@ -209,7 +208,6 @@ def test_a_model_that_does_not_read_ranks(rerank: Rerank, data: Path) -> None:
         ("ql --output o --report o/ql.sm_cnn", ["--report: found o/ql.sm_cnn"]),
         ("ql --output mine", ["--output: found the file mine, expected a folder"]),
         ("ql --reranker none --index x", ["--index: found it", "found 'none'"]),
-        ("ql --lambda 2", ["--lambda: found 2"]),
     ],
 )
 def test_mistakes(arguments: str, problems: list[str], rerank: Rerank, tmp_path: Path) -> None:

@@ -41,13 +41,19 @@ def test_the_whole_pipeline_is_shown(search: Search, tmp_path: Path) -> None:
     """The rankers, the neural model alone and mixed, and the fusion, whose run is written."""
     result = search("sample", "--hits", "50", "--show", "none", "--output", tmp_path / "run")
     assert result.code == 0, result.err
-    _, *rows = result.out.splitlines()
+    first, *rows = result.out.splitlines()
     names = [re.split(r"\s{2,}", row)[0] for row in rows]
     assert names == [
         *("ql", "bm25", "rm3", "axiom", "mp_hcnn", "mp_hcnn + ql (λ = 0.35)"),
         *("mean of min-max scores", "fusion"),
     ]
     assert rows[-1].endswith(f"-> {tmp_path / 'run'}")
+    assert first.split()[-3] == "AP"
+    ap = {
+        name: float(row.partition(" -> ")[0].split()[-3])
+        for name, row in zip(names, rows, strict=True)
+    }
+    assert ap["ql"] < min(ap["mp_hcnn + ql (λ = 0.35)"], ap["fusion"])
     assert set(map(len, read_run(tmp_path / "run").values())) <= set(range(1, 51))
 
 

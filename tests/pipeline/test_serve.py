@@ -232,15 +232,10 @@ def test_packed_bodies(client: TestClient, wire: Wire) -> None:
 
 def test_the_description_lists_every_path(client: TestClient) -> None:
     description = client.get("/openapi.json").json()
-    schemas = description["components"]["schemas"]
     for wire in WIRES.values():
         operation = description["paths"][wire.path]["post"]
-        assert operation["requestBody"]["content"]
-        assert operation["responses"]["200"]["content"]
         assert {"x-mix", "x-split-documents"} <= operation["responses"]["200"]["headers"].keys()
         assert {"400", "413", "415", "429", "504"} <= operation["responses"].keys()
-    references = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description))
-    assert set(references) <= set(schemas)
     page = client.get("/docs").text
     anchors = set(re.findall(r'id="(\w+)"', page))
     for path in re.findall(r'(?:href|src)="([^"]+)"', page):

@@ -270,9 +270,11 @@ def test_logs_have_no_texts(client: TestClient, caplog: pytest.LogCaptureFixture
     assert lines_of(caplog)[-1]["texts"] == [QUERY, *TEXTS]
 
 
-def test_overload(name: str) -> None:
+@pytest.mark.parametrize(
+    "limits", [Limits(waiting_requests=2), Limits(waiting_documents=2 * len(TEXTS))]
+)
+def test_overload(name: str, limits: Limits) -> None:
     scorer, wire = GatedScorer(), WIRES[name]
-    limits = Limits(waiting_requests=2)
     with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(8) as pool:
         work = [pool.submit(client.post, wire.path, json=wire.body()) for _ in range(8)]
         threading.Timer(0.5, scorer.gate.set).start()

@@ -10,7 +10,6 @@ from helpers.service_samples import QUERY, TEXTS, client_of
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
-from pipeline.service.errors import RequestError
 from pipeline.service.http.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
@@ -64,35 +63,17 @@ def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
 def test_names_of_several_models(tmp_path: Path) -> None:
     models = Models([str(saved(tmp_path / "mine", "sm_cnn", "text")), "mp_hcnn"], 10**6)
     assert list(models.served) == ["mine", "mp_hcnn"]
-    assert models.choose("mp_hcnn", takes_any=True).name == "mp_hcnn"
-    for name, kind in ((None, "value"), ("rerank-v3.5", "model"), ("", "model")):
-        with pytest.raises(RequestError, match="expected one of mine, mp_hcnn") as error:
-            models.choose(name, takes_any=True)
-        assert error.value.kind == kind
     with client_of(models=models) as client:
+        for name, status in ((None, 422), ("rerank-v3.5", 404), ("", 404)):
+            body = {"query": QUERY, "documents": TEXTS, "model": name}
+            refused = client.post("/v2/rerank", json=body)
+            assert refused.status_code == status
+            assert "expected one of mine, mp_hcnn" in refused.json()["message"]
         for name in ("mine", "mp_hcnn"):
             body = {"query": QUERY, "documents": TEXTS, "model": name}
             assert client.post("/v2/rerank", json=body).json()["model"] == name
         metrics = client.get("/metrics").text
         assert metrics.count("tweetrerank_model_info{") == 2
-
-
-def test_a_damaged_checkpoint_leaves_the_old_model(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "mine", "sm_cnn", "text")
-    models = Models([str(folder)], 10**6)
-    old = models.default
-    models.reload()
-    assert models.default is old
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace("sm_cnn", "sm_cnm"))
-    models.reload()
-    assert models.default is old
-    (folder / "config.json").unlink()
-    models.reload()
-    assert models.default is old
-    (folder / "config.json").write_text(config)
-    models.reload()
-    assert models.default is old
 
 
 def test_a_network_on_a_gpu_gives_the_scores_of_the_cpu(

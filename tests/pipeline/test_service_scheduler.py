@@ -1,7 +1,6 @@
-"""The queue of the service: slices, order, deadlines, limits."""
+"""The queue of the service: slices, order, failures."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -9,9 +8,8 @@ import numpy as np
 import pytest
 from helpers.service_samples import GatedScorer, run_apart, scored_by
 
-from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
-from pipeline.service.http.scheduler import LEAST, SLICE, QueuedRequest, Scheduler
+from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from rerankers.errors import RerankerError
 
 
@@ -25,19 +23,14 @@ def model(scorer: GatedScorer) -> ServedModel:
     return scored_by(scorer).default
 
 
-def queued(model: ServedModel, count: int, query: str = "", **more: Any) -> QueuedRequest:
+def queued(model: ServedModel, count: int, query: str = "") -> QueuedRequest:
     """A request whose texts have the lengths 0, 1, 2, …"""
     texts = ["x" * n for n in range(count)]
-    return QueuedRequest(model, [query], np.zeros(count, np.int64), texts, [""] * count, **more)
+    return QueuedRequest(model, [query], np.zeros(count, np.int64), texts, [""] * count)
 
 
-def run(
-    use: Callable[[Scheduler], Coroutine[Any, Any, None]],
-    threads: int = 1,
-    pairs: int = 10_000,
-    requests: int = 100,
-) -> None:
-    scheduler = Scheduler(threads, pairs, requests)
+def run(use: Callable[[Scheduler], Coroutine[Any, Any, None]], threads: int = 1) -> None:
+    scheduler = Scheduler(threads, most_pairs=10_000, most_requests=100)
 
     async def main() -> None:
         scheduler.start()
@@ -68,31 +61,15 @@ async def blocked(scheduler: Scheduler, scorer: GatedScorer, request: QueuedRequ
 def test_a_large_request_is_cut(scorer: GatedScorer, model: ServedModel, threads: int) -> None:
     async def use(scheduler: Scheduler) -> None:
         scorer.gate.set()
-        scores = await scheduler.score(queued(model, 1000))
-        assert scores.tolist() == list(range(1000))
-        assert sum(scorer.seen) == 1000
+        count = 3 * SLICE
+        queries, texts = ["q" * n for n in range(count)], ["x" * (n % 7) for n in range(count)]
+        request = QueuedRequest(model, queries, np.arange(count), texts, [""] * count)
+        expected = [100.0 * n + n % 7 for n in range(count)]
+        assert (await scheduler.score(request)).tolist() == expected
+        assert sum(scorer.seen) == count
         assert max(scorer.seen) <= SLICE
 
     run(use, threads)
-
-
-def test_idle_threads_share_a_request(scorer: GatedScorer, model: ServedModel) -> None:
-    async def use(scheduler: Scheduler) -> None:
-        while scheduler.idle < 2:
-            await asyncio.sleep(0.001)
-        task = await started(scheduler, queued(model, 300))
-        while len(scorer.seen) < 2:
-            await asyncio.sleep(0.001)
-        scorer.gate.set()
-        assert (await task).tolist() == list(range(300))
-        assert scorer.seen == [150, 150]
-        # A small one is not worth it.
-        while scheduler.idle < 2:
-            await asyncio.sleep(0.001)
-        await scheduler.score(queued(model, LEAST))
-        assert scorer.seen[2:] == [LEAST]
-
-    run(use, 2)
 
 
 def test_small_requests_of_a_model_are_scored_together(
@@ -135,43 +112,6 @@ def test_large_and_small_requests_take_turns(scorer: GatedScorer, model: ServedM
     run(use)
 
 
-@pytest.mark.parametrize("limits", [{"pairs": 20}, {"requests": 1}])
-def test_a_full_queue_refuses(
-    scorer: GatedScorer, model: ServedModel, limits: dict[str, int]
-) -> None:
-    async def use(scheduler: Scheduler) -> None:
-        # One request may be larger than the queue.
-        task = await started(scheduler, queued(model, 40))
-        with pytest.raises(RequestError, match="waiting") as error:
-            await scheduler.score(queued(model, 1))
-        assert (error.value.kind, error.value.retry) == ("overload", 1)
-        scorer.gate.set()
-        await task
-        assert (await scheduler.score(queued(model, 1))).tolist() == [0]
-
-    run(use, **limits)
-
-
-def test_work_that_nobody_waits_for_is_dropped(scorer: GatedScorer, model: ServedModel) -> None:
-    """After the deadline, and after a cancellation."""
-
-    async def use(scheduler: Scheduler) -> None:
-        task = await blocked(scheduler, scorer, queued(model, 10 * SLICE))
-        for seconds in (0.05, -1):
-            late = queued(model, 5, deadline=time.perf_counter() + seconds)
-            with pytest.raises(RequestError) as error:
-                await scheduler.score(late)
-            assert error.value.kind == "deadline"
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        scorer.gate.set()
-        await scheduler.score(queued(model, 2))
-        assert scorer.seen == [SLICE, 2]
-
-    run(use)
-
-
 def test_a_failure_is_of_one_request_only(scorer: GatedScorer, model: ServedModel) -> None:
     async def use(scheduler: Scheduler) -> None:
         first = await blocked(scheduler, scorer, queued(model, 1))
@@ -184,15 +124,3 @@ def test_a_failure_is_of_one_request_only(scorer: GatedScorer, model: ServedMode
             await tasks[1]
 
     run(use)
-
-
-def test_several_queries_and_slices(scorer: GatedScorer, model: ServedModel) -> None:
-    async def use(scheduler: Scheduler) -> None:
-        scorer.gate.set()
-        count = 3 * SLICE
-        queries, texts = ["q" * n for n in range(count)], ["x" * (n % 7) for n in range(count)]
-        request = QueuedRequest(model, queries, np.arange(count), texts, [""] * count)
-        expected = [100.0 * n + n % 7 for n in range(count)]
-        assert (await scheduler.score(request)).tolist() == expected
-
-    run(use, threads=2)

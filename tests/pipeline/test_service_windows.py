@@ -1,5 +1,6 @@
 """The service with the model ``window``: whole lists, by scores, by order, or as sets."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ from conftest import Command
 from helpers.batch_samples import read_lines, write_lines
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, client_of, models
+from starlette.testclient import TestClient
 
 import rerankers
 from pipeline.collections import named
-from pipeline.service.http import service
 from pipeline.service.http.models import Models
 from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
@@ -31,12 +32,11 @@ def documents(scores: list[float] | None = None) -> list[dict[str, Any]]:
     return posts
 
 
-def answered(path: str = "/rerank", **fields: Any) -> list[float]:
-    body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
-    with client_of(models=models("window")) as client:
-        results = client.post(path, json=body).json()["results"]
-    found = {item["index"]: item["relevance_score"] for item in results}
-    return [found[row] for row in range(len(found))]
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    """Of one service for all tests: what it remembers of one request must not answer another."""
+    with client_of(models=models("window")) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(
@@ -47,49 +47,32 @@ def answered(path: str = "/rerank", **fields: Any) -> list[float]:
         ({"order": "unknown"}, {}),
         ({"documents": documents(SCORES)}, {"scores": SCORES}),
         ({"documents": documents(SCORES), "mix": "neural"}, {"in_order": True}),
+        ({"query": f"{QUERY} 2"}, {"in_order": True}),
     ],
 )
-def test_a_request_is_ranked_as_in_python(fields: dict[str, Any], how: dict[str, Any]) -> None:
-    pairs = [(QUERY, post) for post in LISTED]
-    expected = rerankers.load("window").predict(pairs, **how)
-    assert answered(**fields) == pytest.approx(expected.tolist(), abs=1e-5)
+def test_a_request_is_ranked_as_in_python(
+    client: TestClient, fields: dict[str, Any], how: dict[str, Any]
+) -> None:
+    body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
+    expected = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
+    for _ in range(2):
+        results = client.post("/rerank", json=body).json()["results"]
+        found = {item["index"]: item["relevance_score"] for item in results}
+        assert [found[row] for row in range(len(found))] == pytest.approx(
+            expected.tolist(), abs=1e-5
+        )
 
 
-def test_probabilities_do_not_depend_on_the_scale_of_an_engine() -> None:
+def test_probabilities_do_not_depend_on_the_scale_of_an_engine(client: TestClient) -> None:
     found = []
-    with client_of(models=models("window")) as client:
-        for scale in (1.0, 40.0):
-            scores = [score * scale for score in SCORES]
-            body = {"query": QUERY, "documents": documents(scores)}
-            results = client.post("/v2/rerank", json=body).json()["results"]
-            found.append({item["index"]: item["relevance_score"] for item in results})
+    for scale in (1.0, 40.0):
+        scores = [score * scale for score in SCORES]
+        body = {"query": QUERY, "documents": documents(scores)}
+        results = client.post("/v2/rerank", json=body).json()["results"]
+        found.append({item["index"]: item["relevance_score"] for item in results})
     first, again = found
     assert first == pytest.approx(again, abs=1e-6)
     assert all(0 < value < 1 for value in first.values())
-
-
-def test_a_window_is_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But another order, query or model is another window."""
-    monkeypatch.setattr(service, "WINDOWS", 3)
-    body = {"query": QUERY, "documents": documents()}
-    changed = [
-        {"query": f"{QUERY} 2"},
-        {"documents": documents()[::-1]},
-        {"documents": documents(SCORES)},
-        {"order": "unknown"},
-    ]
-    with client_of(models=models("window")) as client:
-        scheduler, counted = client.app.service.scheduler, []  # type: ignore[attr-defined]
-        score = scheduler.score
-        monkeypatch.setattr(scheduler, "score", lambda queued: counted.append(1) or score(queued))
-        first, again = (client.post("/v2/rerank", json=body).json()["results"] for _ in range(2))
-        assert first == again
-        assert len(counted) == 1
-        for number, more in enumerate(changed, start=2):
-            client.post("/v2/rerank", json=body | more)
-            assert len(counted) == number
-        assert client.post("/v2/rerank", json=body).json()["results"] == first
-        assert len(counted) == 6  # It had to give way to the others.
 
 
 def test_a_list_goes_to_one_process_as_a_whole() -> None:
@@ -176,13 +159,12 @@ def test_a_long_text_has_the_score_of_its_best_passage(command: Command, tmp_pat
     assert max(row["posts"], key=lambda post: post["score"])["doc_id"] == "2"
 
 
-def test_a_client_may_refuse_or_bound_long_documents() -> None:
+def test_a_client_may_refuse_or_bound_long_documents(client: TestClient) -> None:
     body = {"query": QUERY, "documents": ["bbc", "cuts " * 300]}
-    with client_of(models=models("window")) as client:
-        cut = client.post("/v2/rerank", json={**body, "max_tokens_per_doc": 200})
-        assert cut.headers["x-truncated-documents"] == "1"
-        assert cut.headers["x-split-documents"] == "0"
-        for path, field in (("/v2/rerank", "truncate"), ("/rerank", "truncation")):
-            refused = client.post(path, json={**body, field: False})
-            assert refused.status_code in (400, 422)
-            assert "documents[1]: found 1500 characters, expected at most 1000" in refused.text
+    cut = client.post("/v2/rerank", json={**body, "max_tokens_per_doc": 200})
+    assert cut.headers["x-truncated-documents"] == "1"
+    assert cut.headers["x-split-documents"] == "0"
+    for path, field in (("/v2/rerank", "truncate"), ("/rerank", "truncation")):
+        refused = client.post(path, json={**body, field: False})
+        assert refused.status_code in (400, 422)
+        assert "documents[1]: found 1500 characters, expected at most 1000" in refused.text

@@ -1,7 +1,7 @@
-"""Teachers against independent implementations of their transformers, and resumable encoding."""
+"""Teachers against independent implementations of their transformers, and missing ones."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from helpers.teacher_samples import WORDS, write_folder, write_json
 from safetensors.torch import load_file, save_file
 
 from pipeline.adaptation import teacher as teachers
-from pipeline.adaptation.teacher import Encodings, FloatArray, Teacher, encode, open_teacher
+from pipeline.adaptation.teacher import FloatArray, Teacher, encode, open_teacher
 from pipeline.command.errors import DataError, UsageError
 
 TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
@@ -129,65 +129,3 @@ def test_a_packaged_teacher_knows_paraphrases(
     assert found.shape == (3, 384)
     same, other = found[0] @ found[1:].T
     assert same > other + 0.05
-
-
-class Counting:
-    """Teachers of two numbers, an angle from the text, that list what they encode."""
-
-    def __init__(self, fail_at: str | None = None) -> None:
-        self.encoded: list[str] = []
-        self.fail_at = fail_at
-
-    def embed(self, texts: Sequence[str]) -> Iterator[tuple[list[int], FloatArray]]:
-        for place in reversed(range(len(texts))):
-            if texts[place] == self.fail_at:
-                raise KeyboardInterrupt
-            self.encoded.append(texts[place])
-            yield [place], self.vector(texts[place])[None]
-
-    def vector(self, text: str) -> FloatArray:
-        angle = sum(text.encode()) / 100
-        return 3 * np.array([np.cos(angle), np.sin(angle)], dtype=np.float32)
-
-    def teacher(self, fingerprint: str = "first") -> Teacher:
-        return Teacher("counting", 2, fingerprint, self.embed)
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teachers, "PART", 2)
-
-
-def run(texts: Sequence[str], folder: Path, fingerprint: str = "first") -> tuple[Encodings, int]:
-    """Encodings, and how many texts were given to the teacher; the progress must be whole."""
-    counting, progress = Counting(), [0]
-    found = encode(texts, counting.teacher(fingerprint), folder, progress.append)
-    assert sum(progress) == len(texts)
-    return found, len(counting.encoded)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_each_text_is_encoded_once_and_empty_ones_are_zero(tmp_path: Path) -> None:
-    texts = ["a", "", "b", "a", " \n", "c", "b", "nul\0", "lone \ud800"]
-    found, encoded = run(texts, tmp_path)
-    assert (found.dtype, found.shape, encoded) == (np.float16, (9, 2), 5)
-    lengths = np.linalg.norm(found.astype(np.float32), axis=1)
-    np.testing.assert_allclose(lengths, [1, 0, 1, 1, 0, 1, 1, 1, 1], atol=1e-3)
-    for place in (0, 2, 3, 5, 6):
-        np.testing.assert_allclose(found[place], Counting().vector(texts[place]) / 3, atol=1e-3)
-    found, encoded = run([], tmp_path)
-    assert (found.shape, encoded) == ((0, 2), 0)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_an_interrupted_encoding_goes_on(tmp_path: Path) -> None:
-    texts = list("abcdefg")
-    with pytest.raises(KeyboardInterrupt):
-        encode(texts, Counting("e").teacher(), tmp_path, lambda _: None)
-    found, encoded = run(texts, tmp_path)
-    assert encoded == 3  # of the parts ab, cd, ef, g the first two were there
-    again, encoded = run(texts, tmp_path)
-    assert encoded == 0
-    np.testing.assert_array_equal(again, found)
-    whole, _ = run(texts, tmp_path / "elsewhere")
-    np.testing.assert_array_equal(whole, found)

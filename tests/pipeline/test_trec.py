@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import format_run, ranked, read_qrels, read_run, write_run
+from pipeline.collections.trec import ranked, read_qrels, read_run, write_run
 from pipeline.command.errors import DataError, UsageError
 
 
@@ -194,22 +194,7 @@ def test_malformed_qrels(tmp_path: Path, content: str, message: str) -> None:
     assert str(caught.value).startswith(f"{path}{message}")
 
 
-def test_ties_go_to_the_later_doc_id_as_text() -> None:
-    scores = {"9": 1.0, "10": 1.0, "é": 1.0, "z": 1.0, "😀": 1.0, "\uffee": 1.0, "best": 2.0}
-    order = [doc_id for doc_id, _ in ranked(scores)]
-    assert order == ["best", "😀", "\uffee", "é", "z", "9", "10"]
-    zeros = list(format_run({"1": {"a": 0.0, "b": -0.0, "c": -1e-60}}, "t"))
-    assert zeros == ["1 Q0 c 1 0 t", "1 Q0 b 2 0 t", "1 Q0 a 3 0 t"]
-
-
 # The tie rule, and writing
-
-
-def test_scores_that_trec_eval_cannot_tell_apart_are_ties() -> None:
-    scores = {"a": 16.0000002, "b": 16.0000001, "c": 16.000003}
-    assert ranked(scores) == [("c", 16.000003), ("b", 16.0000001), ("a", 16.0000002)]
-    lines = list(format_run({"1": scores}, "t"))
-    assert lines == ["1 Q0 c 1 16.0000038 t", "1 Q0 b 2 16 t", "1 Q0 a 3 16 t"]
 
 
 @pytest.mark.parametrize("score", [math.nan, -math.inf, 3.5e38])
