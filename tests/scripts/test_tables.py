@@ -29,9 +29,6 @@ SMALL = "signal:ql,signal:run_ql,overlap"
 Finished = tuple[Setup, list[Result]]
 
 
-# Tables from made-up results
-
-
 # Marks and additional measures
 
 
