@@ -102,10 +102,10 @@ class Template:
 
 
 class Worker:
-    """A process that scores. It must be locked from a request to its answer.
+    """A process that scores.
 
     Attributes:
-        lock: of whoever talks to the process.
+        lock: of the thread that talks to the process.
         counts: of the cache, as of its last answer; with the hits and misses of the processes
             before it that died.
     """
@@ -116,43 +116,38 @@ class Worker:
         self._pause, self._next_start = 0.0, 0.0
         self._ours, self._pid = template.fork()
 
-    def send(self, pairs: Pairs) -> None:
-        """Ask for scores."""
-        try:
-            self._ours.send(pairs)
-        except OSError:  # It has died, or reads nothing.
-            self._kill()
-
-    def answer(self, pairs: Pairs) -> Scores | Exception:
-        """Scores of the pairs that were sent.
+    def score(self, pairs: Pairs) -> Scores:
+        """Scores of pairs; raises what :meth:`ParallelScorer.score` does.
 
         A process that has died, or does not answer in time, is replaced, once.
         """
-        for attempt in range(2):
+        for _ in range(2):
             try:
+                self._ours.send(pairs)
                 answer, counts = self._ours.recv()
             except (EOFError, OSError) as error:
-                if failure := self._replace(is_late=isinstance(error, BlockingIOError)):
-                    return failure
-                if not attempt:
-                    self.send(pairs)
+                self._replace(is_late=isinstance(error, BlockingIOError))
                 continue
-            self.counts = self._before + counts
-            self._pause = 0.0
-            return answer
+            self.counts, self._pause = self._before + counts, 0.0
+            if isinstance(answer, Exception):
+                raise answer
+            scores: Scores = answer
+            return scores
         last = "the process that scores has died twice of the same request"
-        return RequestError("unready", last, retry=1)
+        raise RequestError("unready", last, retry=1)
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        self._ours.close()
+        """End the process, whose late answer must not be that of another request."""
+        if not self._ours.closed:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._ours.close()
 
-    def _replace(self, is_late: bool) -> RequestError | None:
-        """Start another process; the reason if there is none for now."""
+    def _replace(self, is_late: bool) -> None:
+        """Start another process; raises RequestError if there is none for now."""
         now = time.monotonic()
+        self._kill()
         if now >= self._next_start:
-            self._kill()
             what = f"does not answer within {ANSWER:g} s" if is_late else "has died"
             LOG.error("a process that scores %s; another one starts", what)
             self._pause = min(LONGEST_PAUSE, 2 * self._pause or 0.25)
@@ -160,10 +155,10 @@ class Worker:
             self._before = self.counts._replace(bytes=0)
             try:
                 self._ours, self._pid = self._template.fork()
-                return None
+                return
             except (RerankerError, OSError) as error:
                 LOG.error("no process that scores can be started: %s", error)
-        return RequestError("unready", "a process that scores is being replaced", retry=1)
+        raise RequestError("unready", "a process that scores is being replaced", retry=1)
 
 
 class ParallelScorer:
@@ -199,22 +194,21 @@ class ParallelScorer:
         Raises RerankerError for a score that is not finite, RequestError if a process cannot be
         started, or dies again and again.
         """
-        free = [worker for worker in self._workers if not worker.lock.locked()]
-        return _scored(pairs, (free or [self._workers[next(self._turns) % self._processes]])[0])
+        free = (each for each in self._workers if each.lock.acquire(blocking=False))
+        worker = next(free, None)
+        if worker is None:
+            worker = self._workers[next(self._turns) % self._processes]
+            worker.lock.acquire()
+        try:
+            return worker.score(pairs)
+        finally:
+            worker.lock.release()
 
     def check(self) -> None:
-        """Score a text by each process; raises what :meth:`score` does."""
+        """Score some pairs by each process; raises what :meth:`score` does."""
         for worker in self._workers:
-            _scored(SOME, worker)
-
-
-def _scored(pairs: Pairs, worker: Worker) -> Scores:
-    with worker.lock:
-        worker.send(pairs)
-        answer = worker.answer(pairs)
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+            with worker.lock:
+                worker.score(SOME)
 
 
 def _pipe(seconds: float) -> tuple[Connection, Connection]:
