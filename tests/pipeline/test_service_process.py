@@ -263,7 +263,7 @@ def test_a_terminated_service_finishes_its_requests() -> None:
 def test_processes_that_score_live_and_die_with_the_service() -> None:
     with running("--checkpoint", "mp_hcnn", "--threads", "2", "--cache", "32MB") as service:
         expected = service.post().json()
-        # The last two score: the one that they are forked from came first. A free first one is taken.
+        # The first of two that score; the one that they are forked from came before them.
         os.kill(descendants(service.process.pid)[-2], signal.SIGKILL)
         assert service.post().json() == expected
         service.wait_for("has died")

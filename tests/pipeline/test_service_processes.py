@@ -61,7 +61,7 @@ def test_kept_posts_of_all_processes_are_counted() -> None:
         scorer.check()  # Two posts by each of both, which know them since they were warmed up.
         assert scorer.counts[:2] == (hits, 0)
     size = scorer.counts.bytes
-    os.kill(last_descendant(others), signal.SIGKILL)
+    os.kill(first_that_scores(others), signal.SIGKILL)
     scorer.check()
     assert scorer.counts == (12, 0, size) and size > 0
 
@@ -102,9 +102,9 @@ def test_processes_end_with_their_scorer(checkpoint: TrainedReranker) -> None:
     assert not started & {*descendants(os.getpid())}
 
 
-def last_descendant(others: set[int]) -> int:
-    """The last process that this one has started, but for those of other tests."""
-    return [pid for pid in descendants(os.getpid()) if pid not in others][-1]
+def first_that_scores(others: set[int]) -> int:
+    """The first free process, which scores; it follows the one that has loaded the model."""
+    return [pid for pid in descendants(os.getpid()) if pid not in others][1]
 
 
 def test_a_process_that_hangs_is_replaced(
@@ -115,7 +115,7 @@ def test_a_process_that_hangs_is_replaced(
     scorer = scorer_of(checkpoint.directory)
     expected = scorer.score(PAIRS)
     for _ in range(2):
-        os.kill(last_descendant(others), signal.SIGSTOP)
+        os.kill(first_that_scores(others), signal.SIGSTOP)
         started = time.monotonic()
         # More than fits into the pipe to it.
         large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000], memo={})
@@ -139,7 +139,7 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
         return started
 
     monkeypatch.setattr(processes.Template, "fork", broken)
-    os.kill(last_descendant(others), signal.SIGKILL)
+    os.kill(first_that_scores(others), signal.SIGKILL)
     end = time.monotonic() + 2
     while time.monotonic() < end:
         with pytest.raises(RequestError) as raised:
