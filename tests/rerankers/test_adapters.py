@@ -103,7 +103,8 @@ def test_langchain_with_no_text_as_url(reranker: TrainedReranker) -> None:
 
 
 @pytest.mark.parametrize("name", ["for_pyterrier", "for_langchain"])
-def test_what_the_readme_shows(name: str, reranker: TrainedReranker) -> None:
+def test_what_the_readme_shows(name: str) -> None:
+    reranker = rerankers.load()
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     (source,) = (block for block in blocks if name in block)
     steps, _, shown = source.rstrip().rpartition("\n")
