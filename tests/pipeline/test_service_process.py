@@ -232,12 +232,12 @@ def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminated_service_finishes_its_requests() -> None:
-    texts = [f"{text} word{n}" for n in range(200) for text in TEXTS][:1000]
+    # Words that no other post has, which takes longer.
+    texts = [" ".join(f"word{n}x{m}" for m in range(30)) for n in range(2000)]
     with running("--checkpoint", "mp_hcnn", "--threads", 1) as service:
         answers: list[httpx.Response] = []
 
         def ask(number: int) -> None:
-            # Each has posts of its own, which takes longer.
             body = {"query": QUERY, "texts": [f"{text} {number}" for text in texts]}
             answers.append(service.post(body))
 
