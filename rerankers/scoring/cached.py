@@ -32,7 +32,7 @@ class Counts(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: Counts) -> Counts:  # type: ignore[override]
-        """Of two caches."""
+        """The sums over two caches."""
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 

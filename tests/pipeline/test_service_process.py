@@ -232,7 +232,7 @@ def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminated_service_finishes_its_requests() -> None:
-    # Words that no other post has, which takes longer.
+    # No word is in two posts: shared words would be computed once, in too little time.
     texts = [" ".join(f"word{n}x{m}" for m in range(30)) for n in range(2000)]
     with running("--checkpoint", "mp_hcnn", "--threads", 1) as service:
         answers: list[httpx.Response] = []

@@ -185,7 +185,7 @@ class ParallelScorer:
 
     @property
     def counts(self) -> Counts:
-        """Of all caches."""
+        """Sums over the caches of all processes."""
         return sum((worker.counts for worker in self._workers), Counts())
 
     def score(self, pairs: Pairs) -> Scores:
