@@ -162,6 +162,8 @@ def _problems(options: Options) -> list[str]:
 
 def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     """The job, its model, and where λ is from."""
+    from rerankers.scoring.precomputed import version_of
+
     from pipeline.batches.formats import format_of
     from pipeline.batches.job import BatchJob, BatchSettings, form_of, input_files
     from pipeline.batches.worker import load
@@ -169,7 +171,6 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     from rerankers import checkpoint as checkpoints
     from rerankers import features
     from rerankers.base import PRIOR
-    from rerankers.scoring.precomputed import version_of
 
     files = input_files(options.input)
     form = form_of(files)

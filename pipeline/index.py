@@ -3,7 +3,6 @@
   python -m pipeline.index --collection mb2012
   python -m pipeline.index --collection my-posts.toml
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
-  python -m pipeline.index --collection mb2012 --precompute fusion
   python -m pipeline.index --index my-index --add wednesday.jsonl.gz thursday.jsonl.gz
   python -m pipeline.index --collection my-posts.toml --add wednesday.jsonl.gz
   python -m pipeline.index --collection mb2012 --engine http://localhost:9200
@@ -14,15 +13,11 @@ Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "te
 and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
 they are. A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
 
-With --precompute the words and counts of the posts are read beforehand, for a fusion. An index is
-kept if it exists. A search with the same checkpoint uses the precomputed posts by itself.
-
 With --add and --remove an index is changed, that of an own collection too; the files that it was
 built from are not read again. It is still the collection's index, whether or not the collection's
 file names the added posts. Building it anew reads the files that are named, and nothing else.
 Searches see the old index until the new one is complete, and an interruption leaves the old one. A
-changed index gives the same results as one built from the resulting posts. Precomputed posts are
-computed anew.
+changed index gives the same results as one built from the resulting posts.
 
 With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
 posts were partly refused, is repeated: it sends only what is missing. No index there is replaced or
@@ -90,11 +85,6 @@ class _LocalOptions:
     )
     replace: bool = option("added posts replace those with the same id", flag=True)
     check: bool = option("read the index and compare its checksums; nothing is built", flag=True)
-    precompute: str | None = option(
-        "checkpoint folder, or name of a model (its default checkpoint), of a fusion: read words "
-        "and counts of the posts beforehand",
-        metavar="CHECKPOINT",
-    )
     data: Path | None = option(
         "folder of the collections' data (default: $TWEETRERANK_DATA)", parse=Path, metavar="DIR"
     )
@@ -106,7 +96,7 @@ class Options(EngineOptions, _LocalOptions):
 
 
 def main(options: Options) -> None:
-    """Build or change an index, or precompute its posts, and report sizes and times."""
+    """Build or change an index, and report sizes and times."""
     is_change = bool(options.add) or options.remove is not None
     _check_options(options, is_change)
     collection = named.find(options.collection, options.data) if options.collection else None
@@ -122,25 +112,19 @@ def main(options: Options) -> None:
         return
     if is_change and collection:
         _check_own(collection, directory)
-    checkpoint = _checkpoint(options.precompute, collection) if options.precompute else None
     if is_change:
         _change(options, directory, collection)
-    elif checkpoint is None or options.posts or not directory.is_dir():
+    else:
         _build(options, directory, collection)
-    if checkpoint:
-        from pipeline.ranking.checkpoints import precompute_index
-
-        folder, size, seconds = precompute_index(directory, checkpoint)
-        print(f"precomputed: {folder}, {size / 1e6:,.0f} MB in {seconds:.1f} s")
 
 
 def _check_options(options: Options, is_change: bool) -> None:
     """Raise UsageError for options that do not fit."""
     name, posts, index = options.collection, options.posts, options.index
-    reads = index is not None and index.is_dir() and (options.precompute or options.check)
+    reads = index is not None and index.is_dir() and options.check
     rules = {
         "--check changes nothing and reads a local index; give it alone": options.check
-        and (is_change or posts or options.precompute or options.engine),
+        and (is_change or posts or options.engine),
         "--index DIR or --collection FILE is missing: the index to change by --add or --remove": (
             is_change and index is None and not name
         ),
@@ -183,7 +167,7 @@ def _build_in_engine(
     options: Options, collection: SearchedCollection | None, given: dict[str, Any]
 ) -> None:
     """Fill the index in a search engine, and report its posts."""
-    local = ("index", "add", "remove", "precompute", "check")
+    local = ("index", "add", "remove", "check")
     if problems := [
         f"--{name}: not with an index in a search engine"
         for name in local
@@ -246,7 +230,6 @@ def _change(options: Options, directory: Path, own: SearchedCollection | None) -
         options.add,
         doc_ids,
         replace=options.replace,
-        finish=lambda folder: _keep_precomputed(directory, folder),
     )
     if after.changes == before.changes:
         print(f"nothing to change: {after.posts:,} posts\nindex: {directory}")
@@ -286,15 +269,6 @@ def _check(directory: Path) -> None:
     print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
 
 
-def _keep_precomputed(directory: Path, new: Path) -> None:
-    """Write the precomputed posts of an index for its changed posts."""
-    if (directory / "precomputed").is_dir():
-        # Late, as few indexes need PyTorch.
-        from pipeline.ranking.checkpoints import keep_precomputed
-
-        keep_precomputed(directory, new)
-
-
 def _command(options: Options, directory: Path, own: SearchedCollection | None) -> str:
     """The command that repeats a change of an index, for its manifest."""
     words = ["--collection", str(own.file.absolute())] if own and own.file else []
@@ -329,15 +303,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
-
-
-def _checkpoint(given: str, collection: SearchedCollection | None) -> Path:
-    """A folder by its path, or a model's default checkpoint for the collection."""
-    from pipeline.ranking.checkpoints import default_directory, directory_for
-
-    if "/" in given or Path(given).is_dir():
-        return Path(given)
-    return directory_for(given, collection) if collection else default_directory(given, "all")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ the 30 best runs of 2011, to rerank others' runs by pipeline.rerank. The fourth 
 collection of one's own, holds each of its topics out once, tunes λ and prints the gain; searches
 of the collection use the model from then on, if there is a gain. So does the fifth, for the
 candidates of several searches. All write a checkpoint folder.
-The models fusion and linear_fusion are trained on the candidates and scores of several rankers;
-the neural ones among these are trained first, on the same topics and word vectors, and are kept in
-the checkpoint's folder.
+The model fusion is trained on the candidates and scores of several searches.
 """
 
 from __future__ import annotations

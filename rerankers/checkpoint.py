@@ -52,7 +52,6 @@ def save(
     encoder: TextEncoder,
     metrics: Mapping[str, Any],
     extras: Mapping[str, bytes] | None = None,
-    parts: Mapping[str, Path] | None = None,
 ) -> None:
     """Write a checkpoint into an empty folder, which is created if it is missing.
 
@@ -61,7 +60,6 @@ def save(
     Args:
         metrics: content of ``metrics.json``.
         extras: file name -> content of further files.
-        parts: model -> checkpoint folder of each model whose scores this one reads.
 
     Raises:
         RerankerError: the folder is not empty.
@@ -75,8 +73,6 @@ def save(
     _save_weights(weights, directory / WEIGHTS)
     for file_name, content in {**model.files(), **(extras or {})}.items():
         (directory / file_name).write_bytes(content)
-    for part, folder in (parts or {}).items():
-        shutil.copytree(folder, part_of(directory, part))
     config = {
         "model": name,
         "idf": encoder.idf.source,
@@ -158,7 +154,7 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     """Write ``config.json`` with the SHA-256 of the other files of a checkpoint, and its own."""
     files = {
         path.relative_to(directory).as_posix(): _sha256(path)
-        for path in sorted([*directory.glob("*"), *directory.glob("*/config.json")])
+        for path in sorted(directory.glob("*"))
         if path.is_file() and path != directory / "config.json"
     }
     if shared := _shared(directory, config):
@@ -167,9 +163,18 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     _write_json(directory / "config.json", content | {"sha256": _sha256_of_config(content)})
 
 
-def part_of(directory: Path, name: str) -> Path:
-    """The checkpoint folder of a model whose scores the model of ``directory`` reads."""
-    return directory / name
+def version_of(directory: Path) -> str:
+    """Hash of everything that a model's scores depend on, but for adapted word vectors.
+
+    ``config.json`` holds the SHA-256 of the checkpoint's other files.
+
+    Raises:
+        RerankerError: it cannot be read.
+    """
+    try:
+        return _sha256(directory / "config.json")
+    except OSError as error:
+        raise RerankerError(f"{directory}: found no whole checkpoint ({error})") from None
 
 
 def find(model: str | Path) -> Path:

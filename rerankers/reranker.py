@@ -65,8 +65,6 @@ class TrainedReranker:
     metrics: Mapping[str, Any]
     """Content of ``metrics.json``."""
     directory: Path
-    precomputed: features.KnownPosts | None = None
-    """Posts read before, for models over features alone."""
     resources: Resources = dataclasses.field(default_factory=dict)
     """What is known of a collection, for pairs without their own."""
 
@@ -215,13 +213,10 @@ class TrainedReranker:
         pairs: Pairs,
         batch_size: int = batches.BATCH_SIZE,
         progress: Callable[[int], None] = lambda pairs_done: None,
-        precision: str = "fp32",
-        compiled: bool = False,
     ) -> npt.NDArray[np.float32]:
         """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
         pairs = pairs.with_resources(self.resources)
-        how = (batch_size, progress, precision, self.precomputed, compiled)
-        return batches.score(self.model, pairs, self.encoder, *how)
+        return batches.score(self.model, pairs, self.encoder, batch_size, progress)
 
 
 def _checked(scores: Sequence[float], count: int) -> npt.NDArray[np.float64]:

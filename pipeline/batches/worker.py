@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rerankers.scoring.precomputed import version_of
 
 from indexes.files import write_bytes
 from pipeline.batches.formats import Content, write
@@ -21,7 +22,6 @@ from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import TrainedReranker
-from rerankers.scoring.precomputed import version_of
 
 
 class Done(NamedTuple):

@@ -122,16 +122,12 @@ class ScoringOptions:
         names=("--lambda",),
     )
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
-    threads: int | None = option(
-        "CPU threads, and processes that tokenize for a GPU (default: all cores)",
-        parse=positive_int,
-    )
+    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     device: str = option(
         "where the model runs: auto, cpu, cuda (the first GPU) or cuda:N",
         default="auto",
         parse=runtime.device_name,
     )
-    precision: str = option("of the model's arithmetic", default="fp32", choices=("fp32", "bf16"))
 
 
 @dataclass(frozen=True)
@@ -139,10 +135,10 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     """Options of a collection, and of a model that ranks its posts."""
 
     reranker: str = option(
-        "model, or none for the first stage alone; fusion and linear_fusion find candidates by "
-        "several rankers (default: what was trained on an own collection and is best on its "
-        f"held-out topics, else fusion; {DEFAULT_WINDOW} with --candidates or --method, "
-        f"{DEFAULT_RERANKER} with --lambda or --checkpoint)",
+        "model, or none for the first stage alone; fusion finds candidates by several rankers "
+        "(default: what was trained on an own collection and is best on its held-out topics, else "
+        f"fusion; {DEFAULT_WINDOW} with --candidates or --method, {DEFAULT_RERANKER} with "
+        "--lambda or --checkpoint)",
         default=AUTO,
     )
     checkpoint: Path | None = option(
@@ -157,16 +153,11 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     skip_unknown: bool = option(
         "leave out posts of a given run that the collection lacks (otherwise an error)", flag=True
     )
-    precomputed: str | None = option(
-        "folder of precomputed posts, or none (default: the index's own for this checkpoint, if "
-        "any; see pipeline.index --precompute)",
-        metavar="DIR",
-    )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def loading(self) -> dict[str, Any]:
         """Fields of :class:`pipeline.ranking.checkpoints.Loading`."""
-        names = ("device", "threads", "idf", "batch_size", "precision", "precomputed")
+        names = ("device", "threads", "idf", "batch_size")
         return {name: getattr(self, name) for name in names}
 
     def open_collection(self) -> Collection:

@@ -24,12 +24,6 @@ FEATURES = 5
 """Features shown with the largest positive contributions, and with the largest negative ones."""
 
 TREES = "the Shapley values of its features in the model's trees, less the topic's mean"
-MEANINGS = {
-    "fusion": TREES,
-    "window": TREES,
-    "linear_fusion": "its features times the model's weights, less the topic's mean",
-}
-"""Model -> summands of a family's contribution."""
 
 
 class Contribution(NamedTuple):
@@ -96,7 +90,7 @@ def explain(ranking: RerankedTopic, checkpoint: TrainedReranker) -> FusionExplan
     return FusionExplanation(
         ranking,
         {**facts, "Model": f"{checkpoint.name}, weights {weights}"},
-        MEANINGS[checkpoint.name],
+        TREES,
         sum(rest) / len(rest),
         importances,
         {

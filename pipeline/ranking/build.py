@@ -25,9 +25,9 @@ from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer, Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from rerankers import models
+from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.reranker import TrainedReranker
-from rerankers.scoring.precomputed import version_of
 
 
 @runtime_checkable
@@ -156,7 +156,7 @@ def _fusion(
     checkpoint: Path | None,
     loading: Loading,
 ) -> Fusion:
-    """A fusion, with the rerankers whose scores it reads."""
+    """A fusion of the rankers whose scores it reads."""
     if given:
         raise UsageError(
             [
@@ -164,27 +164,21 @@ def _fusion(
                 for argument in given
             ]
         )
-    # A folder of precomputed posts is the fusion's own, not that of the rerankers that it reads.
-    none = "none" if loading.precomputed == "none" else None
-
-    def load(part: str, folder: Path) -> ModelScorer:
-        return load_scorer(part, collection, folder, replace(loading, precomputed=none))
-
     scorer = load_scorer(reranker, collection, checkpoint, loading)
-    return replace(Fusion.load(collection, scorer, load), first_stage=first_stage)
+    return replace(Fusion.load(collection, scorer), first_stage=first_stage)
 
 
 def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
     """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     has_method = defaults.DEFAULT_METHOD in collection.methods
-    if fusion.first_stage or name in fusion.neural or not has_method:
+    if fusion.first_stage or not has_method:
         return fusion
     try:
         folder = directory_for(name, collection)
     except DataError:
         return fusion
-    scorer = load_scorer(name, collection, folder, replace(loading, precomputed="none"))
+    scorer = load_scorer(name, collection, folder, loading)
     retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
     mixing = tuned_mixing(collection, scorer, has_scores=True)
     return replace(fusion, beside=Mixture(retriever, scorer, mixing, collection))

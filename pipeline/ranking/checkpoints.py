@@ -1,9 +1,8 @@
-"""The trained model of a search: its checkpoint, its λ, and its precomputed posts.
+"""The trained model of a search: its checkpoint and its λ.
 
 Checkpoints trained here lie in ``$TWEETRERANK_HOME/checkpoints/<model>/<collection>`` and are
 preferred to shipped ones. Shipped files are never written: a λ tuned here for a shipped checkpoint
-is ``$TWEETRERANK_HOME/lambda/<model>/<collection>.json``. Posts precomputed for an index are in its
-folder, one sub-folder for each checkpoint.
+is ``$TWEETRERANK_HOME/lambda/<model>/<collection>.json``.
 """
 
 from __future__ import annotations
@@ -12,36 +11,28 @@ import dataclasses
 import json
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from indexes.files import atomic_directory, atomic_file
-from indexes.manifest import IndexManifest
-from indexes.store import POSTS_FILE, PostStore
+from indexes.files import atomic_file
 from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.command.errors import DataError, UsageError
-from pipeline.command.runtime import bar, choose_device
+from pipeline.command.runtime import choose_device
 from pipeline.ranking.ranker import ModelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers import features, models, reranker
 from rerankers.base import PRIOR
 from rerankers.errors import RerankerError
-from rerankers.scoring import precomputed as stored
 from rerankers.text.inputs import TextEncoder
-from rerankers.text.vocabulary import Idf
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from rerankers.reranker import TrainedReranker
 
 TUNING_FILE = reranker.TUNING_FILE
-
-PRECOMPUTED = "precomputed"  # In an index: folders named after the checkpoint's version
-
 
 ADAPTED_SUFFIX = "-adapted"
 """At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
@@ -108,15 +99,12 @@ class Loading:
     """``wordfreq`` or a file; None is the one used in training. From wordfreq come the frequencies
     of the collection's language, if it names one."""
     batch_size: int = 256  # Pairs in a forward pass
-    precision: str = "fp32"  # Of the model's arithmetic, ``fp32`` or ``bf16``
-    precomputed: str | None = None
-    """Folder of precomputed posts, ``none``, or None for the index's own."""
 
 
 def load_scorer(
     name: str, collection: Collection, checkpoint: Path | None = None, loading: Loading = Loading()
 ) -> ModelScorer:
-    """The trained model for a collection, with precomputed posts if there are any.
+    """The trained model for a collection.
 
     Prints a warning if it has seen the collection's judgments.
 
@@ -141,8 +129,7 @@ def load_scorer(
     # The training part of a collection with given candidates is apart from the part ranked here.
     if collection.given_candidates is None:
         _warn_of_seen(trained, collection)
-    scorer = ModelScorer(trained, loading.batch_size, loading.precision)
-    return with_precomputed(scorer, loading.precomputed, collection.index_directory)
+    return ModelScorer(trained, loading.batch_size)
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -293,96 +280,3 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
         for name, tuning in tunings.items()
     }
     return max(tunings.items(), key=lambda item: figures[item[0]], default=None)
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Text and URL of the posts of a store, read from the disk whenever they are iterated over."""
-
-    store: PostStore
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((post.text, post.url) for post in self.store)
-
-
-class Written(NamedTuple):
-    """A folder of precomputed posts, its size in bytes, and the seconds that it took."""
-
-    directory: Path
-    size: int
-    seconds: float
-
-
-def precompute_index(index: Path, checkpoint: Path) -> Written:
-    """Precompute the posts of an index for the checkpoint of a model over features alone."""
-    manifest = IndexManifest.read(index)
-    manifest.check(index, None)
-    trained = checkpoints.load(checkpoint)
-    if not stored.can_precompute(trained.model):
-        raise DataError(
-            f"--precompute: found {trained.name}, expected a model over features alone, such as "
-            "fusion; precomputed posts do not make other models faster"
-        )
-    directory, started = _precomputed(index, checkpoint), time.perf_counter()
-    with atomic_directory(directory) as new:
-        size = _precompute(index, checkpoint, trained.encoder.idf, new)
-    return Written(directory, size, time.perf_counter() - started)
-
-
-def _precompute(index: Path, checkpoint: Path, idf: Idf, directory: Path) -> int:
-    """Write the precomputed posts of an index, with a progress bar; bytes written."""
-    with (
-        PostStore(index / POSTS_FILE) as store,
-        bar(len(store), "precomputing", "post") as progress,
-    ):
-        return stored.precompute(checkpoint, idf, _Texts(store), directory, progress)
-
-
-def keep_precomputed(index: Path, changed: Path) -> None:
-    """Precompute the changed posts of an index, in the folder ``changed``, as those before.
-
-    Folders whose checkpoint is gone or has changed are left out, with a warning.
-    """
-    for folder in sorted((index / PRECOMPUTED).iterdir()):
-        try:
-            checkpoint = stored.checkpoint_of(folder)
-            stored.open_precomputed(checkpoint, folder, "it was precomputed by another")
-            idf = checkpoints.load(checkpoint).encoder.idf
-        except RerankerError as error:
-            print(
-                f"warning: the precomputed posts in {folder} are left out ({error}); searches "
-                "without them are right, but slower; precompute them again with\n"
-                f"  python -m pipeline.index --index {shlex.quote(str(index))} --precompute "
-                "CHECKPOINT",
-                file=sys.stderr,
-            )
-            continue
-        _precompute(changed, checkpoint, idf, changed / PRECOMPUTED / folder.name)
-
-
-def with_precomputed(scorer: ModelScorer, given: str | None, index: Path | None) -> ModelScorer:
-    """The scorer with its precomputed posts, if there are any.
-
-    ``given`` is their folder, ``none``, or None for that in the folder ``index``.
-    """
-    if given == "none":
-        return scorer
-    checkpoint = scorer.checkpoint
-    words = ["--index", str(index or "INDEX"), "--precompute", str(checkpoint.directory)]
-    remedy = f"make it again by\n  python -m pipeline.index {shlex.join(words)}"
-    if given is not None:
-        directory = Path(given)
-        if not directory.is_dir():
-            raise DataError(f"--precomputed {given}: found no such folder; {remedy}")
-    elif (
-        index is None
-        or not stored.can_precompute(checkpoint.model)
-        or not (directory := _precomputed(index, checkpoint.directory)).is_dir()
-    ):
-        return scorer
-    found = stored.open_precomputed(checkpoint.directory, directory, remedy)
-    return replace(scorer, checkpoint=replace(checkpoint, precomputed=found))
-
-
-def _precomputed(index: Path, checkpoint: Path) -> Path:
-    return index / PRECOMPUTED / stored.version_of(checkpoint)[:16]

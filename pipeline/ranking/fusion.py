@@ -1,24 +1,18 @@
 """Learned fusion: the candidates of several rankers, ranked by a model over all their scores.
 
-What one ranker misses another may find. Neural scores of training topics come from models that
-have not seen these topics (stacking, Wolpert 1992), since a fusion would trust a model's memory
-otherwise; those of other topics come from the model trained on all training topics, which is a
-part of the fusion's checkpoint. :mod:`pipeline.training.fusion` makes its training sets.
+What one ranker misses another may find. :mod:`pipeline.training.fusion` makes its training sets.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from indexes.jvm import detach_thread
 from indexes.methods import METHODS
@@ -48,45 +42,36 @@ if TYPE_CHECKING:
     from pipeline.collections.topics import Topic
     from pipeline.explanation.contributions import FusionExplanation
     from pipeline.ranking.retrievers import Retriever
-    from rerankers.base import Pairs
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
-
-NeuralScores = Callable[["Pairs"], npt.NDArray[np.float32]]
-"""P pairs -> the scores [P] of a neural reranker."""
 
 
 @dataclass(frozen=True)
 class Rankers:
     """The rankers whose scores a fusion reads."""
 
-    lexical: Sequence[str]
+    names: Sequence[str]
     """Methods of search, and official runs with :data:`OFFICIAL` before their names."""
-    neural: Sequence[str]  # Names of neural rerankers
-    candidate_rankers: Sequence[str]  # Those of ``lexical`` whose best posts are the candidates
+    candidate_rankers: Sequence[str]  # Those of ``names`` whose best posts are the candidates
     depth: int = DEFAULT_HITS  # Best posts of each of these that are candidates
 
     @classmethod
     def from_config(cls, config: Any) -> Rankers:
         """The rankers of a fusion's configuration: its families ``signal:NAME``."""
-        from rerankers import models
-
         families = config.families.split(",")
         names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
-        lexical = [name for name in names if name in METHODS or name.startswith(OFFICIAL)]
-        neural = [name for name in names if name not in lexical]
-        chosen = config.candidate_rankers.split(",") if config.candidate_rankers else lexical
+        chosen = config.candidate_rankers.split(",") if config.candidate_rankers else names
         problems = [
             f"signal:{name}: found no ranker of this name, expected one of "
-            f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3', *models.names()])}"
-            for name in neural
-            if name not in models.names()
+            f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3'])}"
+            for name in names
+            if name not in METHODS and not name.startswith(OFFICIAL)
         ]
         problems += [
-            f"candidate_rankers: found {name}, expected one of {', '.join(lexical)}: methods of "
+            f"candidate_rankers: found {name}, expected one of {', '.join(names)}: methods of "
             "search and runs whose scores are a signal"
             for name in chosen
-            if name not in lexical
+            if name not in names
         ]
         if not chosen:
             problems.append(
@@ -95,12 +80,12 @@ class Rankers:
             )
         if problems:
             raise UsageError(problems)
-        return cls(lexical, neural, chosen, config.depth)
+        return cls(names, chosen, config.depth)
 
 
 @dataclass(frozen=True)
 class UnionRetriever:
-    """Finds the best candidates of several rankers, with the score of every lexical ranker.
+    """Finds the best candidates of several rankers, with every ranker's score.
 
     A post of an official run whose text is not here is a candidate too, with an empty text: its
     ranks alone speak for it.
@@ -157,7 +142,7 @@ class UnionRetriever:
         return found
 
     def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
-        """Given candidates with every lexical ranker's score of them.
+        """Given candidates with every ranker's score of them.
 
         The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
         """
@@ -179,13 +164,13 @@ class UnionRetriever:
         watch: Stopwatch,
         searched: Mapping[str, Candidates],
     ) -> dict[str, Run]:
-        """The runs of the lexical rankers that the collection has."""
+        """The runs of the rankers that the collection has."""
         collection, signals, missing = self.collection, {}, []
         # Of own collections and queries there are no official runs, which nobody misses there.
         runs = collection.runs
         if runs and not {t.query_id for t in topics} & {t.query_id for t in collection.topics}:
             runs = {}
-        for name in self.rankers.lexical:
+        for name in self.rankers.names:
             if name in searched:
                 signals[name] = searched[name].run
             elif run := self._rank(name, topics, hits, runs):
@@ -272,38 +257,22 @@ class Fusion:
     """A trained fusion."""
 
     retriever: UnionRetriever  # Finds the candidates, with the scores of several rankers
-    scorer: ModelScorer  # The model over these scores, those of ``neural``, and further features
-    neural: Mapping[str, ModelScorer]  # Name -> neural reranker whose scores are features, too
+    scorer: ModelScorer  # The model over these scores and further features
     first_stage: Retriever | None = None
     """Gives the candidates in place of the rankers, which then only score them."""
     beside: Mixture | None = None
     """Another ranker of the same topics, whose stages are shown before the fusion's."""
 
     @classmethod
-    def load(
-        cls, collection: Collection, scorer: ModelScorer, load: Callable[[str, Path], ModelScorer]
-    ) -> Fusion:
-        """The fusion for a collection, from its trained model.
-
-        ``load``: name of a neural reranker, its folder in the fusion's -> the reranker.
-        """
-        from rerankers.checkpoint import part_of
-
+    def load(cls, collection: Collection, scorer: ModelScorer) -> Fusion:
+        """The fusion for a collection, from its trained model."""
         if collection.given_candidates is not None:
             raise UsageError(
                 f"`reranker`: found {scorer.name}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
         rankers = Rankers.from_config(scorer.checkpoint.model.config)
-        directory = scorer.checkpoint.directory
-        folders = {name: part_of(directory, name) for name in rankers.neural}
-        if missing := [name for name, folder in folders.items() if not folder.is_dir()]:
-            raise DataError(
-                f"{directory}: found no {', '.join(missing)} in this folder, expected one folder "
-                "each: the fusion reads their scores; restore it, or train the fusion again"
-            )
-        neural = {name: load(name, folder) for name, folder in folders.items()}
-        return cls(UnionRetriever(collection, rankers), scorer, neural)
+        return cls(UnionRetriever(collection, rankers), scorer)
 
     @property
     def name(self) -> str:
@@ -337,7 +306,7 @@ class Fusion:
         self.retriever.index  # noqa: B018  Opened before the time counts.
         watch, beside = Stopwatch(), self.beside
         if beside is None or beside.retriever is None:
-            candidates = self.read(self.retriever.search(topics, hits, watch), watch)
+            candidates = self.retriever.search(topics, hits, watch)
             return self._ranked(candidates, hits, progress, watch)
         found = beside.retriever.search(topics, hits)
         first = {beside.retriever.name: found}
@@ -354,7 +323,7 @@ class Fusion:
             searching = pool.submit(search)
             other = beside.rerank(found, progress)
         scoring = Stopwatch()
-        ranking = self._ranked(self.read(searching.result(), scoring), hits, progress, scoring)
+        ranking = self._ranked(searching.result(), hits, progress, scoring)
         ranking = ranking._replace(seconds={**watch.seconds, **ranking.seconds})
         return _beside(ranking, other, self.retriever.name)
 
@@ -362,7 +331,7 @@ class Fusion:
         """Rank given candidates by what all rankers say of them."""
         name = self.first_stage.name if self.first_stage else "first stage"
         given, watch = {name: candidates.run}, Stopwatch()
-        candidates = self.read(self.retriever.read(candidates, watch), watch)
+        candidates = self.retriever.read(candidates, watch)
         hits = max(map(len, candidates.run.values()), default=1)
         ranking = self._ranked(candidates, hits, progress, watch)
         return ranking._replace(stages={**given, **ranking.stages})
@@ -376,18 +345,6 @@ class Fusion:
         stages = {"mean of the rankers": ranking.candidates.run, "fused": ranking.run}
         topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
         return contributions.explain(topic, self.scorer.checkpoint)
-
-    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best ``hits`` posts of each candidate ranker, with the scores of all rankers."""
-        return self.read(self.retriever.search(topics, hits))
-
-    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
-        """Candidates with the scores of the neural rerankers besides."""
-        for name, scorer in self.neural.items():
-            candidates = with_neural(candidates, name, scorer.checkpoint.score)
-            if watch:
-                watch.stop(name)
-        return candidates
 
     def _ranked(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
@@ -421,14 +378,3 @@ def _beside(ranking: Ranking, other: Ranking, name: str) -> Ranking:
             stages |= {key: more for key, more in other.stages.items() if key not in stages}
         stages[stage] = run
     return ranking._replace(stages=stages, seconds={**other.seconds, **ranking.seconds})
-
-
-def with_neural(candidates: Candidates, name: str, score: NeuralScores) -> Candidates:
-    """Candidates with the scores of a neural reranker, for those whose texts are known."""
-    pairs = candidates.texts()
-    has_text = np.array([bool(text) for text in pairs.texts], dtype=np.bool_)
-    rows = np.flatnonzero(has_text[pairs.post_index])
-    part = replace(pairs, query_index=pairs.query_index[rows], post_index=pairs.post_index[rows])
-    scores = np.full(len(pairs), np.nan, dtype=np.float32)
-    scores[rows] = score(part)
-    return replace(candidates, signals={**candidates.signals, name: candidates.run_of(scores)})

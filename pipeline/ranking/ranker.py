@@ -55,12 +55,11 @@ def hidden(pairs: int) -> AbstractContextManager[Progress]:
 class ModelScorer:
     """A trained model that scores candidates by their texts and first-stage scores.
 
-    See :func:`rerankers.scoring.batches.score` for the batch size (in pairs) and the precision.
+    The batch size is in pairs; see :func:`rerankers.scoring.batches.score`.
     """
 
     checkpoint: TrainedReranker
     batch_size: int = 256
-    precision: str = "fp32"
 
     @property
     def name(self) -> str:
@@ -78,7 +77,7 @@ class ModelScorer:
     def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
         """The score of each candidate, higher is better."""
         pairs = candidates.pairs()
-        scores = self.checkpoint.score(pairs, self.batch_size, progress, self.precision)
+        scores = self.checkpoint.score(pairs, self.batch_size, progress)
         return candidates.run_of(scores)
 
 

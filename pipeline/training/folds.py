@@ -14,7 +14,6 @@ import gzip
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +21,11 @@ import numpy.typing as npt
 
 from pipeline.collections.trec import Run, format_run
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.base import Pairs, Reranker
-from rerankers.scoring.batches import score, score_tokenized
-from rerankers.text.inputs import TextEncoder
+from rerankers.base import Reranker
+from rerankers.scoring.batches import score_tokenized
 from rerankers.training.examples import Examples, Rows
-from rerankers.training.loop import train
+from rerankers.training.loop import History, train
 from rerankers.training.settings import Settings
-from rerankers.training.state import History
 
 
 class Fold(NamedTuple):
@@ -68,13 +65,6 @@ def split_topics(
         yield Fold(f"fold {number}", np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
 
-class FoldModel(NamedTuple):
-    """A fold's model, and the query_ids of its held-out topics."""
-
-    model: Reranker
-    held_out: frozenset[str]
-
-
 @dataclass(frozen=True)
 class Outcome:
     """A trained model with its validation figures."""
@@ -84,38 +74,19 @@ class Outcome:
     validation_map: Mapping[str, float]  # Fold -> MAP of its held-out topics
     epochs: int  # Of the kept model
     histories: Mapping[str, History]  # Fold or part -> figures of every epoch
-    folds: Sequence[FoldModel] = ()  # The folds' models; none with a development part
+    folds: int = 0  # Folds of topics; 0 with a development part
 
     def held_out_file(self) -> bytes:
         """The held-out run as gzip; the same run gives the same bytes."""
         lines = (f"{line}\n" for line in format_run(self.held_out_run, "held-out"))
         return gzip.compress("".join(lines).encode(), mtime=0)
 
-    def unseen_scores(
-        self, pairs: Pairs, query_ids: Sequence[str], encoder: TextEncoder
-    ) -> npt.NDArray[np.float32]:
-        """Scores [P] of each query's pairs by the fold model that has not seen the query.
-
-        ``query_ids`` [Q] are those of the pairs' queries, each held out in one fold.
-        """
-        of_pairs = np.array(query_ids)[pairs.query_index]
-        scores = np.full(len(pairs), np.nan, dtype=np.float32)
-        for fold in self.folds:
-            rows = np.flatnonzero(np.isin(of_pairs, sorted(fold.held_out)))
-            scores[rows] = score(fold.model, pairs.take(rows), encoder)
-        return scores
-
 
 @dataclass(frozen=True)
 class Schedule:
-    """How to train, and the folder of each part's finished epochs, from which to ``resume``.
-
-    ``progress`` is called with the part's name, the epoch, the step and a message.
-    """
+    """How to train; ``progress`` is called with the part's name, the epoch, step and a message."""
 
     settings: Settings
-    directory: Path
-    resume: bool
     progress: Callable[[str, int, int, str], None]
 
     def train(
@@ -133,8 +104,6 @@ class Schedule:
             held_out,
             measure,
             self.settings,
-            self.directory / f"{name.replace(' ', '-')}.safetensors",
-            self.resume,
             lambda epoch, step, message: self.progress(name, epoch, step, message),
         )
 
@@ -156,7 +125,7 @@ def cross_train(
     """
     settings = schedule.settings
     held_out_run: Run = {}
-    validation_map, histories, kept = {}, {}, []
+    validation_map, histories = {}, {}
     groups = data.groups if settings.held_out_of == "each" else ()
     queries = examples.pairs.query_index
     parts = split_topics(queries, folds, settings.seed, settings.held_out, groups, data.twins)
@@ -171,7 +140,6 @@ def cross_train(
         )
         run = data.run_of(held_out, score_tokenized(model, validation.pairs))
         held_out_run |= run
-        kept.append(FoldModel(model, frozenset(run)))
         validation_map[name] = data.mean_of("AP", run)
     epochs = round(statistics.median(history.best for history in histories.values()))
     if folds > 1:
@@ -180,7 +148,7 @@ def cross_train(
         rows = data.to_train(np.arange(len(examples.relevant)))
         everything = examples if len(rows) == len(examples.relevant) else examples.take(rows)
         histories["all topics"] = final.train("all topics", model, everything)
-    return Outcome(model, held_out_run, validation_map, epochs, histories, kept)
+    return Outcome(model, held_out_run, validation_map, epochs, histories, folds)
 
 
 def train_with_development(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.trec import Qrels, Run, ranked
-from pipeline.ranking.fusion import Rankers, UnionRetriever, with_neural
+from pipeline.ranking.fusion import Rankers, UnionRetriever
 from pipeline.ranking.retrievers import (
     Candidates,
     Retriever,
@@ -29,9 +28,6 @@ from rerankers.models._feature_model import SEARCHES
 MOST_TOPICS = 250
 """Topics of each of several training collections, at most: none outweighs the others."""
 
-MINIMUM_COUNT = 5
-"""Posts that must have a word whose vector is kept: rarer ones are in too few to matter."""
-
 WINDOW = 100  # Posts of the window that most clients rerank
 
 WINDOWS = (20, 50, WINDOW, WINDOW, 200)
@@ -45,26 +41,22 @@ FORMS = ("scores", "order", "nothing")
 """What is known of a window's first stage; see
 :attr:`pipeline.ranking.retrievers.Candidates.forms`."""
 
-UnseenScores = Callable[..., npt.NDArray[np.float32]]
-"""Name of a neural reranker, P pairs, query_ids of their queries -> its scores [P]."""
-
 
 def fusion_training_set(
     rankers: Rankers,
     training_set: TrainingSet,
     collections: Sequence[SearchedCollection],
-    unseen: UnseenScores,
     judged_posts: bool = False,
 ) -> TrainingSet:
     """Candidates and scores of all rankers, for the topics of a training set.
 
-    ``collections`` are those of the training set; ``unseen`` gives the scores by rerankers that
-    have not seen these topics; ``judged_posts``: whether the judgments of other topics are read.
+    ``collections`` are those of the training set; ``judged_posts``: whether the judgments of other
+    topics are read.
     """
     parts: list[Candidates] = []
     qrels: Qrels = {}
     for collection in collections:
-        print(f"candidates of {collection.name} by {', '.join(rankers.lexical)}", file=sys.stderr)
+        print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
         topics = collection.training_topics
         if len(collections) > 1:
             topics = topics[:MOST_TOPICS]
@@ -77,15 +69,10 @@ def fusion_training_set(
             found, judged = _renamed(found, judged, f"{collection.name}/")
         parts.append(found)
         qrels |= judged
-    candidates = _joined(parts)
-    query_ids = [topic.query_id for topic in candidates.topics]
-    for name in rankers.neural:
-        candidates = with_neural(candidates, name, partial(unseen, name, query_ids=query_ids))
     return replace(
         training_set,
         candidates=f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}",
-        training=JudgedCandidates(candidates, qrels, training_set.training.judged_only),
-        minimum_count=MINIMUM_COUNT,
+        training=JudgedCandidates(_joined(parts), qrels, training_set.training.judged_only),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,13 +36,6 @@ from rerankers.features.judged import JUDGED
 
 _OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the families
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
-
-FEWEST_FOR_NEURAL = 100
-"""Judged topics from which on a fusion has neural rerankers, trained on folds of them.
-
-With SM-CNN a training takes several times as long. With 62 topics it gained nothing (held-out AP
-.856 with it, .857 without it), with 233 topics of others' posts it did (.373 and .366).
-"""
 
 
 def own_training_set(collection: SearchedCollection) -> TrainingSet:
@@ -112,8 +104,8 @@ def compare(
     runs[f"trained {model}"] = trained
     best = _print_held_out(collection, qrels, runs)
     if models.reads_lists(model):
-        names, folds = (collection.name,), len(outcome.folds)
-        tuning = unmixed(measure, qrels, runs, folds, name, names, training_set.candidates)
+        names = (collection.name,)
+        tuning = unmixed(measure, qrels, runs, outcome.folds, name, names, training_set.candidates)
     return without_gain(tuning, best, attempt)
 
 
@@ -122,8 +114,9 @@ def calibrated(checkpoint: str, training_set: TrainingSet, outcome: Outcome) -> 
     data = training_set.training
     runs = {"first stage": data.candidates.run, "trained": outcome.held_out_run}
     names = training_set.trained_on
-    folds = len(outcome.folds)
-    tuning = unmixed("AP", data.qrels, runs, folds, checkpoint, names, training_set.candidates)
+    tuning = unmixed(
+        "AP", data.qrels, runs, outcome.folds, checkpoint, names, training_set.candidates
+    )
     return dataclasses.replace(tuning, topics=())  # There are thousands of windows.
 
 
@@ -250,25 +243,14 @@ def held_out_scores(
     )
 
 
-def own_config(config: Any, collection: SearchedCollection, judged: bool) -> Any:
+def own_config(config: Any, judged: bool) -> Any:
     """The configuration of a fusion or of a model of windows for an own collection.
 
-    Without the scores that it does not have: official runs, and those of neural rerankers that few
-    topics cannot train. With what its judgments say of a post for other topics, if
-    ``judged``.
+    Without the scores of official runs, which it does not have. With what its judgments say of a
+    post for other topics, if ``judged``.
     """
-    families, topics = config.families.split(","), len(collection.training_topics)
-    neural = {f"signal:{name}" for name in models.names()} & {*families}
-    if topics >= FEWEST_FOR_NEURAL:
-        neural = set()
-    elif neural:
-        print(
-            f"found {topics} judged topics, expected {FEWEST_FOR_NEURAL} or more to train "
-            f"{', '.join(sorted(neural))} on: left out",
-            file=sys.stderr,
-        )
-    kept = [name for name in families if name not in neural]
-    kept = [name for name in kept if not name.startswith(f"signal:{OFFICIAL}")]
+    families = config.families.split(",")
+    kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
     return dataclasses.replace(config, families=",".join(kept) + _OF_JUDGED * judged)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,7 +111,6 @@ class Options(EngineOptions, ModelSettingsOptions, TrainingDataOptions):
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
     output: Path | None = option("checkpoint folder to write", parse=Path)
-    resume: bool = option("continue interrupted training", flag=True)
 
     @property
     def model_changes(self) -> list[str]:
@@ -130,48 +128,39 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     from pipeline.command import runtime
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import calibrated, compare, shipped_start
-    from pipeline.training.trainer import FusionPartTrainer, Trainer, TrainingOptions
+    from pipeline.training.trainer import Trainer, TrainingOptions
     from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 
     task = _Task(options, own)
     directory, settings = task.directory, _settings(options)
     device = runtime.choose_device(options.device, options.threads)
-    state_directory = directory.parent / f".{directory.name}.training"
-    checkpoints: dict[str, Path] = {}
-    try:
-        training_set = first_stage = task.training_set()
-        shared = TrainingOptions(
-            min(options.folds, len(own.training_topics)) if own else options.folds,
-            task.vectors(training_set),
-            task.idf,
-            device,
-            options.resume,
-            shipped_start(options.model, task.config) if own and task.is_fusion else None,
+    training_set = first_stage = task.training_set()
+    shared = TrainingOptions(
+        min(options.folds, len(own.training_topics)) if own else options.folds,
+        task.vectors,
+        task.idf,
+        device,
+        shipped_start(options.model, task.config) if own and task.is_fusion else None,
+    )
+    if task.rankers:
+        training_set = fusion_training_set(
+            task.rankers, training_set, task.of_fusion, task.reads_judged
         )
-        if task.rankers:
-            parts = FusionPartTrainer(training_set, shared, options.seed, state_directory)
-            training_set = fusion_training_set(
-                task.rankers, training_set, task.of_fusion, parts.unseen_scores, task.reads_judged
-            )
-            checkpoints = parts.checkpoints
-        elif task.reads_windows:
-            training_set = first_stage = window_training_set(
-                training_set, task.of_fusion, task.reads_judged
-            )
-        print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
-        trainer = Trainer(
-            options.model,
-            task.config,
-            settings,
-            training_set,
-            shared,
-            task.configuration or "default",
-            options.model_changes,
+    elif task.reads_windows:
+        training_set = first_stage = window_training_set(
+            training_set, task.of_fusion, task.reads_judged
         )
-        outcome = trainer.train(state_directory)
-    except KeyboardInterrupt:
-        print("finished epochs are kept: repeat the command with --resume", file=sys.stderr)
-        raise
+    print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
+    trainer = Trainer(
+        options.model,
+        task.config,
+        settings,
+        training_set,
+        shared,
+        task.configuration or "default",
+        options.model_changes,
+    )
+    outcome = trainer.train()
     extras, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
     if task.reads_windows:  # Of every topic many times.
         extras = {}
@@ -183,8 +172,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         tuning = compare(options.model, own, first_stage, outcome)
     elif task.reads_windows:
         tuning = calibrated(f"{options.model}/{directory.name}", training_set, outcome)
-    trainer.save(directory, outcome, extras, checkpoints, tuning)
-    shutil.rmtree(state_directory, ignore_errors=True)
+    trainer.save(directory, outcome, extras, tuning)
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"
         print(f"{name}: AP {value:.4f} on {topics}")
@@ -259,7 +247,7 @@ class _Task:
         self.configuration = self.configuration or self._fusion_configuration()
         self.config = _config(options, self.configuration)
         if own and not any(change.startswith("families=") for change in options.set):
-            self.config = own_config(self.config, own, not options.forget_topics)
+            self.config = own_config(self.config, not options.forget_topics)
         if not self.reads_windows:
             self.rankers = Rankers.from_config(self.config)
 
@@ -267,11 +255,6 @@ class _Task:
     def is_fusion(self) -> bool:
         """Whether it is trees over features, which extend those of the shipped model."""
         return self.reads_windows or self.rankers is not None
-
-    @property
-    def reads_features(self) -> bool:
-        """Whether no part of the model reads words, so that it needs no vocabulary."""
-        return self.reads_windows or bool(self.rankers and not self.rankers.neural)
 
     @property
     def reads_adapted(self) -> bool:
@@ -359,23 +342,17 @@ class _Task:
         if options.collection:
             collection = named.find_answers(options.collection, options.data)
             return answer_training_set(collection, draws=options.development == "drawn")
-        if self.reads_features:
+        if self.is_fusion:
             names = [collection.name for collection in self.of_fusion]
             left_out = named.find(options.test, options.data).name if options.test else None
             return searched_training_set(names, left_out)
         prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
         return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
 
-    def vectors(self, training_set: TrainingSet) -> Path | None:
-        """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
-        from pipeline.training.word_vectors import cached_vectors
-
-        if self.reads_features:
-            return None
-        path = _vector_file(self.options)
-        if self.options.vectors is None and self.rankers and path != NO_FILE:
-            return cached_vectors(training_set.texts, path, home_directory())
-        return path
+    @property
+    def vectors(self) -> Path | None:
+        """The file of word vectors; None for trees over features, which read none."""
+        return None if self.is_fusion else _vector_file(self.options)
 
     @property
     def idf(self) -> str:

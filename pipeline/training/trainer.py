@@ -1,17 +1,15 @@
-"""Training of one model: its vocabulary, its examples, its checkpoint; rerankers of a fusion."""
+"""Training of one model: its vocabulary, its examples, its checkpoint."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from indexes.files import atomic_directory
@@ -22,7 +20,7 @@ from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
 from pipeline.training.folds import Outcome, Schedule, cross_train, train_with_development
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import checkpoint, models
-from rerankers.base import Pairs, Reranker
+from rerankers.base import Reranker
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.spaces import general_vectors
@@ -30,8 +28,6 @@ from rerankers.text.vectors import read_vectors
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.examples import CachedInteractions, Examples
 from rerankers.training.settings import Settings
-
-MINIMUM_STEPS = 50  # Steps of an epoch, at least, in the training of a fusion's rerankers
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,6 @@ class TrainingOptions:
     vectors: Path | None
     idf: str
     device: str
-    resume: bool
     start: Path | None = None
 
 
@@ -84,15 +79,15 @@ class Trainer:
             reranker.start_from(checkpoint.load(self.options.start, self.model).model)
         return reranker
 
-    def train(self, state_directory: Path) -> Outcome:
-        """Train, with a progress bar; the folder keeps finished epochs, for resuming."""
+    def train(self) -> Outcome:
+        """Train, with a progress bar."""
         model, data, options = self.build(), self.training_set, self.options
         training = self._examples(model, data.training)
         parts = options.folds + (options.folds > 1) if data.development is None else 1
         steps = training.steps_of_epoch(self.settings)
         bar = runtime.step_bar(steps) if model.trained_by_gradients else runtime.part_bar(parts)
         with bar as progress:
-            schedule = Schedule(self.settings, state_directory, options.resume, progress)
+            schedule = Schedule(self.settings, progress)
             if data.development is None:
                 return cross_train(self.build, training, data.training, schedule, options.folds)
             development = self._examples(model, data.development)
@@ -103,7 +98,6 @@ class Trainer:
         directory: Path,
         outcome: Outcome,
         extras: Mapping[str, bytes] | None = None,
-        parts: Mapping[str, Path] | None = None,
         tuning: Tuning | None = None,
     ) -> None:
         """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`.
@@ -112,7 +106,7 @@ class Trainer:
         """
         metrics = self._metrics(outcome)
         with atomic_directory(directory) as new:
-            checkpoint.save(new, self.model, outcome.model, self.encoder, metrics, extras, parts)
+            checkpoint.save(new, self.model, outcome.model, self.encoder, metrics, extras)
             if tuning:
                 tuning.save(new / TUNING_FILE)
 
@@ -149,58 +143,3 @@ class Trainer:
             "histories": {name: h.epochs for name, h in outcome.histories.items()},
             **runtime.provenance(),
         }
-
-
-@dataclass
-class FusionPartTrainer:
-    """Trains the neural rerankers whose scores a fusion reads."""
-
-    training_set: TrainingSet
-    options: TrainingOptions  # Of the fusion, as are ``seed`` and ``state_directory``
-    seed: int
-    state_directory: Path
-    checkpoints: dict[str, Path] = field(default_factory=dict)
-    """Name -> checkpoint folder of each trained reranker."""
-
-    def unseen_scores(
-        self, name: str, pairs: Pairs, query_ids: Sequence[str]
-    ) -> npt.NDArray[np.float32]:
-        """Train the reranker ``name``; scores [P] of pairs by fold models that have not seen them.
-
-        ``query_ids`` are those of the queries of ``pairs``.
-        """
-        trainer = self.trainer(name)
-        print(f"training {name} on folds of topics, for scores of the others", file=sys.stderr)
-        outcome = trainer.train(self.state_directory / f"{name}.training")
-        self.checkpoints[name] = self.state_directory / name
-        trainer.save(self.checkpoints[name], outcome)
-        return outcome.unseen_scores(pairs, query_ids, trainer.encoder)
-
-    def trainer(self, name: str) -> Trainer:
-        """The training of the reranker ``name``, by its defaults.
-
-        Run features are left out: the fusion reads the runs itself, and its candidates come from
-        more rankers than the official runs.
-        """
-        model = models.find(name)
-        settings = dataclasses.replace(model.training_settings, seed=self.seed)
-        config = next(iter(model.configurations.values()))
-        training_set = self.training_set.without_priors()
-        return Trainer(name, config, with_long_epochs(settings), training_set, self.options)
-
-
-def with_long_epochs(settings: Settings) -> Settings:
-    """The same number of steps in epochs of at least :data:`MINIMUM_STEPS`.
-
-    The held-out topics that choose the best epoch also give the fusion its training scores. With
-    many short epochs, each a little better or worse by chance, the best one is partly luck (.01 AP
-    for SM-CNN with epochs of 10 steps), and the fusion would trust these scores too much. Most of
-    the time of short epochs is also spent on validation.
-    """
-    joined = max(1, MINIMUM_STEPS // settings.steps)
-    return dataclasses.replace(
-        settings,
-        steps=joined * settings.steps,
-        epochs=-(-settings.epochs // joined),
-        patience=-(-settings.patience // joined),
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -207,11 +207,6 @@ class TrainingSet:
     development: JudgedCandidates | None  # Chooses the epoch; None holds out topics of ``training``
     texts: Sequence[str]  # Of the vocabulary; no judgment chooses them
     minimum_count: int  # Of a word in ``texts``, to be in the vocabulary
-
-    def without_priors(self) -> TrainingSet:
-        """The same training set without the candidates' ranks in the official runs."""
-        candidates = replace(self.training.candidates, priors={})
-        return replace(self, training=replace(self.training, candidates=candidates))
 
 
 def microblog_training_set(

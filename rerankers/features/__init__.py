@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -35,11 +35,11 @@ from rerankers.base import lists_of
 from rerankers.devices import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
+from rerankers.features._recent import RecentPosts
 from rerankers.features._tables import PostTable, WordTable
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs
-    from rerankers.text.ragged import Rows
     from rerankers.text.vocabulary import Idf
 
 
@@ -51,16 +51,6 @@ class Family(Protocol):
 
     def compute(self, candidates: CandidateList) -> npt.NDArray[np.float32]:
         """Features of N candidates: [N, K]."""
-
-
-class KnownPosts(Protocol):
-    """Posts that were read before; see :class:`rerankers.scoring.precomputed.PrecomputedPosts`."""
-
-    def words(self, idf: Idf) -> WordTable:
-        """A table of their words, which can grow."""
-
-    def reader(self, pairs: Pairs, words: WordTable) -> Callable[[Rows], PostTable]:
-        """A function from posts [N] of pairs to their table; it reads posts that are missing."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ class CandidateLists:
         pairs: P pairs, in any order; those of one query are its list of candidates.
         chosen: families, in the order of the columns.
         idf: of words.
-        known: posts read before; None reads all.
+        recent: posts read before; None reads all.
 
     Attributes:
         names: of the K features.
@@ -142,7 +132,7 @@ class CandidateLists:
         pairs: Pairs,
         chosen: Sequence[str],
         idf: Idf,
-        known: KnownPosts | None = None,
+        recent: RecentPosts | None = None,
     ) -> None:
         self.names = names_of(chosen)
         self._families = [find(family) for family in chosen]
@@ -150,9 +140,9 @@ class CandidateLists:
         # A fixed order, as rounding of sums depends on it.
         self.rows = lists_of(pairs.query_index, pairs.post_index) if chosen else []
         if self.rows:
-            if known:
-                self._words = known.words(idf)
-                self._read = known.reader(pairs, self._words)
+            if recent:
+                self._words = recent.words(idf)
+                self._read = recent.reader(pairs, self._words)
             else:
                 # All are read at once, as queries share posts.
                 self._words = WordTable(idf)
@@ -179,10 +169,10 @@ class CandidateLists:
 
 
 def table(
-    pairs: Pairs, chosen: Sequence[str], idf: Idf, known: KnownPosts | None = None
+    pairs: Pairs, chosen: Sequence[str], idf: Idf, recent: RecentPosts | None = None
 ) -> FeatureTable:
     """Features of all pairs; the arguments and errors of :class:`CandidateLists`."""
-    lists = CandidateLists(pairs, chosen, idf, known)
+    lists = CandidateLists(pairs, chosen, idf, recent)
     values = np.zeros((len(pairs), len(lists.names)), dtype=np.float32)
 
     def compute(rows: npt.NDArray[np.int64]) -> None:

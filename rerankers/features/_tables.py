@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
@@ -52,46 +51,20 @@ class WordColumns(NamedTuple):
         return WordColumns(*(column[rows] for column in self))
 
 
-@dataclass(frozen=True)
-class KnownWords:
-    """V words, their distinct stems by number, and their properties."""
-
-    words: Sequence[str]
-    stems: Sequence[str]
-    columns: WordColumns
-
-    @cached_property
-    def rows(self) -> Mapping[str, int]:
-        """Word -> row."""
-        return {word: row for row, word in enumerate(self.words)}
-
-    @cached_property
-    def stem_numbers(self) -> Mapping[str, int]:
-        """Stem -> number."""
-        return {stem: number for number, stem in enumerate(self.stems)}
-
-
-NO_WORDS = KnownWords([], [], WordColumns(*(np.zeros(0, dtype) for dtype in "fi??")))
-
-
 class _Numbers(dict[str, int]):
-    """String -> number, from ``known`` or else the next free number.
+    """String -> number; a new string gets the next free number.
 
     Attributes:
-        new: strings that ``known`` lacks, in the order of their numbers.
+        strings: in the order of their numbers.
     """
 
-    def __init__(self, known: Mapping[str, int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._known = known
-        self.new: list[str] = []
+        self.strings: list[str] = []
 
     def __missing__(self, string: str) -> int:
-        number = self._known.get(string)
-        if number is None:
-            number = len(self._known) + len(self.new)
-            self.new.append(string)
-        self[string] = number
+        self[string] = number = len(self.strings)
+        self.strings.append(string)
         return number
 
 
@@ -111,19 +84,18 @@ class WordTable:
 
     Args:
         idf: source of IDF.
-        known: words looked up before in the same sources; not changed.
     """
 
-    def __init__(self, idf: Idf, known: KnownWords = NO_WORDS) -> None:
-        self.idf, self._known = idf, known
+    def __init__(self, idf: Idf) -> None:
+        self.idf = idf
         self._lock = Lock()
-        self._words, self._stems = _Tokens(known.rows), _Numbers(known.stem_numbers)
+        self._words, self._stems = _Tokens(), _Numbers()
         self._words[words.END] = -1
-        self._columns = Growing(known.columns)
+        self._columns = Growing([np.zeros(0, dtype) for dtype in "fi??"])
         self._places: dict[WordSpace, Places] = {}
 
     def __len__(self) -> int:
-        return len(self._known.words) + len(self._words.new)
+        return len(self._words.strings)
 
     def rows(self, tokens: Sequence[str]) -> Rows:
         """[L] rows of words; -1 of :data:`rerankers.text.words.END`."""
@@ -140,11 +112,7 @@ class WordTable:
 
     def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
         """[L] words of rows."""
-        known, new = self._known.words, self._words.new
-        if not known:
-            return [*map(new.__getitem__, rows.tolist())]
-        count = len(known)
-        return [known[row] if row < count else new[row - count] for row in rows.tolist()]
+        return [*map(self._words.strings.__getitem__, rows.tolist())]
 
     def vectors(self, rows: Rows, space: WordSpace) -> Known:
         """Vectors of V distinct words in a space, and their lengths."""
@@ -156,7 +124,7 @@ class WordTable:
         Arrays that an earlier call returned are not changed.
         """
         with self._lock:
-            if new := self._words.new[len(self._columns) - len(self._known.words) :]:
+            if new := self._words.strings[len(self._columns) :]:
                 self._columns.append(
                     self.idf.weights(new),
                     np.array([self._stems[stem(word)] for word in new], dtype=np.int32),
@@ -164,15 +132,6 @@ class WordTable:
                     np.array([word in PERSONAL_WORDS for word in new]),
                 )
             return WordColumns(*self._columns.arrays())
-
-    def known(self) -> KnownWords:
-        """All words with their properties."""
-        columns = self.columns()
-        return KnownWords(
-            [*self._known.words, *self._words.new],
-            [*self._known.stems, *self._stems.new],
-            columns,
-        )
 
 
 COLUMNS = {

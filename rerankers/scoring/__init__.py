@@ -1,1 +1,1 @@
-"""Scoring of many pairs: batches, fast paths, precomputed posts."""
+"""Scoring of many pairs: batches, the fast path of MP-HCNN, posts kept from earlier calls."""

@@ -1,9 +1,7 @@
 """Scoring of many pairs by a model.
 
-Each distinct text is tokenized once. On a CPU a batch has posts of one query, sorted by length, so
-that it has little padding; a model with a fast path (:mod:`rerankers.scoring.fast_paths`) takes
-that. On a GPU a batch has thousands of pairs of similar lengths
-(:mod:`rerankers.scoring.loader`), and nothing waits for the GPU before the last one.
+Each distinct text is tokenized once. A batch has posts of one query, sorted by length, so that it
+has little padding; MP-HCNN takes its fast path on a CPU (:mod:`rerankers.scoring.fast_path`).
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +16,12 @@ import torch
 
 from rerankers.base import Pairs, Reranker
 from rerankers.devices import in_threads, is_host, one_thread_each
-from rerankers.errors import RerankerError, require_choice
-from rerankers.features import CandidateLists, KnownPosts
-from rerankers.scoring import fast_paths
-from rerankers.scoring.loader import TextBatches
+from rerankers.errors import RerankerError
+from rerankers.features import CandidateLists, RecentPosts
+from rerankers.scoring import fast_path
 from rerankers.scoring.tokenized import Scorable, Tokenized
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.ragged import Rows
-
-PRECISIONS = ("fp32", "bf16")
-"""Number formats of a model's arithmetic. With bf16, PyTorch's autocast chooses the operations
-(matrix products, convolutions); all others stay in single precision."""
 
 Scored = tuple[Rows, torch.Tensor]
 """Rows of pairs, and their scores."""
@@ -38,7 +30,7 @@ BATCH_SIZE = 256
 """Pairs in a batch: enough for two cores, and the matrices fit into their caches."""
 
 SHARING = 4
-"""Batch size multiplier for models whose fast path shares work between pairs."""
+"""Batch size multiplier for a fast path, which shares work between pairs."""
 
 ON_DEVICE = 16
 """Batch size multiplier on a GPU, which thousands of pairs keep busy."""
@@ -50,9 +42,7 @@ def score(
     encoder: TextEncoder,
     batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda pairs_done: None,
-    precision: str = "fp32",
-    known: KnownPosts | None = None,
-    compiled: bool = False,
+    recent: RecentPosts | None = None,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
 
@@ -63,33 +53,18 @@ def score(
         batch_size: pairs in a forward pass; on a GPU :data:`ON_DEVICE` times as many.
         progress: called with the number of pairs of each finished batch; on a GPU, of each that
             is begun.
-        precision: one of :data:`PRECISIONS`.
-        known: posts that the features of the model's checkpoint have read before.
-        compiled: whether a GPU runs the forward pass as ``torch.compile`` makes it, which takes a
-            minute or so at first.
+        recent: posts that features have read before.
 
     Returns:
         [P] scores, higher is better.
 
     Raises:
-        RerankerError: a score is not a finite number, a batch does not fit into memory, or there
-            is no such precision.
+        RerankerError: a score is not a finite number, or a batch does not fit into memory.
     """
-    require_choice("precision", precision, PRECISIONS)
     if not model.post_inputs:
-        return score_lists(model, pairs, encoder, progress, known)
-    if is_host(model.device_of()):
-        tokenized = Tokenized.from_pairs(pairs, encoder, model, known)
-        return score_tokenized(model, tokenized, batch_size, progress, precision)
-    batches = TextBatches.of(model, pairs, encoder, known, ON_DEVICE * batch_size)
-    forward: Any = torch.compile(model, dynamic=True) if compiled else model
-    scored = []
-    with _evaluating(model):
-        for rows, part in batches.ahead(torch.get_num_threads()):
-            _, values = BatchScorer(forward, part, precision).score(np.arange(len(rows)))
-            scored.append((rows, values))
-            progress(len(rows))
-    return _fetched(scored, len(pairs))
+        return score_lists(model, pairs, encoder, progress, recent)
+    size = batch_size if is_host(model.device_of()) else ON_DEVICE * batch_size
+    return score_tokenized(model, Tokenized.from_pairs(pairs, encoder, model), size, progress)
 
 
 def score_lists(
@@ -97,7 +72,7 @@ def score_lists(
     pairs: Pairs,
     encoder: TextEncoder,
     progress: Callable[[int], None],
-    known: KnownPosts | None,
+    recent: RecentPosts | None,
 ) -> npt.NDArray[np.float32]:
     """Scores [P] of a model that reads features only, query by query.
 
@@ -105,7 +80,7 @@ def score_lists(
     lock, trees score another. Arguments and errors are those of :func:`score`.
     """
     scores = np.zeros(len(pairs), dtype=np.float32)
-    lists = CandidateLists(pairs, model.feature_families, encoder.idf, known)
+    lists = CandidateLists(pairs, model.feature_families, encoder.idf, recent)
 
     def score_list(rows: npt.NDArray[np.int64]) -> None:
         features = torch.from_numpy(lists.features(rows)).to(model.device_of())
@@ -125,13 +100,11 @@ def score_tokenized(
     pairs: Scorable,
     batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda pairs_done: None,
-    precision: str = "fp32",
 ) -> npt.NDArray[np.float32]:
     """Score tokenized pairs; see :func:`score`."""
-    require_choice("precision", precision, PRECISIONS)
     size, scored = batch_size, []
     with _evaluating(model):
-        batch_scorer = BatchScorer(model, pairs, precision)
+        batch_scorer = BatchScorer(model, pairs)
         has_fast_path = batch_scorer.fast_path is not None
         if has_fast_path:
             # Larger batches share more windows, but all threads need work until the end.
@@ -189,14 +162,13 @@ class BatchScorer:
     Args:
         model: in evaluation mode.
         pairs: tokenized, or cached interactions.
-        precision: one of :data:`PRECISIONS`.
     """
 
-    def __init__(self, model: Reranker, pairs: Scorable, precision: str) -> None:
-        self.model, self.pairs, self.precision = model, pairs, precision
+    def __init__(self, model: Reranker, pairs: Scorable) -> None:
+        self.model, self.pairs = model, pairs
         self.device = model.device_of()
         with torch.inference_mode():
-            self.fast_path = fast_paths.find(model, pairs, precision)
+            self.fast_path = fast_path.find(model, pairs)
 
     def score(self, rows: Rows) -> Scored:
         """Scores of the pairs ``rows``, which are of one query for a fast path.
@@ -218,13 +190,10 @@ class BatchScorer:
     def _forward(self, rows: Rows) -> torch.Tensor:
         # The current GPU and the inference mode are states of a thread.
         gpu = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        # A fast path chooses its own operations in bfloat16.
-        by_torch = self.precision == "bf16" and self.fast_path is None
-        narrow = torch.autocast(self.device.type, torch.bfloat16, by_torch)
-        with gpu, narrow, torch.inference_mode():
+        with gpu, torch.inference_mode():
             if self.fast_path:
-                return self.fast_path.scores_of(rows).float()
-            return self.pairs.scores_of(self.model, rows, self.device).float()
+                return self.fast_path.scores_of(rows)
+            return self.pairs.scores_of(self.model, rows, self.device)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Scores of few pairs at a time, as requests bring them: posts come again and again.
 
-The tables of the last posts are kept for models over features (:mod:`rerankers.scoring.recent`).
+The tables of the last posts are kept for models over features (:mod:`rerankers.features._recent`).
 Other models read each post anew.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.base import Pairs, Reranker, Resources
+from rerankers.features import RecentPosts
 from rerankers.scoring.batches import score
-from rerankers.scoring.recent import RecentPosts
 from rerankers.text.inputs import TextEncoder
 
 COMMON = 20_000
@@ -80,7 +80,7 @@ class CachedScorer:
     def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
         """Scores [P]; see :func:`rerankers.scoring.batches.score`."""
         pairs = pairs.with_resources(self._resources)
-        return score(self.model, pairs, self.encoder, known=self.recent)
+        return score(self.model, pairs, self.encoder, recent=self.recent)
 
     def check(self) -> None:
         """Score some pairs; raises what goes wrong."""

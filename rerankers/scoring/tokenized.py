@@ -15,7 +15,6 @@ from rerankers import features
 from rerankers.base import PRIOR, Inputs, Interactions, Pairs, Reranker
 from rerankers.devices import is_host
 from rerankers.errors import RerankerError
-from rerankers.features import KnownPosts
 from rerankers.text.inputs import TextEncoder, TokenIds, on_device
 from rerankers.text.ragged import Rows
 
@@ -70,17 +69,8 @@ class Tokenized:
     other_features: OtherFeatures | None = None
 
     @classmethod
-    def from_pairs(
-        cls,
-        pairs: Pairs,
-        encoder: TextEncoder,
-        model: Reranker,
-        known: KnownPosts | None = None,
-    ) -> Tokenized:
-        """Tokenize the texts of ``pairs`` and compute their features, as ``model`` declares them.
-
-        Features do not read ``known`` posts again.
-        """
+    def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Tokenized:
+        """Tokenize the texts of ``pairs`` and compute the features that ``model`` declares."""
         tokenized = cls(
             encoder.queries(pairs.queries, model.query_inputs, model.idf),
             encoder.posts(pairs.texts, pairs.urls, model.post_inputs),
@@ -88,7 +78,7 @@ class Tokenized:
             pairs.post_index,
         )
         if families := model.feature_families:
-            table = features.table(pairs, families, encoder.idf, known)
+            table = features.table(pairs, families, encoder.idf)
             tokenized.features = table.values
             tokenized.other_features = _other_features(pairs, encoder, model)
         return tokenized

@@ -169,27 +169,20 @@ class TabulatedTower:
         tower: in evaluation mode.
         ids: identifiers of the terms that will be read, without 0.
         normalized: whether vectors are scaled to length 1, for cosines.
-        dtype: of the products in convolutions; similarities are in float32.
     """
 
-    def __init__(
-        self,
-        tower: ConvolutionTower,
-        ids: Rows,
-        normalized: bool,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, tower: ConvolutionTower, ids: Rows, normalized: bool) -> None:
         self.convolutions: list[MaskedConvolution] = list(tower.convolutions)  # type: ignore[arg-type]
         self.normalized = normalized
         self.rows = rows_by_id(ids)
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
         self.biases = [convolution.bias for convolution in self.convolutions]
-        self.weights = [_weights_by_offset(layer).to(dtype) for layer in self.convolutions]
+        self.weights = [_weights_by_offset(layer) for layer in self.convolutions]
         self.table = torch.empty(0)
         if self.convolutions:
-            self.table = (vectors.to(dtype) @ self.weights[0]).view(-1, len(self.biases[0]))
+            self.table = (vectors @ self.weights[0]).view(-1, len(self.biases[0]))
         self.terms = vectors.mul_(self.scale(vectors))
-        self.buffers = Buffers(dtype)
+        self.buffers = Buffers()
 
     @property
     def sizes(self) -> list[int]:
@@ -249,11 +242,11 @@ class TabulatedTower:
                 following[0] = 0
             for start in range(0, len(rows), WINDOWS):
                 vectors = F.embedding_bag(rows[start : start + WINDOWS], table, mode="sum")
-                vectors = vectors.float().add_(convolution.bias).relu_()
+                vectors = vectors.add_(convolution.bias).relu_()
                 visit(depth, start, len(rows), vectors)
                 if not is_last:
                     products = following[1 + start : 1 + start + len(vectors)]
-                    torch.mm(vectors.to(products.dtype), self.weights[depth], out=products)
+                    torch.mm(vectors, self.weights[depth], out=products)
             if not is_last:
                 table = following.view(-1, len(self.biases[depth]))
             numbers.append(which)
@@ -275,15 +268,14 @@ class TabulatedTower:
 class Buffers(threading.local):
     """Reused memory of one thread: new pages cost as much time as what is computed into them."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        self._dtype = dtype
+    def __init__(self) -> None:
         self._kept: dict[int, Tensor] = {}
 
     def rows(self, name: int, count: int, size: int) -> Tensor:
         """[count, size], not initialised; valid until the next call with the same name."""
         if name not in self._kept or self._kept[name].numel() < count * size:
             self._kept.pop(name, None)
-            self._kept[name] = torch.empty(int(1.05 * count) * size, dtype=self._dtype)
+            self._kept[name] = torch.empty(int(1.05 * count) * size)
         return self._kept[name][: count * size].view(count, size)
 
 

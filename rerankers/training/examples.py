@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.base import Interactions, Reranker, lists_of
-from rerankers.scoring import fast_paths
+from rerankers.scoring import fast_path
 from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.settings import Settings
@@ -73,11 +73,11 @@ class CachedInteractions:
         places = np.zeros((len(tokenized.query_index), 2), dtype=np.int64)
         parts: list[dict[str, Tensor]] = []
         with torch.no_grad():
-            fast_path = fast_paths.find(model, tokenized)
+            fast = fast_path.find(model, tokenized)
             for rows in batches_of(tokenized, BATCH_SIZE):
                 places[rows, 0], places[rows, 1] = len(parts), np.arange(len(rows))
-                if fast_path:
-                    parts.append(dict(fast_path.compared(rows)))
+                if fast:
+                    parts.append(dict(fast.compared(rows)))
                 else:
                     parts.append(dict(tokenized.compared(model, rows, device)))
         model.train(training)

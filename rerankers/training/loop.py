@@ -1,13 +1,12 @@
-"""The training loop: steps, validation after each epoch, early stopping, resuming.
+"""The training loop: steps, validation after each epoch, early stopping.
 
-Resumed training continues after the last finished epoch and ends with the same weights as
-uninterrupted training: every random choice follows from the seed and the epoch or step alone.
+Every random choice follows from the seed and the epoch or step alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,6 @@ from rerankers.training.losses import LOSSES, pointwise_loss
 from rerankers.training.negatives import BatchSampler, random_lists
 from rerankers.training.optimizers import clip_gradients, make_optimizer, steps_of
 from rerankers.training.settings import Settings
-from rerankers.training.state import History, copy_weights, load_state, save_state
 
 VALIDATION_BATCHES = 8  # Batches of a validation loss
 
@@ -36,14 +34,27 @@ Progress = Callable[[int, int, str], None]
 With the numbers 0 and 0 while a model is fitted without steps."""
 
 
+@dataclass
+class History:
+    """Training so far."""
+
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    """Figures of each epoch."""
+    best: int = 0  # Number of the best epoch, from 1; 0 before the first
+    setbacks: int = 0  # Times that epochs without a better validation figure halved the rate
+
+
+def copy_weights(model: Reranker) -> dict[str, Tensor]:
+    """A copy of the model's state dict."""
+    return {key: value.detach().clone() for key, value in model.state_dict().items()}
+
+
 def train(
     model: Reranker,
     training: Examples,
     validation: Examples | None,
     measure: Measure,
     settings: Settings,
-    state_file: Path,
-    resume: bool = False,
     progress: Progress = lambda epoch, step, message: None,
 ) -> History:
     """Train ``model`` in place and leave it with the weights of its best epoch.
@@ -54,11 +65,9 @@ def train(
     Args:
         model: on the device to train on.
         validation: pairs of other topics; None runs all epochs, and the last one is best.
-        state_file: written after every epoch; ``resume`` continues from it if it exists.
 
     Raises:
-        RerankerError: nothing to learn from, a loss that is not a number, or a state file of
-            other settings.
+        RerankerError: nothing to learn from, or a loss that is not a number.
     """
     if not training.topics():
         raise RerankerError(
@@ -67,7 +76,7 @@ def train(
     history = History()
     if model.trained_by_gradients:
         trainer = EpochTrainer(model, training, settings)
-        history = _train_epochs(trainer, validation, measure, state_file, resume, progress)
+        history = _train_epochs(trainer, validation, measure, progress)
     if model.needs_fit():
         model.fit(
             represent_tokenized(model, training.pairs),
@@ -82,8 +91,6 @@ def _train_epochs(
     trainer: EpochTrainer,
     validation: Examples | None,
     measure: Measure,
-    state_file: Path,
-    resume: bool,
     progress: Progress,
 ) -> History:
     model, settings = trainer.model, trainer.settings
@@ -94,9 +101,7 @@ def _train_epochs(
         )
     measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
     history, best = History(), copy_weights(model)
-    if resume and state_file.exists():
-        history, best = load_state(state_file, model, trainer.optimizer, settings)
-    for epoch in range(len(history.epochs) + 1, settings.epochs + 1):
+    for epoch in range(1, settings.epochs + 1):
         if epoch - 1 - history.best >= settings.patience and history.best:
             break
         loss = trainer.train_epoch(epoch, progress, history.setbacks)
@@ -117,7 +122,6 @@ def _train_epochs(
             history.best, best = epoch, copy_weights(model)
         else:
             history.setbacks += (epoch - history.best) % settings.halve_after == 0
-        save_state(state_file, model, trainer.optimizer, history, best, settings)
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     model.load_state_dict(best)
     return history

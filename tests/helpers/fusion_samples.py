@@ -1,4 +1,4 @@
-"""Pairs with scores of made-up rankers, shared by the tests of both fusions."""
+"""Pairs with scores of made-up rankers, shared by the tests of fusions."""
 
 import dataclasses
 from pathlib import Path
@@ -53,7 +53,7 @@ def of_topics(pairs: Pairs, chosen: np.ndarray) -> Pairs:
 def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
     """The model, fitted by the training loop without steps."""
     examples = Examples(Tokenized.from_pairs(pairs, encoder(), model), relevant)
-    history = train(model, examples, None, lambda _: 0.0, Settings(), Path("unused"))
+    history = train(model, examples, None, lambda _: 0.0, Settings())
     assert history.epochs == []
     return model.eval()
 

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import Command
 from helpers.index_samples import WORDS, random_posts, write_posts
@@ -17,8 +16,6 @@ from indexes.manifest import IndexManifest
 from indexes.methods import METHODS, Topic
 from indexes.posts import Post
 from indexes.store import POSTS_FILE, PostStore
-from pipeline.collections.trec import read_run
-from rerankers.scoring.precomputed import keys_of
 
 POSTS = [*random_posts(300), Post("1", ""), Post("2", "?! ...")]
 # New posts before, between and after the old ones, some equal in text to others: ties.
@@ -169,30 +166,3 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
 def test_bad_usage(command: Command, arguments: list[str], code: int, message: str) -> None:
     done = command("index", *arguments)
     assert done.code == code and message in done.err
-
-
-@pytest.mark.slow
-def test_precomputed_posts_follow(command: Command, tmp_path: Path) -> None:
-    place, topics, run = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
-    topics.write_text("1\talpha bravo\n2\tkilo lima tango\n")
-    first, added = write_posts(tmp_path / "a.jsonl", POSTS), write_posts(tmp_path / "b.jsonl", TIES)
-    done = command("index", "--posts", first, "--index", place, "--precompute", "fusion")
-    assert done.code == 0, done.err
-    before = {path.name for path in (place / "precomputed").iterdir()}
-    gone = ",".join(post.doc_id for post in POSTS[:50])
-    done = command("index", "--index", place, "--add", added, "--remove", gone)
-    assert (done.code, done.err) == (0, "")
-    assert {path.name for path in (place / "precomputed").iterdir()} == before
-    for folder in (place / "precomputed").iterdir():
-        keys = np.fromfile(folder / "keys", dtype=np.uint64).reshape(-1, 2)
-        expected = {("", ""), *((post.text, post.url) for post in stored(place).values())}
-        texts, urls = [text for text, _ in expected], [url for _, url in expected]
-        assert {*map(tuple, keys)} == {*map(tuple, keys_of(texts, urls))}
-    runs = []
-    for choice in ("none", None):
-        words = ["--topics", topics, "--index", place, "--output", run, "--reranker", "fusion"]
-        found = command("search", *words, *(["--precomputed", choice] if choice else []))
-        assert found.code == 0, found.err
-        runs.append(read_run(run))
-    for topic in ("1", "2"):
-        assert runs[0][topic] == pytest.approx(runs[1][topic], abs=1e-4)

@@ -113,14 +113,13 @@ def test_mistakes(arguments: str, code: int, message: str, command: Command, run
     assert message in errors
 
 
-@pytest.mark.parametrize("kind", ["fusion", "linear_fusion"])
-def test_options_without_use_for_a_fusion(kind: str, command: Command) -> None:
+def test_options_without_use_for_a_fusion(command: Command) -> None:
     given = {"--method": "bm25", "--lambda": "0"}
     arguments = [text for pair in given.items() for text in pair]
-    code, output, errors = command("explain", *SAMPLE, "--reranker", kind, *arguments)
+    code, output, errors = command("explain", *SAMPLE, "--reranker", "fusion", *arguments)
     assert (code, output) == (2, "")
     for flag in given:
-        assert f"{flag}: {kind} takes the rankers of its training" in errors
+        assert f"{flag}: fusion takes the rankers of its training" in errors
 
 
 @pytest.mark.slow

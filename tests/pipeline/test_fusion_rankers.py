@@ -51,7 +51,7 @@ def source(folder: Path | None = None) -> Any:
 
 
 def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
-    rankers = Rankers(["ql", "rm3", "run_rm3"], [], ["ql", "run_rm3"])
+    rankers = Rankers(["ql", "rm3", "run_rm3"], ["ql", "run_rm3"])
     found = UnionRetriever(source(tmp_path), rankers).search(TOPICS, hits=2)
     # d is rm3's alone, which finds nothing here; c and b are beyond the two best of others.
     posts = {q: set(scores) for q, scores in found.run.items()}
@@ -66,7 +66,7 @@ def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
 
 def test_what_is_beyond_the_depth_ranks_below() -> None:
     """Of each candidate ranker's hits the best are scored; no hit is lost."""
-    rankers = Rankers(["ql", "rm3"], [], ["ql", "rm3"], depth=1)
+    rankers = Rankers(["ql", "rm3"], ["ql", "rm3"], depth=1)
     found = UnionRetriever(source(), rankers).search(TOPICS)
     assert {q: set(scores) for q, scores in found.run.items()} == {"1": {"a", "d"}, "2": {"x"}}
     # Min-max: ql b .5, c 0; rm3 b 0.
@@ -74,17 +74,17 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {"a": 3.0}
     for told in (0.0, -50.0):
         whole: Any = ModelScorer(Lengths(told))  # type: ignore[arg-type]
-        fusion = Fusion(UnionRetriever(source(), rankers), whole, {})
-        scores = fusion.score(fusion.search(TOPICS))
+        fusion = Fusion(UnionRetriever(source(), rankers), whole)
+        scores = fusion.score(fusion.retriever.search(TOPICS))
         assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
         assert min(scores["1"]["a"], scores["1"]["d"]) > scores["1"]["b"] > scores["1"]["c"]
     # Fewer hits than the depth: nothing is left over.
-    found = UnionRetriever(source(), Rankers(["ql"], [], ["ql"], 10)).search(TOPICS, hits=2)
+    found = UnionRetriever(source(), Rankers(["ql"], ["ql"], 10)).search(TOPICS, hits=2)
     assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
 
 
 def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rankers = Rankers(["ql", "run_ql"], [], ["ql", "run_ql"])
+    rankers = Rankers(["ql", "run_ql"], ["ql", "run_ql"])
     found = UnionRetriever(source(tmp_path), rankers).search(TOPICS)
     assert set(found.signals) == {"ql"}
     assert "warning: mb has no run_ql" in capsys.readouterr().err
@@ -95,35 +95,32 @@ def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixt
     assert UnionRetriever(of_others, rankers).search(TOPICS).signals == found.signals
     assert capsys.readouterr().err == ""
     with pytest.raises(DataError, match="mb: found no run of run_rm3"):
-        UnionRetriever(source(), Rankers(["ql", "run_rm3"], [], ["run_rm3"])).search(TOPICS)
+        UnionRetriever(source(), Rankers(["ql", "run_rm3"], ["run_rm3"])).search(TOPICS)
 
 
 class Lengths:
     """In the place of a checkpoint: a score is the length of a post's text, and what it is told."""
 
     def __init__(self, told: float = 0.0) -> None:
-        self.signals: list[set[str]] = []
         self.told = told
 
     def score(self, pairs: Any, *_: Any) -> Any:
-        self.signals.append({*pairs.signals})
         lengths = np.array([len(text) for text in pairs.texts], dtype=np.float32)
-        told = np.nan_to_num(pairs.signals.get("mp_hcnn", np.zeros(len(pairs))))
-        return (lengths[pairs.post_index] + 100 * told + self.told).astype(np.float32)
+        return lengths[pairs.post_index] + np.float32(self.told)
 
 
 def test_rankers_are_read_from_the_settings() -> None:
-    families = "signal:ql,signal:run_rm3,overlap,signal:mp_hcnn"
+    families = "signal:ql,signal:run_rm3,overlap"
 
     def rankers(families: str, candidate_rankers: str = "") -> Rankers:
         config = SimpleNamespace(families=families, candidate_rankers=candidate_rankers, depth=7)
         return Rankers.from_config(config)
 
-    assert rankers(families) == Rankers(["ql", "run_rm3"], ["mp_hcnn"], ["ql", "run_rm3"], 7)
+    assert rankers(families) == Rankers(["ql", "run_rm3"], ["ql", "run_rm3"], 7)
     assert rankers(families, "run_rm3").candidate_rankers == ["run_rm3"]
     with pytest.raises(UsageError) as problems:
-        rankers("signal:ql,signal:no_such", "rm3")
+        rankers("signal:ql,signal:mp_hcnn", "rm3")
     first, second = problems.value.problems
-    assert "signal:no_such: found no ranker" in first and "candidate_rankers: found rm3" in second
+    assert "signal:mp_hcnn: found no ranker" in first and "candidate_rankers: found rm3" in second
     with pytest.raises(UsageError, match="these find the candidates"):
-        rankers("overlap,signal:mp_hcnn")
+        rankers("overlap")

@@ -104,7 +104,7 @@ def test_bad_posts_are_one_message(
         (["--posts", __file__], "--index DIR is missing"),
         (["--posts", __file__, "--index", "x", "--collection", "mb2011"], "cannot be combined"),
         (["--topics", "trecqa-raw"], "expected a collection whose posts are searched"),
-        (["--index", "none", "--precompute", "mp_hcnn"], "nothing to index"),
+        (["--index", "none"], "nothing to index"),
     ],
 )
 def test_bad_usage(arguments: list[str], problem: str) -> None:
@@ -124,41 +124,3 @@ def test_a_named_collection(command: Command, tmp_path: Path) -> None:
             assert opened.manifest.rebuild == (
                 f"python -m pipeline.index --collection mb2012 --index {place} --data {tmp_path}"
             )
-
-
-@pytest.mark.slow
-def test_precomputing_keeps_the_index_and_a_search_uses_it(
-    command: Command, tmp_path: Path, files: list[Path]
-) -> None:
-    place, topics, written = tmp_path / "index", tmp_path / "topics.tsv", tmp_path / "run.txt"
-    topics.write_text("1\talpha bravo\n2\tcharlie\n")
-    done = command("index", *posts_of(files), "--index", place, "--precompute", "fusion")
-    assert done.code == 0, done.err
-    built, where, line = done.out.splitlines()
-    assert built.startswith("3 posts") and where == f"index: {place}"
-    assert line.startswith(f"precomputed: {place}/precomputed/") and " MB in " in line
-    again = command("index", "--index", place, "--precompute", CHECKPOINT)
-    assert again.code == 0, again.err
-    assert again.out.partition(",")[0] == line.partition(",")[0]
-    folder = Path(line.removeprefix("precomputed: ").partition(",")[0])
-    words = ["--topics", topics, "--index", place, "--output", written, "--reranker", "fusion"]
-    runs = []
-    for choice in ("none", folder):
-        found = command("search", *words, "--precomputed", choice)
-        assert found.code == 0, found.err
-        runs.append(written.read_text())
-    assert runs[0] == runs[1] and len(runs[0].splitlines()) > 1
-    (folder / "known.words").unlink()
-    broken = command("search", *words)
-    assert broken.code == 1 and "known.words: is missing" in broken.err
-    assert f"python -m pipeline.index --index {place} --precompute" in broken.err
-
-
-@pytest.mark.slow
-def test_posts_are_not_precomputed_for_a_model_that_reads_texts(
-    command: Command, tmp_path: Path, files: list[Path]
-) -> None:
-    place = tmp_path / "index"
-    done = command("index", *posts_of(files), "--index", place, "--precompute", "mp_hcnn")
-    assert done.code == 1
-    assert "--precompute: found mp_hcnn, expected a model over features alone" in done.err

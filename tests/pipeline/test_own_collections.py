@@ -305,12 +305,12 @@ def test_a_fusion_is_trained_and_searched_with(
     lines = [f"{topic.query_id}\t{topic.text}" for topic in find("sample").topics[:topics]]
     (sample / "train.tsv").write_text("\n".join(lines))
     toml.write_text(toml.read_text() + 'train = "train.tsv"\n')
-    quick = ["--vectors", sample / "vectors.txt", "--threads", 1]
-    trained = command("train", "linear_fusion", "--collection", toml, *quick)
+    quick = ["--set", "trees=20", "--threads", 1]
+    trained = command("train", "fusion", "--collection", toml, *quick)
     assert trained.code == 0, trained.err
     assert "warning" not in trained.err
     assert f"{topics} held-out topics:" in trained.out
-    (folder,) = (sample / "home" / "checkpoints" / "linear_fusion" / "own").iterdir()
+    (folder,) = (sample / "home" / "checkpoints" / "fusion" / "own").iterdir()
     families = json.loads((folder / "config.json").read_text())["config"]["families"]
     assert "signal:ql" in families
     assert "run_" not in families
@@ -323,22 +323,20 @@ def test_a_fusion_is_trained_and_searched_with(
     searched = command("search", "--collection", toml, "--output", run, "--hits", 20)
     assert searched.code == 0, searched.err
     by_itself = topics >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
-    assert ("\nlinear_fusion " in searched.out) == by_itself
-    named = command(
-        "search", "--collection", toml, "--reranker", "linear_fusion", "--output", run, "--hits", 20
-    )
-    assert "\nlinear_fusion " in named.out
+    assert ("fusion, trained on" in searched.err) == by_itself
+    given = ("--reranker", "fusion", "--checkpoint", folder, "--output", run, "--hits", 20)
+    named = command("search", "--collection", toml, *given)
+    assert "\nfusion " in named.out
     assert ("was trained on sample2;" in named.err) == (topics == 20)
     assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
 
 
 @pytest.mark.parametrize("model", ["window", "fusion"])
 def test_judgments_of_other_topics_are_read_if_they_may_be_kept(model: str) -> None:
-    config, sample = next(iter(models.find(model).configurations.values())), find("sample")
-    assert isinstance(sample, SearchedCollection)
-    families = own_config(config, sample, judged=False).families
+    config = next(iter(models.find(model).configurations.values()))
+    families = own_config(config, judged=False).families
     assert JUDGED not in families
-    assert own_config(config, sample, judged=True).families == f"{families},{JUDGED}"
+    assert own_config(config, judged=True).families == f"{families},{JUDGED}"
 
 
 def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
@@ -359,8 +357,8 @@ def test_search_takes_the_best_of_the_trained_models(folder: Path) -> None:
     trained("knrm", 0.0, 0.9)
     assert taken() == DEFAULT_FUSION
     trained("sm_cnn", 0.5, 0.5)
-    trained("linear_fusion", 1.0, 0.6)
-    assert taken() == "linear_fusion"
+    trained("fusion", 1.0, 0.6)
+    assert taken() == "fusion"
     assert taken(given=True) == "sm_cnn"
     assert default_reranker(find("sample")) == DEFAULT_FUSION
 
@@ -397,13 +395,11 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
         f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "clicks.topics.tsv"\nqrels = "clicks.txt"\n'
         "judged_only = true\n"
     )
-    trained = command(
-        "train", "linear_fusion", "--collection", toml, "--vectors", sample / "vectors.txt"
-    )
+    trained = command(*["train", "fusion", "--collection", toml, "--set", "trees=20"])
     assert trained.code == 0, trained.err
     assert f"{len(found)} held-out topics:" in trained.out
     assert "AP(judged_only=True)" in trained.out
-    (folder,) = (sample / "home" / "checkpoints" / "linear_fusion" / "own").iterdir()
+    (folder,) = (sample / "home" / "checkpoints" / "fusion" / "own").iterdir()
     assert Tuning.load(folder / "lambda.json").measure == "AP(judged_only=True)"
     opened = open_collection(str(toml), qrels=SAMPLE / "qrels.txt")
     assert opened.measures == DEFAULT_MEASURES

@@ -20,9 +20,9 @@ from pipeline.service.errors import RequestError
 from pipeline.service.http import processes
 from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
+from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.reranker import TrainedReranker
-from rerankers.scoring.precomputed import version_of
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
 PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)

@@ -18,7 +18,7 @@ from pipeline.service.http.models import Models
 from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers.base import FIRST_STAGE, ORDER, Pairs
-from rerankers.scoring.precomputed import version_of
+from rerankers.checkpoint import version_of
 from rerankers.text.passages import best_passages
 
 LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]

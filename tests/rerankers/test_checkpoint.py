@@ -54,14 +54,12 @@ def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o644}
 
 
-def test_further_files_and_the_checkpoints_of_parts(tmp_path: Path, saved: Path) -> None:
-    folder = tmp_path / "other"
-    extras, parts = {"held_out.run.gz": b"a run"}, {"mp_hcnn": saved}
+def test_further_files_of_a_checkpoint(tmp_path: Path) -> None:
+    folder, extras = tmp_path / "other", {"held_out.run.gz": b"a run"}
     model = small_model("sm_cnn", "static")
-    checkpoint.save(folder, "sm_cnn", model, encoder(), {}, extras, parts)
+    checkpoint.save(folder, "sm_cnn", model, encoder(), {}, extras)
     files = json.loads((folder / "config.json").read_text())["files"]
-    assert set(files) == FILES - {"config.json"} | {"held_out.run.gz", "mp_hcnn/config.json"}
-    assert checkpoint.load(folder / "mp_hcnn").metrics == {"seed": 0}
+    assert set(files) == FILES - {"config.json"} | {"held_out.run.gz"}
 
 
 def test_only_an_empty_folder_is_written(saved: Path) -> None:

@@ -1,15 +1,13 @@
-"""The training loop: resuming, early stopping, errors, and cached interactions."""
+"""The training loop: early stopping, errors, and cached interactions."""
 
 import dataclasses
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
-from safetensors.torch import save_file
 from torch import Tensor
 
 from rerankers.base import Reranker
@@ -17,9 +15,8 @@ from rerankers.errors import RerankerError
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training import losses
 from rerankers.training.examples import CachedInteractions, Examples
-from rerankers.training.loop import train
+from rerankers.training.loop import History, copy_weights, train
 from rerankers.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
-from rerankers.training.state import History, copy_weights
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +41,6 @@ def examples_of(model: Reranker, labels: np.ndarray = LABELS) -> Examples:
 
 def run(
     model: Reranker,
-    state: Path,
     settings: Settings = FAST,
     validate: bool = True,
     measure: Any = None,
@@ -52,7 +48,7 @@ def run(
 ) -> History:
     data = examples_of(model)
     measured = measure or (lambda scores: float(scores[LABELS].mean() - scores[~LABELS].mean()))
-    return train(model, data, data if validate else None, measured, settings, state, **options)
+    return train(model, data, data if validate else None, measured, settings, **options)
 
 
 assert_same = partial(torch.testing.assert_close, rtol=0, atol=0)
@@ -68,60 +64,6 @@ def settings_of(sampling: str = "random", optimizer: str = "adamw", **changes: A
 
 
 @pytest.mark.parametrize(
-    ("configuration", "sampling", "optimizer", "epoch"),
-    [
-        ("robust", "random", "sgd", 1),
-        ("paper", "random", "adamw", 3),
-        ("paper", "pairs", "adadelta", 2),
-        ("static", "mix", "rmsprop", 3),
-        ("static", "corrupted", "adamw", 3),
-    ],
-)
-def test_resumed_training_ends_with_the_same_weights(
-    tmp_path: Path, configuration: str, sampling: str, optimizer: str, epoch: int
-) -> None:
-    def interrupt(now: int, step: int, message: str) -> None:
-        if (now, step) == (epoch, 3):
-            raise KeyboardInterrupt
-
-    settings = settings_of(sampling, optimizer)
-    whole = model_of(configuration)
-    history = run(whole, tmp_path / "whole", settings)
-    with pytest.raises(KeyboardInterrupt):
-        run(model_of(configuration), tmp_path / "state", settings, progress=interrupt)
-    # Other random draws of the process must not matter.
-    torch.manual_seed(99)
-    resumed = model_of(configuration)
-    seen: list[int] = []
-    again = run(
-        resumed,
-        tmp_path / "state",
-        settings,
-        resume=True,
-        progress=lambda now, step, message: seen.append(now),
-    )
-    assert min(seen) == epoch
-    assert again == history
-    assert_same(copy_weights(resumed), copy_weights(whole))
-
-
-def test_unsuitable_state_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    settings = dataclasses.replace(FAST, epochs=1)
-    run(model_of(), path, settings)
-    with pytest.raises(RerankerError, match=r"state\.safetensors: .*had other settings"):
-        run(model_of(), path, FAST, resume=True)
-    for damage in (
-        lambda: path.write_bytes(path.read_bytes()[:-1]),
-        lambda: save_file({"x": torch.zeros(2)}, path),
-        lambda: run(model_of("paper"), path, settings),
-    ):
-        damage()
-        with pytest.raises(RerankerError, match=r"state\.safetensors: .*without `resume`"):
-            run(model_of(), path, settings, resume=True)
-
-
-@pytest.mark.parametrize(
     ("sampling", "optimizer", "loss"),
     [
         *((sampling, "adamw", "pointwise") for sampling in SAMPLINGS),
@@ -130,28 +72,25 @@ def test_unsuitable_state_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_every_sampling_optimizer_and_loss_lowers_the_validation_loss(
-    tmp_path: Path, sampling: str, optimizer: str, loss: str
+    sampling: str, optimizer: str, loss: str
 ) -> None:
     settings = settings_of(sampling, optimizer, epochs=4, steps=15, select="loss", loss=loss)
-    history = run(model_of("static", dropout=0.0), tmp_path / "state", settings)
+    history = run(model_of("static", dropout=0.0), settings)
     for figure in ("training_loss", "validation_loss"):
         values = [epoch[figure] for epoch in history.epochs]
         assert values[-1] < 0.95 * values[0], figure
 
 
-def test_loss_that_is_no_number_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_that_is_no_number_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
     with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"):
-        run(model_of(), tmp_path / "state")
-    assert not list(tmp_path.iterdir())
+        run(model_of())
 
 
-def test_labels_of_one_kind_are_an_error(tmp_path: Path) -> None:
+def test_labels_of_one_kind_are_an_error() -> None:
     model, labels = model_of(), np.ones(48, dtype=bool)
     with pytest.raises(RerankerError, match="no training topic"):
-        train(model, examples_of(model, labels), None, lambda s: 0.0, FAST, tmp_path / "state")
+        train(model, examples_of(model, labels), None, lambda s: 0.0, FAST)
 
 
 def figures_of(*values: float) -> Any:
@@ -160,7 +99,7 @@ def figures_of(*values: float) -> Any:
     return lambda scores: left.pop(0)
 
 
-def test_early_stopping_keeps_the_best_epoch(tmp_path: Path) -> None:
+def test_early_stopping_keeps_the_best_epoch() -> None:
     settings = dataclasses.replace(FAST, epochs=9, patience=2)
     after_epoch: dict[int, dict[str, Tensor]] = {}
     model = model_of()
@@ -170,20 +109,17 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path: Path) -> None:
             after_epoch[epoch] = copy_weights(model)
 
     measure = figures_of(0.1, 0.3, 0.2, 0.3, 0.9)
-    history = run(model, tmp_path / "state", settings, measure=measure, progress=progress)
+    history = run(model, settings, measure=measure, progress=progress)
     assert history.best == 2
     assert [round(f["validation_map"], 1) for f in history.epochs] == [0.1, 0.3, 0.2, 0.3]
     assert_same(copy_weights(model), after_epoch[2])
-    resumed = model_of(seed=3)
-    assert run(resumed, tmp_path / "state", settings, resume=True) == history
-    assert_same(copy_weights(resumed), copy_weights(model))
 
 
 @pytest.mark.parametrize("select", SELECTIONS)
-def test_best_epoch_by_each_figure(tmp_path: Path, select: str) -> None:
+def test_best_epoch_by_each_figure(select: str) -> None:
     """The lowest loss or the highest measure, recorded by its name."""
     settings = dataclasses.replace(FAST, select=select, patience=9, learning_rate=0.3)
-    history = run(model_of(), tmp_path / "state", settings, measure=figures_of(0.2, 0.5, 0.9, 0.6))
+    history = run(model_of(), settings, measure=figures_of(0.2, 0.5, 0.9, 0.6))
     measured = "validation_mrr" if select == "mrr" else "validation_map"
     assert [epoch[measured] for epoch in history.epochs] == [0.2, 0.5, 0.9, 0.6]
     if select == "loss":
@@ -194,17 +130,17 @@ def test_best_epoch_by_each_figure(tmp_path: Path, select: str) -> None:
         assert all(set(epoch) == {"training_loss", measured} for epoch in history.epochs)
 
 
-def test_without_validation_the_last_of_all_epochs_is_best(tmp_path: Path) -> None:
+def test_without_validation_the_last_of_all_epochs_is_best() -> None:
     def never(scores: np.ndarray) -> float:
         raise AssertionError("measured without validation pairs")
 
     settings = dataclasses.replace(FAST, epochs=6, patience=1)
-    history = run(model_of(), tmp_path / "state", settings, validate=False, measure=never)
+    history = run(model_of(), settings, validate=False, measure=never)
     assert (len(history.epochs), history.best) == (6, 6)
     assert all(set(figures) == {"training_loss"} for figures in history.epochs)
 
 
-def rates_of(settings: Settings, tmp_path: Path, *figures: float) -> list[float]:
+def rates_of(settings: Settings, *figures: float) -> list[float]:
     """The learning rate of the first step of each epoch."""
     rates: list[float] = []
     real_step = torch.optim.SGD.step
@@ -215,27 +151,25 @@ def rates_of(settings: Settings, tmp_path: Path, *figures: float) -> list[float]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.optim.SGD, "step", step)
-        run(model_of(), tmp_path / "state", settings, measure=figures_of(*figures))
+        run(model_of(), settings, measure=figures_of(*figures))
     return rates[:: settings.steps]
 
 
-def test_schedules_of_the_learning_rate(tmp_path: Path) -> None:
+def test_schedules_of_the_learning_rate() -> None:
     settings = settings_of(optimizer="sgd", epochs=5, patience=9, learning_rate=0.8)
     figures = 0.1, 0.3, 0.2, 0.2, 0.5
-    linear = rates_of(settings, tmp_path, *figures)
+    linear = rates_of(settings, *figures)
     assert linear == pytest.approx([0.8 * (1 - 0.9 * done / 5) for done in range(5)])
     constant = dataclasses.replace(settings, schedule="constant")
-    assert rates_of(constant, tmp_path, *figures) == [0.8] * 5
+    assert rates_of(constant, *figures) == [0.8] * 5
     plateau = dataclasses.replace(settings, schedule="plateau")
-    assert rates_of(plateau, tmp_path, *figures) == [0.8, 0.8, 0.8, 0.4, 0.2]
+    assert rates_of(plateau, *figures) == [0.8, 0.8, 0.8, 0.4, 0.2]
 
 
-def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs(tmp_path: Path) -> None:
+def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs() -> None:
     settings = settings_of("pairs", epochs=2, steps=0, batch_pairs=20, select="loss")
     seen: list[tuple[int, int]] = []
-    history = run(
-        model_of(), tmp_path / "state", settings, progress=lambda *now: seen.append(now[:2])
-    )
+    history = run(model_of(), settings, progress=lambda *now: seen.append(now[:2]))
     steps = -(-48 // 20)
     assert [now for now in seen if now[1]] == [
         (epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)

@@ -8,8 +8,8 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 
 from rerankers import checkpoint, features
 from rerankers.base import Pairs
+from rerankers.features import RecentPosts
 from rerankers.scoring.cached import CachedScorer
-from rerankers.scoring.recent import RecentPosts
 from rerankers.text.vocabulary import Idf
 
 FAMILIES = ("given", "lexical", "overlap", "phrases", "links", "hashtags", "quality", "feedback",

@@ -1,12 +1,11 @@
-"""The engine: modes, progress, processes, and what it does about scores that are not numbers."""
+"""The engine: modes, progress, and what it does about scores that are not numbers."""
 
 import numpy as np
 import pytest
 import torch
-from helpers.reranking_samples import POSTS, all_pairs, encoder, small_model, threads
+from helpers.reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor
 
-from rerankers import devices
 from rerankers.base import Reranker
 from rerankers.errors import RerankerError
 from rerankers.scoring import batches as scoring
@@ -55,19 +54,3 @@ def test_too_little_memory_is_an_error(
     monkeypatch.setattr(type(model), "head", full)
     with pytest.raises(RerankerError, match=r"too little memory on cpu .* `batch_size` or"):
         scoring.score(model, all_pairs(), encoder())
-
-
-def test_an_unknown_precision_is_an_error(model: Reranker) -> None:
-    with pytest.raises(RerankerError, match=r"precision: found 'fp16', expected one of fp32, bf16"):
-        scoring.score(model, all_pairs(), encoder(), precision="fp16")
-
-
-def test_processes_that_tokenize_ahead_change_no_score(
-    model: Reranker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = all_pairs(posts=[*POSTS, POSTS[2], POSTS[0]])
-    expected = scoring.score(model, pairs, encoder())
-    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    with threads(2):
-        found = scoring.score(model, pairs, encoder(), batch_size=1)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -30,10 +30,10 @@ from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
 from rerankers import features
 from rerankers.base import PRIOR
+from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.reranker import TrainedReranker
 from rerankers.scoring.cached import CachedScorer
-from rerankers.scoring.precomputed import version_of
 
 Scores = npt.NDArray[np.float64]
 

@@ -31,9 +31,9 @@ import torch
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG, json_handler
 from rerankers import checkpoint as checkpoints
+from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.scoring.cached import SOME, CachedScorer, Counts
-from rerankers.scoring.precomputed import version_of
 
 if TYPE_CHECKING:
     from rerankers.base import Pairs

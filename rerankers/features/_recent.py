@@ -29,7 +29,7 @@ Kept = tuple[bytes, ...]
 
 
 class RecentPosts:
-    """Posts read last, as :class:`rerankers.features.KnownPosts`; safe in several threads.
+    """Posts read last; safe in several threads.
 
     Args:
         max_bytes: of the posts, besides their words, of which there are about :data:`MOST_WORDS`

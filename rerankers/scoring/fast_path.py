@@ -1,4 +1,8 @@
-"""MP-HCNN on distinct windows: similarities are computed once for each."""
+"""The fast path of MP-HCNN: similarities are computed once for each distinct window.
+
+It computes the model's forward pass in another order, batch by batch for a set of tokenized pairs;
+tests compare the two.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rerankers.base import URL_TRIGRAMS, Inputs, Interactions
+from rerankers.base import URL_TRIGRAMS, Inputs, Interactions, Reranker
+from rerankers.devices import is_host
 from rerankers.layers.pooling import Similarities
 from rerankers.models.mp_hcnn import Model
-from rerankers.scoring.fast_paths import PerQueryFastPath
-from rerankers.scoring.tokenized import Tokenized
+from rerankers.scoring.tokenized import Scorable, Tokenized
 from rerankers.scoring.windows import (
     TabulatedTower,
     TowerInput,
@@ -21,13 +25,6 @@ from rerankers.scoring.windows import (
 )
 from rerankers.text.inputs import TokenIds
 from rerankers.text.ragged import Ragged, Rows
-
-PRECISIONS = ("fp32", "bf16")
-
-
-def covers(model: Model) -> bool:
-    """Whether positions of padding count for nothing, or for a constant."""
-    return not model.reads_padding
 
 
 def tower_inputs(model: Model) -> dict[str, TowerInput]:
@@ -38,21 +35,18 @@ def tower_inputs(model: Model) -> dict[str, TowerInput]:
     }
 
 
-def towers(
-    model: Model, *texts: Mapping[str, TokenIds], precision: str = "fp32"
-) -> dict[str, TabulatedTower]:
+def towers(model: Model, *texts: Mapping[str, TokenIds]) -> dict[str, TabulatedTower]:
     """The model's towers, for the terms of ``texts``, which are given by input."""
     # A tower has the name of the query input that it encodes.
     read = {name: {name} for name in model.towers}
     for name, (tower, _) in tower_inputs(model).items():
         read[tower].add(name)
     is_cosine = model.config.similarity == "cosine"
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     tabulated = {}
     for tower, names in read.items():
         ids = used_ids([packed[name] for packed in texts for name in names if name in packed])
         module = model.towers[tower]
-        tabulated[tower] = TabulatedTower(module, ids, is_cosine, dtype)  # type: ignore[arg-type]
+        tabulated[tower] = TabulatedTower(module, ids, is_cosine)  # type: ignore[arg-type]
     return tabulated
 
 
@@ -95,20 +89,27 @@ def _interactions(
     return features
 
 
-class FastPath(PerQueryFastPath[EncodedQuery]):
+class FastPath:
     """Similarities by distinct windows; pooling and features are the model's.
 
-    ``precision`` is that of the products in convolutions.
+    Args:
+        model: in evaluation mode, on the CPU.
+        pairs: tokenized.
     """
 
-    def __init__(self, model: Model, pairs: Tokenized, precision: str = "fp32") -> None:
-        super().__init__(model, pairs)
+    def __init__(self, model: Model, pairs: Tokenized) -> None:
+        self.model, self.pairs = model, pairs
         self.tower_inputs = tower_inputs(model)
-        self.towers = towers(model, pairs.queries, pairs.posts, precision=precision)
+        self.towers = towers(model, pairs.queries, pairs.posts)
+        self._last: tuple[int, EncodedQuery] | None = None
+
+    def scores_of(self, rows: Rows) -> torch.Tensor:
+        """Scores [P] of the pairs ``rows`` of one query."""
+        return self.model.integrate(self.compared(rows))
 
     def compared(self, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
-        query, posts = self.query(rows), self.pairs.post_index[rows]
+        query, posts = self._query(rows), self.pairs.post_index[rows]
         url_lengths = self.pairs.posts[URL_TRIGRAMS].lengths_of(posts)
         similarities = self._similarities(query, posts)
         return _interactions(self.model, query, similarities, url_lengths)
@@ -131,6 +132,25 @@ class FastPath(PerQueryFastPath[EncodedQuery]):
             }
         return similarities
 
-    def encode_query(self, inputs: Inputs) -> EncodedQuery:
-        """Encode a query."""
-        return EncodedQuery.by(self.towers, self.model, inputs)
+    def _query(self, rows: Rows) -> EncodedQuery:
+        """The query of the pairs ``rows``; encoded again only when it changes."""
+        row, last = int(self.pairs.query_index[rows[0]]), self._last
+        # Threads may need different queries at the same time.
+        if last is None or last[0] != row:
+            index, cpu = np.array([row]), torch.device("cpu")
+            inputs = {name: ids.batch(index, cpu) for name, ids in self.pairs.queries.items()}
+            self._last = last = row, EncodedQuery.by(self.towers, self.model, inputs)
+        return last[1]
+
+
+def find(model: Reranker, pairs: Scorable) -> FastPath | None:
+    """The fast path for these pairs; None if only the model's own forward pass can score them.
+
+    It is for MP-HCNN on the CPU, for texts rather than cached interactions, and for positions of
+    padding that count for nothing, or for a constant.
+    """
+    if not isinstance(model, Model) or model.reads_padding:
+        return None
+    if not isinstance(pairs, Tokenized) or not is_host(model.device_of()):
+        return None
+    return FastPath(model, pairs)

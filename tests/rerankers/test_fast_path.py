@@ -1,0 +1,86 @@
+"""The fast path of MP-HCNN gives the scores of the model's own forward pass."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.reranking_samples import (
+    AWKWARD,
+    POSTS,
+    QUERIES,
+    all_pairs,
+    encoder,
+    every_model,
+    small_model,
+)
+
+from rerankers.base import PRIOR, Reranker
+from rerankers.scoring import fast_path
+from rerankers.scoring.batches import batches_of, score_tokenized
+from rerankers.scoring.tokenized import Tokenized
+
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values())]
+ASKED = [*QUERIES, *AWKWARD.values()]
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("robust", {"depth": 0}),
+    ("paper", {"depth": 3}),
+    ("robust", {"use_words": False}),
+    ("robust", {"mean_pooling": False}),
+    ("robust", {"max_pooling": False}),
+    ("robust", {"idf_weights": False}),
+    ("robust", {"use_post_trigrams": False, "use_url_trigrams": False, "url_presence": False}),
+    ("robust", {"normalization": "post", "similarity": "dot"}),
+    ("paper", {"similarity": "cosine", "idf_weights": False}),
+]
+
+WITHOUT = [("mp_hcnn", "authors"), ("sm_cnn", "static")]  # It reads padding; another model.
+
+CASES = [
+    *(
+        (configuration, {})
+        for name, configuration in every_model()
+        if name == "mp_hcnn" and (name, configuration) not in WITHOUT
+    ),
+    *(pytest.param(*variant, marks=pytest.mark.slow) for variant in VARIANTS),
+]
+"""(configuration, changes): every configuration that has a fast path."""
+
+
+def tokenized_for(model: Reranker) -> Tokenized:
+    """Every query with every post; what a run thinks of them is made up."""
+    pairs = all_pairs(ASKED, EVERY)
+    prior = np.random.default_rng(3).random(len(pairs)).astype(np.float32)
+    return Tokenized.from_pairs(replace(pairs, signals={PRIOR: prior}), encoder(), model)
+
+
+@pytest.mark.parametrize(("name", "configuration"), WITHOUT)
+def test_other_models_have_no_fast_path(name: str, configuration: str) -> None:
+    model = small_model(name, configuration)
+    assert fast_path.find(model, tokenized_for(model)) is None
+
+
+def trained_a_little(model: Reranker) -> Reranker:
+    """With other biases than those of the start: that 0 is left out would be seen nowhere."""
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.rand_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize(("configuration", "changes"), CASES)
+def test_scores_are_those_of_the_forward_pass(configuration: str, changes: dict[str, Any]) -> None:
+    model = trained_a_little(small_model("mp_hcnn", configuration, **changes))
+    tokenized = tokenized_for(model)
+    expected = np.zeros(len(tokenized.query_index), np.float32)
+    with torch.inference_mode():
+        assert fast_path.find(model, tokenized) is not None
+        for rows in batches_of(tokenized, 100):
+            expected[rows] = tokenized.scores_of(model, rows, torch.device("cpu")).numpy()
+    for size in (100, 5):
+        found = score_tokenized(model, tokenized, size)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
