@@ -142,7 +142,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         training_set = first_stage = task.training_set()
         shared = TrainingOptions(
             min(options.folds, len(own.training_topics)) if own else options.folds,
-            task.vectors(training_set),
+            task.vectors,
             task.idf,
             device,
             options.resume,
@@ -366,16 +366,10 @@ class _Task:
         prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
         return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
 
-    def vectors(self, training_set: TrainingSet) -> Path | None:
-        """The file of word vectors; for a fusion and its rerankers with vectors of the posts."""
-        from pipeline.training.word_vectors import cached_vectors
-
-        if self.reads_features:
-            return None
-        path = _vector_file(self.options)
-        if self.options.vectors is None and self.rankers and path != NO_FILE:
-            return cached_vectors(training_set.texts, path, home_directory())
-        return path
+    @property
+    def vectors(self) -> Path | None:
+        """The file of word vectors; None for a model that reads none."""
+        return None if self.reads_features else _vector_file(self.options)
 
     @property
     def idf(self) -> str:
