@@ -141,7 +141,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     reranker: str = option(
         "model, or none for the first stage alone; fusion and linear_fusion find candidates by "
         "several rankers (default: what was trained on an own collection and is best on its "
-        f"held-out topics, else fusion; {DEFAULT_WINDOW} with --candidates or --method, "
+        f"held-out topics, else fusion; {DEFAULT_WINDOW} with --candidates, --method or --engine, "
         f"{DEFAULT_RERANKER} with --lambda or --checkpoint)",
         default=AUTO,
     )

@@ -133,7 +133,8 @@ def default_reranker(
             file=sys.stderr,
         )
         return name
-    fusions = [defaults.DEFAULT_FUSION] if collection.methods else []
+    # Without the feedback methods, which no engine offers, a fusion ranks worse than a window.
+    fusions = [defaults.DEFAULT_FUSION] if {*METHODS} <= {*collection.methods} else []
     for name in (*fusions, defaults.DEFAULT_WINDOW):
         if fits(name) and _is_trained(name, collection):
             return name
