@@ -132,11 +132,11 @@ class IndexManifest:
             if path.stat().st_mtime_ns > written:
                 newer.append(name)
         self.check_content(directory, newer)
-        if sources is not None and (problem := self.difference(sources)):
-            raise unusable(directory, f"it was {problem}", self.rebuild)
+        if sources is not None and (difference := self.difference(sources)):
+            raise unusable(directory, f"it was {difference}", self.rebuild)
 
     def difference(self, sources: Sequence[Path]) -> str | None:
-        """Why these are not the files of its posts, None if they are."""
+        """How these differ from the files of its posts, None if they do not."""
         built = [source.name for source in self.sources]
         names = [path.name for path in sources]
         if sorted(built) != sorted(names):

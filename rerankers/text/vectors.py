@@ -1,4 +1,4 @@
-"""Word vectors: word2vec's binary form, GloVe's text form and archive, and their length."""
+"""Word vectors: word2vec's binary form, GloVe's text form and archive, and operations on them."""
 
 import gzip
 import zipfile
@@ -148,3 +148,18 @@ def word2vec_bytes(vectors: WordVectors) -> bytes:
         word.encode() + b" " + row.tobytes() + b"\n"
         for word, row in zip(vectors.words, rows, strict=True)
     )
+
+
+def reduced(vectors: WordVectors, size: int) -> WordVectors:
+    """The vectors in ``size`` dimensions, with dot products as close to the old ones as possible.
+
+    The projection on the first right singular vectors of the matrix (Eckart & Young 1936).
+
+    Raises:
+        RerankerError: the vectors have fewer dimensions.
+    """
+    matrix = vectors.matrix.astype(np.float64)
+    if size > matrix.shape[1]:
+        raise RerankerError(f"found vectors of {matrix.shape[1]} numbers, expected {size} or more")
+    _, axes = np.linalg.eigh(matrix.T @ matrix)  # By ascending singular value
+    return WordVectors(vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32))
