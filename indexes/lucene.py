@@ -297,7 +297,7 @@ class LuceneIndex:
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:
-    """What tells a folder from another that takes its name; None if there is none."""
+    """Identity of a folder, whatever its name; None if there is none."""
     try:
         status = directory.stat()
     except OSError:

@@ -58,7 +58,7 @@ _LOST = "connection lost"
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who asks, and who vouches for the engine."""
+    """User and certificate authority of an engine."""
 
     user: str | None = None  # Name of a user
     password: str | None = field(default=None, repr=False)  # Of this user
@@ -68,7 +68,7 @@ class Credentials:
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
-        """Those of a file (TOML: ``user = "…"``), else of ``TWEETRERANK_ENGINE_*``.
+        """Read from a file (TOML: ``user = "…"``), else from ``TWEETRERANK_ENGINE_*``.
 
         Raises:
             CollectionError: the file cannot be read or holds something else, or there is no such

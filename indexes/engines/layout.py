@@ -56,7 +56,7 @@ class Layout:
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
-        """That of an index, from the engine's ``GET /index``.
+        """Layout of an index, from the engine's ``GET /index``.
 
         Raises:
             CollectionError: it is not an index of ours, or of another version of this program.
@@ -216,7 +216,7 @@ def new_layout(engine: Engine, manifest: IndexManifest) -> Layout:
 
 
 def without_scale(engine: Engine, method: Method) -> float:
-    """What to divide the engine's scores by, so that they are Lucene's.
+    """Divisor that makes the engine's scores Lucene's.
 
     Elasticsearch and OpenSearch before version 3 have BM25 with the constant factor k1 + 1.
     """
