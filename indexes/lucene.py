@@ -16,7 +16,6 @@ from indexes.errors import CollectionError
 from indexes.files import atomic_directory
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import (
-    Change,
     IndexManifest,
     Source,
     check_replaceable,
@@ -64,18 +63,17 @@ def build(
     start(sum(source.size for source in described) >= _LARGE_BYTES)
     with atomic_directory(directory) as folder:
         try:
-            return write(posts, folder, directory, described, rebuild)
+            return _write(posts, folder, directory, described, rebuild)
         except RepeatedIdError as error:
             raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
 
 
-def write(
+def _write(
     posts: Iterable[Post],
     folder: Path,
     directory: Path,
     sources: tuple[Source, ...],
     rebuild: str,
-    changes: tuple[Change, ...] = (),
 ) -> IndexManifest:
     """Write an index into the empty ``folder``, which the caller renames to ``directory``.
 
@@ -105,7 +103,6 @@ def write(
         files=files,
         rebuild=rebuild,
         versions=software_versions(lucene=version),
-        changes=changes,
         posts_crc=posts_crc,
     )
     manifest.check_content(folder)
@@ -300,7 +297,7 @@ class LuceneIndex:
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:
-    """What tells a folder from another that takes its name; None if there is none."""
+    """Identity of a folder, whatever its name; None if there is none."""
     try:
         status = directory.stat()
     except OSError:

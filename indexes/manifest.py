@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,17 +45,6 @@ class Source(NamedTuple):
         return status.st_mtime_ns == self.mtime_ns or Source.read(path).sha256 == self.sha256
 
 
-class Change(NamedTuple):
-    """Posts added to an index after it was built, and posts removed from it."""
-
-    added: int  # Number of new posts, those with the id of another included
-    replaced: int  # Number of posts whose text and URL gave way to those of an added one
-    removed: int  # Number of posts taken out
-    files: tuple[str, ...]  # Names of the files of added posts
-    command: str  # Repeats this change
-    time: str  # In UTC, ISO 8601
-
-
 @dataclass(frozen=True)
 class IndexManifest:
     """The content of ``manifest.json``."""
@@ -67,20 +55,16 @@ class IndexManifest:
     analyzer: str
     sources: tuple[Source, ...]  # Files of the posts
     files: dict[str, int]  # Name -> size in bytes of every file of the index
-    rebuild: str
-    """Command that builds the index again, and the commands that repeat its changes, one a line."""
+    rebuild: str  # Command that builds the index again
     versions: dict[str, str]  # Of the software that built it
     format: int = FORMAT
-    changes: tuple[Change, ...] = ()  # Since it was built, oldest first
     posts_crc: int | None = None
-    """CRC-32 of the file of posts; None in older indexes. Lucene's files end with their own."""
+    """CRC-32 of the file of posts, None in a search engine. Lucene's files end with their own."""
 
     def fields(self) -> dict[str, Any]:
         """The content of ``manifest.json``."""
         fields = dataclasses.asdict(self) | {"sources": [s._asdict() for s in self.sources]}
-        # Absent in an index as it was built, which older versions of this program can open.
-        fields["changes"] = [change._asdict() for change in self.changes]
-        return {name: v for name, v in fields.items() if v or name not in ("changes", "posts_crc")}
+        return {name: v for name, v in fields.items() if v or name != "posts_crc"}
 
     @classmethod
     def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
@@ -99,10 +83,6 @@ class IndexManifest:
                 f"{place}: found an index of format {found_format}, expected {FORMAT}; {remedy}"
             )
         fields["sources"] = tuple(Source(**source) for source in fields["sources"])
-        fields["changes"] = tuple(
-            Change(**change | {"files": tuple(change["files"])})
-            for change in fields.get("changes", ())
-        )
         return cls(**fields)
 
     def write(self, directory: Path) -> None:
@@ -137,11 +117,9 @@ class IndexManifest:
         """Check that the index is complete and, if given, that ``sources`` are its files of posts.
 
         The content of files is read where they are newer than the manifest, which is written last.
-        Files that were added after it was built may be among ``sources``, or not.
 
         Raises:
-            CollectionError: naming the files that differ and the command that rebuilds, or the one
-                that adds what is new.
+            CollectionError: naming the files that differ and the command that rebuilds.
         """
         newer, written = [], (directory / FILE_NAME).stat().st_mtime_ns
         for name, size in self.files.items():
@@ -154,35 +132,20 @@ class IndexManifest:
             if path.stat().st_mtime_ns > written:
                 newer.append(name)
         self.check_content(directory, newer)
-        if sources is None:
-            return
-        left, new = list(self.sources), []
+        if sources is not None and (difference := self.difference(sources)):
+            raise unusable(directory, f"it was {difference}", self.rebuild)
+
+    def difference(self, sources: Sequence[Path]) -> str | None:
+        """How these differ from the files of its posts, None if they do not."""
+        built = [source.name for source in self.sources]
+        names = [path.name for path in sources]
+        if sorted(built) != sorted(names):
+            return f"built from {built}, expected {names}"
         for path in sources:
-            of_name = [source for source in left if source.name == path.name]
-            match = next((source for source in of_name if source.matches(path)), None)
-            if match:
-                left.remove(match)
-            elif of_name:
+            if not any(source.matches(path) for source in self.sources):
                 state = "has changed since" if path.exists() else "does not exist any more"
-                problem = f"it was built from {path}, which {state}"
-                raise unusable(directory, problem, self.rebuild_from(sources))
-            else:
-                new.append(path)
-        added = {name for change in self.changes for name in change.files}
-        gone = [source.name for source in left if source.name not in added]
-        if gone:
-            names = [path.name for path in sources]
-            built = [source.name for source in self.sources]
-            problem = f"it was built from {built}, expected {names}"
-            raise unusable(directory, problem, self.rebuild_from(sources))
-        if new:
-            ways = f"build it again with\n  {self.rebuild_from(sources)}"
-            if self._build.startswith("python "):
-                files = shlex.join(str(path.absolute()) for path in new)
-                ways = f"add them with\n  {self._build} --add {files}\nor {ways}"
-            raise CollectionError(
-                f"{directory}: this index lacks the posts of {', '.join(map(str, new))}; {ways}"
-            )
+                return f"built from {path}, which {state}"
+        return None
 
     def check_content(self, directory: Path, names: Iterable[str] | None = None) -> None:
         """Read files, all by default, and compare their checksums.
@@ -198,8 +161,6 @@ class IndexManifest:
     def _is_sound(self, path: Path) -> bool:
         """Whether a file has its checksum: in the manifest, or Lucene's in its last 8 bytes."""
         is_posts = path.suffix == ".sqlite"
-        if is_posts and self.posts_crc is None:
-            return True
         try:
             left = path.stat().st_size - (0 if is_posts else 8)
             with path.open("rb") as stream:
@@ -208,20 +169,6 @@ class IndexManifest:
         except OSError:
             return False
         return actual == expected
-
-    @property
-    def _build(self) -> str:
-        """The command that built the index, before it was changed."""
-        return self.rebuild.splitlines()[0]
-
-    def rebuild_from(self, sources: Sequence[Path]) -> str:
-        """Commands that build the index from these files and repeat changes that they lack.
-
-        Posts added from one of the files are there anyway.
-        """
-        names = {path.name for path in sources}
-        lost = [c.command for c in self.changes if c.removed or not names.issuperset(c.files)]
-        return "\n  ".join([self._build, *lost])
 
 
 def crc_of(stream: BinaryIO, size: int) -> int:

@@ -1,4 +1,4 @@
-"""What a search takes: topics, retrieval methods with their parameters, and an open index.
+"""Input of a search: topics, retrieval methods with their parameters, and an open index.
 
 The methods' defaults maximize the mean of the average precisions (AP) on the 2011 and the 2012
 topics of TREC Microblog, with 1000 posts a topic and the topic's time limit, in the pool of both

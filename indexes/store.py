@@ -2,7 +2,7 @@
 
 import bisect
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
@@ -103,7 +103,7 @@ class PostStore:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
         query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
-        found = {row[0]: Post._make(row) for row in self._select_many(query, wanted)}
+        found = {row[0]: Post._make(row) for row in select_many(self._select, query, wanted)}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
     def ids_at(self, places: Sequence[int]) -> list[str]:
@@ -111,7 +111,8 @@ class PostStore:
         if len(self._ids) > _KEPT:
             self._ids = {}  # Other threads go on with theirs.
         ids, query = self._ids, "SELECT place, doc_id FROM posts WHERE place IN"
-        ids.update(self._select_many(query, [place for place in places if place not in ids]))
+        unknown = [place for place in places if place not in ids]
+        ids.update(select_many(self._select, query, unknown))
         return [ids[place] for place in places]
 
     def first_up_to(self, number: int) -> int:
@@ -130,11 +131,6 @@ class PostStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _select_many(self, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(values), _CHUNK):
-            chunk = values[start : start + _CHUNK]
-            yield from self._select(f"{query} ({','.join('?' * len(chunk))})", chunk)
-
     def _select(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         try:
             # Not `yield from`: it closes the cursor, which fails once the connection is closed.
@@ -147,6 +143,17 @@ class PostStore:
         return CollectionError(
             f"{self.path}: not a readable file of posts ({error}); build the index again"
         )
+
+
+def select_many(
+    select: Callable[[str, Sequence[Any]], Iterable[tuple[Any, ...]]],
+    query: str,
+    values: Sequence[Any],
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a query that ends in ``IN``, for any number of values."""
+    for start in range(0, len(values), _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        yield from select(f"{query} ({','.join('?' * len(chunk))})", chunk)
 
 
 class _Checked:

@@ -3,21 +3,12 @@
   python -m pipeline.index --collection mb2012
   python -m pipeline.index --collection my-posts.toml
   python -m pipeline.index --posts monday.jsonl.gz --posts tuesday.jsonl.gz --index my-index
-  python -m pipeline.index --index my-index --add wednesday.jsonl.gz thursday.jsonl.gz
-  python -m pipeline.index --collection my-posts.toml --add wednesday.jsonl.gz
   python -m pipeline.index --collection mb2012 --engine http://localhost:9200
-  python -m pipeline.index --index my-index --remove 1042,1077
   python -m pipeline.index --index my-index --check
 
 Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
 and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
 they are. A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
-
-With --add and --remove an index is changed, that of an own collection too; the files that it was
-built from are not read again. It is still the collection's index, whether or not the collection's
-file names the added posts. Building it anew reads the files that are named, and nothing else.
-Searches see the old index until the new one is complete, and an interruption leaves the old one. A
-changed index gives the same results as one built from the resulting posts.
 
 With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
 posts were partly refused, is repeated: it sends only what is missing. No index there is replaced or
@@ -26,16 +17,13 @@ deleted.
 
 import itertools
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexes.lines import numbered_lines, short
 from indexes.manifest import IndexManifest
-from indexes.posts import is_doc_id
 from pipeline.collections import named
 from pipeline.collections.collection import (
     AnswerCollection,
@@ -43,7 +31,7 @@ from pipeline.collections.collection import (
     engine_directory,
     engine_options,
 )
-from pipeline.command.errors import DataError, UsageError
+from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.command.ranking import EngineOptions, engine_of
@@ -71,19 +59,6 @@ class _LocalOptions:
         parse=Path,
         metavar="DIR",
     )
-    add: tuple[Path, ...] = option(
-        "files of posts to add to the index --index, or to that of the own collection",
-        parse=existing_file,
-        many=True,
-        following=True,
-        metavar="FILE",
-    )
-    remove: str | None = option(
-        "posts to remove from it (before others are added): a file of ids, one a line, or ids "
-        "separated by commas",
-        metavar="IDS",
-    )
-    replace: bool = option("added posts replace those with the same id", flag=True)
     check: bool = option("read the index and compare its checksums; nothing is built", flag=True)
     data: Path | None = option(
         "folder of the collections' data (default: $TWEETRERANK_DATA)", parse=Path, metavar="DIR"
@@ -96,9 +71,8 @@ class Options(EngineOptions, _LocalOptions):
 
 
 def main(options: Options) -> None:
-    """Build or change an index, and report sizes and times."""
-    is_change = bool(options.add) or options.remove is not None
-    _check_options(options, is_change)
+    """Build an index, and report its size and the time."""
+    _check_options(options)
     collection = named.find(options.collection, options.data) if options.collection else None
     if isinstance(collection, AnswerCollection):
         raise collection.not_searched()
@@ -110,31 +84,19 @@ def main(options: Options) -> None:
     if options.check:
         _check(directory)
         return
-    if is_change and collection:
-        _check_own(collection, directory)
-    if is_change:
-        _change(options, directory, collection)
-    else:
-        _build(options, directory, collection)
+    _build(options, directory, collection)
 
 
-def _check_options(options: Options, is_change: bool) -> None:
+def _check_options(options: Options) -> None:
     """Raise UsageError for options that do not fit."""
     name, posts, index = options.collection, options.posts, options.index
     reads = index is not None and index.is_dir() and options.check
     rules = {
         "--check changes nothing and reads a local index; give it alone": options.check
-        and (is_change or posts or options.engine),
-        "--index DIR or --collection FILE is missing: the index to change by --add or --remove": (
-            is_change and index is None and not name
-        ),
-        "--add and --remove change an index; they cannot be combined with --posts": (
-            is_change and posts
-        ),
-        "--replace needs --add FILE": options.replace and not options.add,
+        and (posts or options.engine),
         "--posts cannot be combined with a collection; give one of them": name and posts,
         "nothing to index: give --posts FILE --index DIR, or --collection NAME": not (
-            name or posts or is_change or reads or options.replace
+            name or posts or reads
         ),
         "--index DIR is missing: the folder to write the index into": (
             not name and posts and index is None and options.engine is None
@@ -167,7 +129,7 @@ def _build_in_engine(
     options: Options, collection: SearchedCollection | None, given: dict[str, Any]
 ) -> None:
     """Fill the index in a search engine, and report its posts."""
-    local = ("index", "add", "remove", "check")
+    local = ("index", "check")
     if problems := [
         f"--{name}: not with an index in a search engine"
         for name in local
@@ -204,105 +166,12 @@ def _rebuild(posts: Sequence[Path], place: str) -> str:
     return f"python -m pipeline.index {shlex.join(words)} {place}"
 
 
-def _check_own(own: SearchedCollection, directory: Path) -> None:
-    """Raise an error for a collection whose index is not to be changed, or not there."""
-    if own.file is None:
-        raise UsageError(
-            f"--add and --remove: found {own.name}, expected the file of an own collection "
-            "(my-posts.toml) or --index DIR: the posts of a named collection are always the same"
-        )
-    if not directory.exists():
-        raise DataError(
-            f"{directory}: there is no index of {own.title} yet; build it with\n"
-            f"  python -m pipeline.index --collection {shlex.quote(str(own.file))}"
-        )
-
-
-def _change(options: Options, directory: Path, own: SearchedCollection | None) -> None:
-    """Remove posts, add posts, and report their numbers."""
-    from indexes.changes import change
-
-    start = time.perf_counter()
-    doc_ids, before = _doc_ids(options.remove or ""), IndexManifest.read(directory)
-    after = change(
-        directory,
-        _command(options, directory, own),
-        options.add,
-        doc_ids,
-        replace=options.replace,
-    )
-    if after.changes == before.changes:
-        print(f"nothing to change: {after.posts:,} posts\nindex: {directory}")
-        return
-    done = after.changes[-1]
-    print(
-        f"{done.added:,} posts added, {done.replaced:,} replaced, {done.removed:,} removed in "
-        f"{time.perf_counter() - start:.1f} s: {after.posts:,} posts ({after.empties:,} empty)\n"
-        f"index: {directory}"
-    )
-    if own:
-        _tell_of_differences(options, own, done.removed)
-
-
-def _tell_of_differences(options: Options, own: SearchedCollection, removed: int) -> None:
-    """Say what an index built anew from the collection's files would have, or lack."""
-    files = {path.resolve() for path in own.post_files()}
-    if unnamed := [str(path) for path in options.add if path.resolve() not in files]:
-        print(
-            f"note: {own.file} does not name {', '.join(unnamed)}; add it to posts there, so that "
-            "the posts are not lost when the index is built anew",
-            file=sys.stderr,
-        )
-    if removed:
-        print(
-            "note: removed posts that are still in the files of the collection come back when the "
-            "index is built anew",
-            file=sys.stderr,
-        )
-
-
 def _check(directory: Path) -> None:
     manifest = IndexManifest.read(directory)
     manifest.check(directory, None)
     manifest.check_content(directory)
     size = sum(manifest.files.values())
     print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
-
-
-def _command(options: Options, directory: Path, own: SearchedCollection | None) -> str:
-    """The command that repeats a change of an index, for its manifest."""
-    words = ["--collection", str(own.file.absolute())] if own and own.file else []
-    words += ["--index", str(directory.absolute())]
-    if options.add:
-        words += ["--add", *(str(path.absolute()) for path in options.add)]
-    if options.remove is not None:
-        path = Path(options.remove)
-        words += ["--remove", str(path.absolute()) if _is_file(path) else options.remove]
-    words += ["--replace"] * options.replace
-    return shlex.join(["python", "-m", "pipeline.index", *words])
-
-
-def _doc_ids(given: str) -> list[str]:
-    """The ids in a file, one a line, or separated by commas."""
-    path = Path(given)
-    if not _is_file(path):
-        return [doc_id for part in given.split(",") if (doc_id := part.strip())]
-    doc_ids = []
-    for number, line in numbered_lines(path):
-        if not (doc_id := line.strip()):
-            continue
-        if not is_doc_id(doc_id):
-            raise DataError(f"{path}:{number}: found {short(line)}, expected one id")
-        doc_ids.append(doc_id)
-    return doc_ids
-
-
-def _is_file(path: Path) -> bool:
-    """Whether there is such a file; a long list of ids is no valid path."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where an index in a search engine is, and which of its fields are read."""
+"""Address of an index in a search engine, and its fields."""
 
 import re
 from dataclasses import dataclass

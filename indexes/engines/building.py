@@ -6,7 +6,7 @@ changes nothing and leaves no deleted copy behind that would count in the statis
 
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,8 +16,15 @@ from typing import Any, NamedTuple
 
 from indexes import lucene
 from indexes.engines.address import EngineAddress
-from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
-from indexes.engines.index import cache_file, describe
+from indexes.engines.client import (
+    Engine,
+    EngineError,
+    encoded,
+    reason_of,
+    refusal,
+    repeated,
+)
+from indexes.engines.index import cache_file, count, describe
 from indexes.engines.layout import ENGLISH, ID, Layout, cut_words, new_layout
 from indexes.engines.posts import adopt
 from indexes.engines.searching import all_hits
@@ -86,8 +93,7 @@ def build(
             versions=software_versions(**{engine.kind: version}),
         )
         plain_ids = summary.numeric_ids and are_plain
-        layout = new_layout(engine, manifest)
-        wanted = replace(layout, shards=shards, plain_ids=plain_ids)
+        wanted = replace(new_layout(engine, manifest), shards=shards, plain_ids=plain_ids)
         layout = _prepared(engine, wanted)
         with PostStore(path) as store:
             sent = _completed(engine, layout, store)
@@ -124,17 +130,17 @@ def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
     path = f"/{engine.address.index}"
     with _without_refresh(engine):
         engine.patiently("POST", f"{path}/_refresh")
-        count = _count(engine)
-        known = _ids(engine) if 0 < count < len(store) else set()
+        there = count(engine)
+        known = _ids(engine) if 0 < there < len(store) else set()
         sent = 0
-        if count != len(store):
+        if there != len(store):
             missing = (post for post in store if post.doc_id not in known)
             sent = len(store) - len(known)
             _send(engine, layout, missing, sent)
             engine.patiently("POST", f"{path}/_refresh")
-            if (count := _count(engine)) != len(store):
+            if (there := count(engine)) != len(store):
                 raise CollectionError(
-                    f"{engine.address}: found {count:,} posts after sending all, expected "
+                    f"{engine.address}: found {there:,} posts after sending all, expected "
                     f"{len(store):,}; somebody else writes into this index: choose another "
                     "`address.index`"
                 )
@@ -157,10 +163,6 @@ def _without_refresh(engine: Engine) -> Iterator[None]:
         yield
     finally:
         engine.patiently("PUT", path, {"index": {"refresh_interval": before}})
-
-
-def _count(engine: Engine) -> int:
-    return int(engine.patiently("GET", f"/{engine.address.index}/_count")["count"])
 
 
 def _ids(engine: Engine) -> set[str]:
@@ -289,16 +291,9 @@ class _Sender:
                 del left[doc_id]
             elif status in _REFUSED:
                 del left[doc_id]
-                refused[doc_id] = _why(item["error"])
+                refused[doc_id] = reason_of(item)[1]
             else:
                 problem = refusal(self._engine.address, status, item)
                 if not problem.is_passing:
                     raise problem
         return before - len(left)
-
-
-def _why(error: Mapping[str, Any]) -> str:
-    """The innermost reason of an item's error."""
-    while isinstance(error.get("caused_by"), dict):
-        error = error["caused_by"]
-    return str(error.get("reason", error.get("type")))

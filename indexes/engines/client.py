@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-NAMES = {"opensearch": "OpenSearch", "elasticsearch": "Elasticsearch"}
-
 CONNECTIONS = 4  # Requests to a node at a time
 TIMEOUT = 60.0  # Seconds to wait for an answer
 LARGEST = 200_000_000  # Bytes of an answer
@@ -60,7 +58,7 @@ _LOST = "connection lost"
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who asks, and who vouches for the engine."""
+    """User and certificate authority of an engine."""
 
     user: str | None = None  # Name of a user
     password: str | None = field(default=None, repr=False)  # Of this user
@@ -70,7 +68,7 @@ class Credentials:
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
-        """Those of a file (TOML: ``user = "…"``), else of ``TWEETRERANK_ENGINE_*``.
+        """Read from a file (TOML: ``user = "…"``), else from ``TWEETRERANK_ENGINE_*``.
 
         Raises:
             CollectionError: the file cannot be read or holds something else, or there is no such
@@ -130,20 +128,16 @@ class Engine:
     send: _Send = field(repr=False)
 
     @classmethod
-    def connect(cls, address: EngineAddress, expected: str | None = None) -> Self:
+    def connect(cls, address: EngineAddress) -> Self:
         """Find out which engine it is, and connect to it.
 
         Raises:
-            EngineError: nothing answers there, or no engine, or not ``expected``; the certificate
-                or the user is not accepted.
+            EngineError: nothing answers there, or no engine; the certificate or the user is not
+                accepted.
         """
         session = _session(Credentials.read(address.auth))
         nodes = deque(address.urls)
         kind, version = _identify(address, session, nodes)
-        if expected not in (None, kind):
-            raise EngineError(
-                f"{address.urls[0]}: found {NAMES[kind]}, expected {NAMES[expected or '']}"
-            )
         return cls(address, kind, version, _sender(address, session, nodes))
 
     def request(
@@ -194,7 +188,7 @@ def encoded(body: Any) -> bytes:
 
 def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
     """The error for an answer that is none: what was found, and what to do."""
-    kind, reason = _reason(content)
+    kind, reason = reason_of(content)
     where = address.urls[0]
     message = f"{where}: the engine answers {status}: {reason}"
     if not isinstance(content, dict):
@@ -225,7 +219,7 @@ def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
     return EngineError(message, status, kind)
 
 
-def _reason(content: Any) -> tuple[str, str]:
+def reason_of(content: Any) -> tuple[str, str]:
     """The engine's name of an error, and what it says about it, on one line."""
     error = content.get("error", content) if isinstance(content, dict) else content
     if not isinstance(error, dict):

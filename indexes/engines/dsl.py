@@ -19,12 +19,6 @@ def match(field: str, text: str) -> dict[str, Any]:
     return {"match": {field: {"query": text}}}
 
 
-def weighted(field: str, weights: Mapping[str, float]) -> dict[str, Any]:
-    """Posts with any of the analyzed words, whose scores are multiplied by their weights."""
-    terms = [{"term": {field: {"value": word, "boost": w}}} for word, w in weights.items()]
-    return {"bool": {"should": terms, "minimum_should_match": 1}}
-
-
 def up_to(field: str, limit: int) -> dict[str, Any]:
     """Posts with a number of at most ``limit``."""
     return {"range": {field: {"lte": limit}}}

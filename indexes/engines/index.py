@@ -8,10 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from indexes.engines import dsl, feedback
+from indexes.engines import dsl
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import Engine, EngineError
-from indexes.engines.feedback import Term
 from indexes.engines.layout import (
     CUT_HERE,
     ID,
@@ -23,12 +22,11 @@ from indexes.engines.layout import (
     default_pipeline,
     without_scale,
 )
-from indexes.engines.posts import KeptPosts
+from indexes.engines.posts import Changes, KeptPosts
 from indexes.engines.searching import Hit, all_hits, search, single_precision
 from indexes.errors import CollectionError
 from indexes.lines import listed
-from indexes.manifest import Source
-from indexes.methods import RM3, EngineQuery, Method, Topic, id_limit
+from indexes.methods import EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, is_doc_id, well_formed
 
 _POSTS = 1000  # Posts that are fetched by one search
@@ -39,7 +37,7 @@ _DATES = {"date", "date_nanos"}
 
 def open_index(
     address: EngineAddress, directory: Path, sources: Sequence[Path] | None = None
-) -> "EngineIndex":
+) -> "OwnIndex | ForeignIndex":
     """Open an index, whose posts are kept in ``directory``; ``sources`` are checked in one of ours.
 
     Raises:
@@ -60,40 +58,35 @@ def describe(engine: Engine) -> dict[str, Any]:
     return dict(found[min(found)], indexes=len(found))
 
 
+def count(engine: Engine) -> int:
+    """Number of posts in the index."""
+    return int(engine.patiently("GET", f"/{engine.address.index}/_count")["count"])
+
+
 def cache_file(directory: Path, uuid: str) -> Path:
     """File of an index's posts that are kept here; an index made anew has another."""
     return directory / f"posts-{uuid}.sqlite"
 
 
 class EngineIndex(ABC):
-    """An index that is open for searching, as :class:`indexes.methods.SearchIndex`.
+    """An index that is open for searching; its ``posts`` are fetched once and kept in ``file``.
 
-    Attributes:
-        size: number of posts.
-        posts: fetched once and kept.
+    ``bypasses``: whether searches go without the index's pipeline. ``source``: the fields of a
+    post, True for all. ``changes``: where others write to the index.
     """
 
-    def __init__(self, engine: Engine, file: Path, bypasses: bool, is_ours: bool) -> None:
-        self._engine, self._address = engine, engine.address
+    def __init__(
+        self,
+        engine: Engine,
+        file: Path,
+        bypasses: bool,
+        source: list[str] | bool,
+        changes: Changes | None = None,
+    ) -> None:
+        self._engine, self._address, self._source = engine, engine.address, source
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
-        self.posts = KeptPosts(file, self._fetch, self._fetch_all, None if is_ours else self)
-
-    @property
-    def size(self) -> int:
-        """Number of posts."""
-        return int(self._engine.patiently("GET", f"/{self._address.index}/_count")["count"])
-
-    @property
-    def id_range(self) -> tuple[str, str] | None:
-        """The lowest and the highest id, None if the ids are not all whole numbers."""
-        return None
-
-    @abstractmethod
-    def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
-    ) -> dict[str, dict[str, float]]:
-        """Query_id -> doc_id -> score, best first; see :class:`indexes.methods.SearchIndex`."""
+        self.posts = KeptPosts(file, self._fetch, self._fetch_all, changes)
 
     def close(self) -> None:
         """Close the file of posts."""
@@ -104,20 +97,6 @@ class EngineIndex(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    @abstractmethod
-    def _words_field(self) -> str:
-        """The field of the words."""
-
-    @abstractmethod
-    def _queries(self, texts: Sequence[str]) -> list[str]:
-        """Texts as the engine is to analyze them."""
-
-    @property
-    @abstractmethod
-    def _source(self) -> Any:
-        """The fields of a post, as the engine is asked for them; True for all."""
 
     @abstractmethod
     def _post(self, hit: Hit) -> Post:
@@ -145,44 +124,127 @@ class EngineIndex(ABC):
         body = {"_source": self._source, **self._keys, **query}
         return map(self._post, all_hits(self._engine, body))
 
-    def _analyze(self, texts: Sequence[str]) -> list[dict[str, int]]:
-        """The terms of each text, and how often each is there."""
-        field, found = self._words_field, []
-        queries = self._queries(texts)
-        for start in range(0, len(queries), _POSTS):
-            docs = [
-                {"doc": _nested(field, text), **self._vectors()}
-                for text in queries[start : start + _POSTS]
-            ]
-            found += [
-                {term: one.times for term, one in terms.items()} for terms in self._terms(docs)
-            ]
-        return found
 
-    def _vectors(self, statistics: bool = False) -> dict[str, Any]:
-        """What is asked of a post's words."""
-        return {
-            "_index": self._address.index,
-            "fields": [self._words_field],
-            "positions": False,
-            "offsets": False,
-            "term_statistics": statistics,
-            "field_statistics": False,
-        }
+class OwnIndex(EngineIndex):
+    """An index by :mod:`indexes.engines.building`."""
 
-    def _terms(self, docs: Sequence[Mapping[str, Any]]) -> list[dict[str, Term]]:
-        """The words of posts, known or made up for the purpose."""
-        answer = self._engine.patiently("POST", "/_mtermvectors", {"docs": list(docs)})
-        found = []
-        for one in answer["docs"]:
-            if "error" in one:
-                reason = one["error"].get("reason", "")
-                raise EngineError(f"{self._address}: the engine gives no words of posts: {reason}")
-            terms = one.get("term_vectors", {}).get(self._words_field, {}).get("terms", {})
-            found.append(
-                {word: Term(t["term_freq"], t.get("doc_freq", 0)) for word, t in terms.items()}
+    def __init__(
+        self, engine: Engine, layout: Layout, directory: Path, sources: Sequence[Path] | None
+    ) -> None:
+        self.layout, self.manifest = layout, layout.manifest
+        if not layout.complete:
+            raise CollectionError(
+                f"{engine.address}: this index is not complete; send the posts that it lacks with\n"
+                f"  {self.manifest.rebuild}"
             )
-        return found
+        if sources is not None and (problem := self.manifest.difference(sources)):
+            raise CollectionError(
+                f"{engine.address}: this index was {problem}; choose another `address.index`, or "
+                "delete it if nobody needs it, and build it again with\n"
+                f"  {self.manifest.rebuild}"
+            )
+        # Any pipeline would give others than the methods' scores. To leave out fields takes an
+        # engine longer than to send them.
+        file = cache_file(directory, layout.uuid)
+        super().__init__(engine, file, bypasses=bool(layout.pipeline), source=True)
+
+    @property
+    def size(self) -> int:
+        """Number of posts."""
+        return self.manifest.posts
+
+    def search(
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
+    ) -> dict[str, dict[str, float]]:
+        """As :meth:`indexes.lucene.LuceneIndex.search`."""
+        topics = list(topics)
+        field, sort = self.layout.field_of(method, self._address), self.layout.sort
+        limits = [self._limit(topic) for topic in topics]
+        texts = [well_formed(topic.text) for topic in topics]
+        if self.layout.analyzer == CUT_HERE:
+            texts = cut_words(texts)
+        # The values of the sort have all that is needed; stored fields need not be read.
+        keys = {"stored_fields": "_none_", **self._keys}
+        bodies = {
+            topic.query_id: dsl.search(dsl.match(field, text), limit, hits, sort) | keys
+            for topic, text, limit in zip(topics, texts, limits, strict=True)
+            # A query without words finds nothing, and need not be sent.
+            if text.strip()
+        }
+        several = self.layout.shards > 1
+        found = search(self._engine, bodies, self.layout.window, several, threads)
+        scale, place = without_scale(self._engine, method), len(sort) - 1
+        run = {}
+        for topic in topics:
+            # Elasticsearch adds another key to those of a point in time.
+            keyed = [hit["sort"] for hit in found.get(topic.query_id, ())]
+            scores = single_precision(key[0] for key in keyed)
+            ids = [str(key[place]) for key in keyed]
+            run[topic.query_id] = {d: score / scale for d, score in zip(ids, scores, strict=True)}
+        return run
+
+    @cached_property
+    def id_range(self) -> tuple[str, str] | None:
+        """The lowest and the highest id, None if the ids are not all whole numbers."""
+        if not self.manifest.numeric_ids:
+            return None
+        ends = {
+            order: dsl.search({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}])
+            | self._keys
+            for order in ("asc", "desc")
+        }
+        found = search(self._engine, ends, self.layout.window, several_shards=False)
+        return found["asc"][0]["sort"][-1], found["desc"][0]["sort"][-1]
+
+    def _limit(self, topic: Topic) -> dict[str, Any] | None:
+        limit = id_limit(topic, self.manifest.numeric_ids, self._address)
+        return None if limit is None else dsl.up_to(NUMBER, limit)
+
+    def _post(self, hit: Hit) -> Post:
+        source = hit["_source"]
+        return Post(source[ID], source[TEXT], source[URL])
+
+
+class ForeignIndex(EngineIndex):
+    """An index that somebody has made for other purposes, with its own query and fields."""
+
+    id_range = None  # Ids are texts.
+
+    def __init__(self, engine: Engine, description: Mapping[str, Any], directory: Path) -> None:
+        settings = description["settings"]["index"]
+        self._window = int(settings.get("max_result_window", 10_000))
+        self._several = description["indexes"] > 1 or int(settings["number_of_shards"]) > 1
+        self._types = dict(_fields(description["mappings"].get("properties", {})))
+        address = engine.address
+        named = {
+            f"`address.{option}` {name}": name
+            for option in ("text_field", "url_field", "time_field", "id_field")
+            if (name := getattr(address, option))
+        }
+        if unknown := [text for text, name in named.items() if name not in self._types]:
+            raise CollectionError(
+                f"{address}: found no field {', '.join(unknown)}, expected one of "
+                f"{listed(list(self._types), 20)}"
+            )
+        kind = self._types.get(address.time_field or "", "date")
+        if kind not in _NUMBERS | _DATES:
+            raise CollectionError(
+                f"{address}: found the time field {address.time_field} of type {kind}, expected a "
+                "date or a whole number"
+            )
+        self._query = {"query": dsl.match(address.text_field or "", dsl.PLACEHOLDER)}
+        if isinstance(address.query, Path):
+            self._query = dsl.read_query(address.query)
+        fields = [
+            name for name in (address.text_field, address.url_field, address.id_field) if name
+        ]
+        bypasses = _reranks(engine, default_pipeline(settings))
+        super().__init__(engine, cache_file(directory, settings["uuid"]), bypasses, fields, self)
+
+    @property
+    def size(self) -> int:
+        """Number of posts."""
+        return count(self._engine)
 
     def change_numbers(self) -> Mapping[str, int] | None:
         """Shard -> sequence number of its last change; None if the engine does not tell."""
@@ -200,180 +262,6 @@ class EngineIndex(ABC):
     def changed_since(self, number: int) -> Iterable[Post]:
         """At least the posts whose last change has a higher number."""
         return self._fetch_all({"query": {"range": {"_seq_no": {"gt": number}}}})
-
-
-class OwnIndex(EngineIndex):
-    """An index by :mod:`indexes.engines.building`."""
-
-    def __init__(
-        self, engine: Engine, layout: Layout, directory: Path, sources: Sequence[Path] | None
-    ) -> None:
-        self.layout, self.manifest = layout, layout.manifest
-        if not layout.complete:
-            raise CollectionError(
-                f"{engine.address}: this index is not complete; send the posts that it lacks with\n"
-                f"  {self.manifest.rebuild}"
-            )
-        if sources is not None:
-            _check_sources(engine.address, layout, sources)
-        # Any pipeline would give others than the methods' scores.
-        super().__init__(engine, cache_file(directory, layout.uuid), bool(layout.pipeline), True)
-
-    @property
-    def size(self) -> int:
-        """Number of posts."""
-        return self.manifest.posts
-
-    def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
-    ) -> dict[str, dict[str, float]]:
-        """As :meth:`indexes.lucene.LuceneIndex.search`."""
-        topics = list(topics)
-        field = self.layout.field_of(method, self._address)
-        limits = {t.query_id: self._limit(t) for t in topics}
-        texts = self._queries([topic.text for topic in topics])
-        # A query without words finds nothing, and need not be sent.
-        queries = {
-            topic.query_id: dsl.match(field, text)
-            for topic, text in zip(topics, texts, strict=True)
-            if text.strip()
-        }
-        if isinstance(method, RM3):
-            queries |= self._expanded(topics, queries, limits, field, method, threads)
-        found = self._ranked(queries, limits, hits, threads)
-        scale = without_scale(self._engine, method)
-        return {
-            topic.query_id: {doc_id: score / scale for doc_id, score in found[topic.query_id]}
-            if topic.query_id in found
-            else {}
-            for topic in topics
-        }
-
-    @cached_property
-    def id_range(self) -> tuple[str, str] | None:
-        """The lowest and the highest id, None if the ids are not all whole numbers."""
-        if not self.manifest.numeric_ids:
-            return None
-        ends = {
-            order: dsl.search({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}])
-            | self._keys
-            for order in ("asc", "desc")
-        }
-        found = search(self._engine, ends, self.layout.window, several_shards=False)
-        return found["asc"][0]["sort"][-1], found["desc"][0]["sort"][-1]
-
-    def _ranked(
-        self,
-        queries: Mapping[str, Mapping[str, Any]],
-        limits: Mapping[str, Mapping[str, Any] | None],
-        hits: int,
-        threads: int,
-    ) -> dict[str, list[tuple[str, float]]]:
-        """Query_id -> ids and scores, best first."""
-        sort = self.layout.sort
-        bodies = {
-            # The values of the sort have all that is needed; stored fields need not be read.
-            query_id: dsl.search(query, limits[query_id], hits, sort)
-            | {"stored_fields": "_none_", **self._keys}
-            for query_id, query in queries.items()
-        }
-        answers = search(self._engine, bodies, self.layout.window, self.layout.shards > 1, threads)
-        place = len(sort) - 1  # Elasticsearch adds another key to those of a point in time.
-        return {
-            query_id: list(
-                zip(
-                    [str(hit["sort"][place]) for hit in found],
-                    single_precision(hit["sort"][0] for hit in found),
-                    strict=True,
-                )
-            )
-            for query_id, found in answers.items()
-        }
-
-    def _expanded(
-        self,
-        topics: Sequence[Topic],
-        queries: Mapping[str, Mapping[str, Any]],
-        limits: Mapping[str, Mapping[str, Any] | None],
-        field: str,
-        method: RM3,
-        threads: int,
-    ) -> dict[str, dict[str, Any]]:
-        """The queries of RM3's second round, for topics whose first round gives any words."""
-        best = self._ranked(queries, limits, method.fb_docs, threads)
-        asked = [topic for topic in topics if best.get(topic.query_id)]
-        originals = self._analyze([topic.text for topic in asked])
-        doc_ids = list(dict.fromkeys(d for t in asked for d, _ in best[t.query_id]))
-        words: dict[str, dict[str, Term]] = {}
-        for start in range(0, len(doc_ids), _POSTS):
-            part = doc_ids[start : start + _POSTS]
-            docs = [{"_id": doc_id, **self._vectors(statistics=True)} for doc_id in part]
-            words |= zip(part, self._terms(docs), strict=True)
-        # Each shard tells the frequencies of its own posts.
-        posts = max(1, self.size // self.layout.shards)
-        found = {}
-        for topic, original in zip(asked, originals, strict=True):
-            first = [(score, words[doc_id]) for doc_id, score in best[topic.query_id]]
-            if weights := feedback.expanded(original, first, posts, method):
-                found[topic.query_id] = dsl.weighted(field, weights)
-        return found
-
-    @property
-    def _words_field(self) -> str:
-        return self.layout.field
-
-    def _queries(self, texts: Sequence[str]) -> list[str]:
-        texts = [well_formed(text) for text in texts]
-        return cut_words(texts) if self.layout.analyzer == CUT_HERE else texts
-
-    def _limit(self, topic: Topic) -> dict[str, Any] | None:
-        limit = id_limit(topic, self.manifest.numeric_ids, self._address)
-        return None if limit is None else dsl.up_to(NUMBER, limit)
-
-    @property
-    def _source(self) -> bool:
-        # To leave out fields takes an engine longer than to send them.
-        return True
-
-    def _post(self, hit: Hit) -> Post:
-        source = hit["_source"]
-        return Post(source[ID], source[TEXT], source[URL])
-
-
-class ForeignIndex(EngineIndex):
-    """An index that somebody has made for other purposes, with its own query and fields."""
-
-    def __init__(self, engine: Engine, description: Mapping[str, Any], directory: Path) -> None:
-        settings = description["settings"]["index"]
-        self._window = int(settings.get("max_result_window", 10_000))
-        self._several = description["indexes"] > 1 or int(settings["number_of_shards"]) > 1
-        self._types = dict(_fields(description["mappings"].get("properties", {})))
-        address = engine.address
-        named = {
-            "`address.text_field`": address.text_field,
-            "`address.url_field`": address.url_field,
-            "`address.time_field`": address.time_field,
-            "`address.id_field`": address.id_field,
-        }
-        unknown = [
-            f"{option} {name}" for option, name in named.items() if name and name not in self._types
-        ]
-        if unknown:
-            raise CollectionError(
-                f"{address}: found no field {', '.join(unknown)}, expected one of "
-                f"{listed(list(self._types), 20)}"
-            )
-        kind = self._types.get(address.time_field or "", "date")
-        if kind not in _NUMBERS | _DATES:
-            raise CollectionError(
-                f"{address}: found the time field {address.time_field} of type {kind}, expected a "
-                "date or a whole number"
-            )
-        self._query = {"query": dsl.match(address.text_field or "", dsl.PLACEHOLDER)}
-        if isinstance(address.query, Path):
-            self._query = dsl.read_query(address.query)
-        bypasses = _reranks(engine, default_pipeline(settings))
-        super().__init__(engine, cache_file(directory, settings["uuid"]), bypasses, False)
 
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
@@ -413,8 +301,8 @@ class ForeignIndex(EngineIndex):
                     f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
                     "run has them; name a field of such ids by `address.id_field`"
                 )
-            ordered = sorted(scores.items(), key=lambda item: item[0], reverse=True)
-            run[topic.query_id] = dict(sorted(ordered, key=lambda item: -item[1]))
+            best_first = sorted(scores.items(), key=lambda item: item[::-1], reverse=True)
+            run[topic.query_id] = dict(best_first)
         return run
 
     def _search(self, topic: Topic) -> dict[str, Any]:
@@ -446,20 +334,8 @@ class ForeignIndex(EngineIndex):
         limit = id_limit(topic, True, self._address)
         return None if limit is None else dsl.up_to(field, limit)
 
-    @property
-    def _words_field(self) -> str:
-        return self._address.text_field or ""
-
-    def _queries(self, texts: Sequence[str]) -> list[str]:
-        return [well_formed(text) for text in texts]
-
     def _id(self, hit: Hit) -> str:
         return str(hit["_id"] if self._address.id_field is None else hit["sort"][1])
-
-    @property
-    def _source(self) -> list[str]:
-        address = self._address
-        return [name for name in (address.text_field, address.url_field, address.id_field) if name]
 
     def _post(self, hit: Hit) -> Post:
         """The post of a hit; a text or link of several values is that of the first one."""
@@ -482,20 +358,6 @@ def _reranks(engine: Engine, pipeline: str | None) -> bool:
     return any("rerank" in processor for processor in found.get("response_processors", []))
 
 
-def _check_sources(address: EngineAddress, layout: Layout, sources: Sequence[Path]) -> None:
-    """Raise CollectionError if an index of ours was built from other files."""
-    built: Sequence[Source] = layout.manifest.sources
-    if len(built) == len(sources) and all(any(s.matches(p) for s in built) for p in sources):
-        return
-    names = [[source.name for source in built], [path.name for path in sources]]
-    state = "which have changed since" if names[0] == names[1] else f"expected {names[1]}"
-    raise CollectionError(
-        f"{address}: this index was built from {names[0]}, {state}; choose another "
-        "`address.index`, or delete it if nobody needs it, and build it again with\n"
-        f"  {layout.manifest.rebuild}"
-    )
-
-
 def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Names and types of all fields, those within objects and fields too."""
     for name, one in properties.items():
@@ -503,14 +365,6 @@ def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield prefix + name, one["type"]
         for inner in ("properties", "fields"):
             yield from _fields(one.get(inner, {}), f"{prefix}{name}.")
-
-
-def _nested(field: str, text: str) -> dict[str, Any]:
-    """A post with this text alone."""
-    found: Any = text
-    for name in reversed(field.split(".")):
-        found = {name: found}
-    return dict(found)
 
 
 def _value(source: Any, field: str | None) -> Any:

@@ -13,7 +13,7 @@ from indexes.engines.address import EngineAddress
 from indexes.engines.client import Engine, EngineError
 from indexes.errors import CollectionError
 from indexes.manifest import IndexManifest
-from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood
+from indexes.methods import BM25, Method, QueryLikelihood
 from indexes.posts import Post
 
 TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
@@ -22,17 +22,18 @@ TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
 ENGLISH, CUT_HERE = "english", "whitespace"
 """Analyzers: the engine's own, and one for words that are cut here."""
 
-RANKED: Mapping[str, Method] = {m.name: m for m in (QueryLikelihood(), BM25(), RM3())}
-"""The methods that an engine offers, by their names: those of its fields' similarities."""
+Ranked = QueryLikelihood | BM25  # Methods of an engine: similarities of its fields
+
+RANKED: Mapping[str, Ranked] = {method.name: method for method in (QueryLikelihood(), BM25())}
+"""These methods by their names."""
 
 _META = "tweetrerank"
 
 
-def similarity(method: Method) -> dict[str, Any]:
+def similarity(method: Ranked) -> dict[str, Any]:
     """The engine's settings of a method's similarity."""
     if isinstance(method, BM25):
         return {"type": "BM25", "k1": method.k1, "b": method.b}
-    assert not isinstance(method, EngineQuery)
     return {"type": "LMDirichlet", "mu": method.mu}
 
 
@@ -55,7 +56,7 @@ class Layout:
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
-        """That of an index, from the engine's ``GET /index``.
+        """Layout of an index, from the engine's ``GET /index``.
 
         Raises:
             CollectionError: it is not an index of ours, or of another version of this program.
@@ -70,10 +71,15 @@ class Layout:
                 "one, choose another `address.index`"
             )
         manifest = IndexManifest.from_fields(str(address), meta["manifest"])
+        similarities = {
+            # The engines give back numbers as texts.
+            name: {k: v if k == "type" else float(v) for k, v in one.items()}
+            for name, one in settings.get("similarity", {}).items()
+        }
         return cls(
             manifest,
             meta["analyzer"],
-            _similarities(settings),
+            similarities,
             meta["complete"],
             meta.get("plain_ids", False),
             settings["uuid"],
@@ -93,24 +99,26 @@ class Layout:
         Raises:
             CollectionError: there is none with these parameters, or the engine lacks the method.
         """
-        if isinstance(method, Axiomatic) or method.name not in RANKED:
+        if not isinstance(method, Ranked):
             raise CollectionError(
                 f"{index}: a search engine does not offer {method.name}; use one of "
                 f"{', '.join(RANKED)}, or a local index"
             )
-        wanted = similarity(method)
-        # Its own first: the others may have the same parameters.
-        for name in sorted(self.similarities, key=lambda name: name != method.name):
-            if self.similarities[name] == wanted:
-                return self.field if name == QueryLikelihood.name else f"{self.field}.{name}"
-        found = self.similarities.get(method.name, {})
-        raise CollectionError(
-            f"{index}: this index ranks {method.name} with {_parameters(found)}, expected "
-            f"{_parameters(wanted)}; search with the former, or in a local index"
-        )
+        found, wanted = self.similarities.get(method.name, {}), similarity(method)
+        if found != wanted:
+            raise CollectionError(
+                f"{index}: this index ranks {method.name} with {_parameters(found)}, expected "
+                f"{_parameters(wanted)}; search with the former, or in a local index"
+            )
+        return self.field if isinstance(method, QueryLikelihood) else f"{self.field}.{method.name}"
 
     def body(self) -> dict[str, Any]:
-        """The body that creates the index."""
+        """The body that creates the index: its settings, fields and description."""
+        words = self._words()
+        # Also where its words are beside it: callers search the text by queries of their own.
+        texts = (
+            {TEXT: words} if self.analyzer == ENGLISH else {TEXT: {"type": "text"}, WORDS: words}
+        )
         return {
             "settings": {
                 "number_of_shards": self.shards,
@@ -119,24 +127,15 @@ class Layout:
                 "refresh_interval": "-1",
                 "similarity": {name: dict(one) for name, one in self.similarities.items()},
             },
-            "mappings": self.mappings(),
-        }
-
-    def mappings(self) -> dict[str, Any]:
-        """The fields, and the description of the index."""
-        words = self._words()
-        # Also where its words are beside it: callers search the text by queries of their own.
-        text = words if self.analyzer == ENGLISH else {"type": "text"}
-        url = {"type": "keyword", "index": False, "doc_values": False}
-        return {
-            "_meta": self.meta(),
-            "dynamic": "strict",
-            "properties": {
-                ID: {"type": "keyword"},
-                NUMBER: {"type": "long"},
-                URL: url,
-                TEXT: text,
-                **({} if self.analyzer == ENGLISH else {WORDS: words}),
+            "mappings": {
+                "_meta": self.meta(),
+                "dynamic": "strict",
+                "properties": {
+                    ID: {"type": "keyword"},
+                    NUMBER: {"type": "long"},
+                    URL: {"type": "keyword", "index": False, "doc_values": False},
+                    **texts,
+                },
             },
         }
 
@@ -152,6 +151,8 @@ class Layout:
         }
 
     def _words(self) -> dict[str, Any]:
+        """The field of the words, for query likelihood; that for BM25 is within it."""
+
         def field(name: str) -> dict[str, Any]:
             return {
                 "type": "text",
@@ -160,8 +161,7 @@ class Layout:
                 "similarity": name,
             }
 
-        first, *others = self.similarities
-        return field(first) | {"fields": {name: field(name) for name in others}}
+        return field(QueryLikelihood.name) | {"fields": {BM25.name: field(BM25.name)}}
 
     def document(self, post: Post, words: str) -> dict[str, Any]:
         """A post as the engine stores it; ``words`` where they are cut here."""
@@ -179,7 +179,7 @@ class Layout:
         return [{"_score": "desc"}, *number, *([] if self.plain_ids else [{ID: "desc"}])]
 
     def differences(self, other: "Layout") -> list[str]:
-        """What is another in an index that is there (``other``) than in this one."""
+        """Differences between this layout and that of an index that is there (``other``)."""
         found = []
         mine, theirs = self.manifest, other.manifest
         if {s[3] for s in mine.sources} != {s[3] for s in theirs.sources}:
@@ -216,7 +216,7 @@ def new_layout(engine: Engine, manifest: IndexManifest) -> Layout:
 
 
 def without_scale(engine: Engine, method: Method) -> float:
-    """What to divide the engine's scores by, so that they are Lucene's.
+    """Divisor that makes the engine's scores Lucene's.
 
     Elasticsearch and OpenSearch before version 3 have BM25 with the constant factor k1 + 1.
     """
@@ -230,16 +230,6 @@ def cut_words(texts: Sequence[str]) -> list[str]:
 
     with_analyzer = analyzer()
     return [" ".join(analyze(text, with_analyzer)) for text in texts]
-
-
-def _similarities(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The similarities of an index; the engines give back numbers as texts."""
-    return {
-        name: {k: v if k == "type" else float(v) for k, v in one.items()}
-        for name, one in sorted(
-            settings.get("similarity", {}).items(), key=lambda item: item[0] != QueryLikelihood.name
-        )
-    }
 
 
 def _parameters(found: Mapping[str, Any]) -> str:

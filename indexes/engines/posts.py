@@ -10,8 +10,7 @@ from typing import Protocol
 
 from indexes.errors import CollectionError
 from indexes.posts import Post
-
-_CHUNK = 900
+from indexes.store import select_many
 
 Fetch = Callable[[Sequence[str]], Iterable[Post]]  # Ids -> the posts that have them, in any order
 
@@ -127,15 +126,8 @@ class KeptPosts:
         self._execute("PRAGMA user_version = 0")
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
-        found: dict[str, Post] = {}
-        for start in range(0, len(wanted), _CHUNK):
-            chunk = wanted[start : start + _CHUNK]
-            marks = ",".join("?" * len(chunk))
-            rows = self._execute(
-                f"SELECT doc_id, text, url FROM posts WHERE doc_id IN ({marks})", chunk
-            )
-            found |= {row[0]: Post._make(row) for row in rows}
-        return found
+        query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
+        return {row[0]: Post._make(row) for row in select_many(self._execute, query, wanted)}
 
     def _keep(self, posts: Iterable[Post]) -> None:
         """Write posts; all of them or, on an error, none."""

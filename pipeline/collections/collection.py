@@ -344,10 +344,7 @@ class SearchedCollection(Collection):
 
     @contextmanager
     def _indexed_posts(self) -> Iterator[Posts | None]:
-        """The posts of an own collection's index; None before it is built.
-
-        They may have been changed since by ``pipeline.index --add`` and ``--remove``.
-        """
+        """The posts of an own collection's index; None before it is built."""
         if (self.file and self.engine) or not self.post_files():
             yield self.open_index().posts
         elif self.file and self.index_directory.exists():

@@ -17,8 +17,8 @@ from pipeline.command.options import USAGE, did_you_mean, run_command
 from pipeline.command.runtime import keep_allocations
 
 COMMANDS = (
-    *("search", "rerank", "explain", "retrieve", "index", "train", "adapt", "evaluate"),
-    *("tune", "vectors", "clicks", "learn", "compare", "serve", "export", "engine", "batch"),
+    *("search", "rerank", "explain", "index", "train", "adapt", "evaluate"),
+    *("tune", "clicks", "learn", "compare", "serve", "export", "engine", "batch"),
 )
 
 

@@ -137,8 +137,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     reranker: str = option(
         "model, or none for the first stage alone; fusion finds candidates by several rankers "
         "(default: what was trained on an own collection and is best on its held-out topics, else "
-        f"fusion; {DEFAULT_WINDOW} with --candidates or --method, {DEFAULT_RERANKER} with "
-        "--lambda or --checkpoint)",
+        f"fusion; {DEFAULT_WINDOW} with --candidates, --method or --engine, {DEFAULT_RERANKER} "
+        "with --lambda or --checkpoint)",
         default=AUTO,
     )
     checkpoint: Path | None = option(

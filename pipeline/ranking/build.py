@@ -133,7 +133,10 @@ def default_reranker(
             file=sys.stderr,
         )
         return name
-    fusions = [defaults.DEFAULT_FUSION] if collection.methods else []
+    # Without feedback, which no engine offers, window is better on average, and takes one search;
+    # TREC Microblog's official runs have feedback.
+    has_feedback = bool(collection.runs) or {*METHODS} <= {*collection.methods}
+    fusions = [defaults.DEFAULT_FUSION] if collection.methods and has_feedback else []
     for name in (*fusions, defaults.DEFAULT_WINDOW):
         if fits(name) and _is_trained(name, collection):
             return name

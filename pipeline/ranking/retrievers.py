@@ -279,7 +279,8 @@ def retriever_for(
         return RunRetriever(read_run(path), collection.find_posts, candidates, skip_unknown)
     if collection.given_candidates is not None:
         return GivenRetriever(collection)
-    return IndexRetriever(collection.open_index(), _method(collection, method, parameters))
+    found = _method(collection, method, parameters)  # Before an engine is asked.
+    return IndexRetriever(collection.open_index(), found)
 
 
 def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
@@ -296,7 +297,7 @@ def _method(collection: Collection, name: str | None, parameters: Sequence[str])
     if found.name not in offered and collection.engine:
         raise UsageError(
             f"`first_stage`: found {found.name}, expected one of {', '.join(offered)}, which a "
-            "search engine offers"
+            "search engine offers; search a local index (without an engine's address) for others"
         )
     return found
 

@@ -71,7 +71,7 @@ Four named configurations:
     (``scripts/tune_lambda.py --transfer``).
 
     Word vectors of the shipped checkpoints are GloVe's and skip-gram vectors of the posts, reduced
-    together to 100 dimensions (:func:`rerankers.text.vectors.reduced`). AP in cross-validation by
+    together to 100 dimensions (by ``pipeline.vectors`` until c78e682). AP in cross-validation by
     topic within 2011 and 2012: .426 and .269 with both, .426 and .254 with GloVe's alone, .408 and
     .271 with those of the posts alone. The mean of two seeds was no better than one seed.
 """

@@ -150,18 +150,6 @@ def word2vec_bytes(vectors: WordVectors) -> bytes:
     )
 
 
-def concatenated(first: WordVectors, second: WordVectors) -> WordVectors:
-    """The words of ``first`` with both of their vectors, each of length 1, side by side.
-
-    The second half is 0 for words that ``second`` does not know.
-    """
-    rows = {word: row for row, word in enumerate(second.words)}
-    places = np.array([rows.get(word, -1) for word in first.words], dtype=np.int64)
-    added = _normalized(second.matrix)[places]
-    added[places < 0] = 0
-    return WordVectors(first.words, np.hstack([_normalized(first.matrix), added]))
-
-
 def reduced(vectors: WordVectors, size: int) -> WordVectors:
     """The vectors in ``size`` dimensions, with dot products as close to the old ones as possible.
 
@@ -175,8 +163,3 @@ def reduced(vectors: WordVectors, size: int) -> WordVectors:
         raise RerankerError(f"found vectors of {matrix.shape[1]} numbers, expected {size} or more")
     _, axes = np.linalg.eigh(matrix.T @ matrix)  # By ascending singular value
     return WordVectors(vectors.words, (matrix @ axes[:, ::-1][:, :size]).astype(np.float32))
-
-
-def _normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -320,11 +320,9 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
     os.utime(sources[0], (1, 1))  # another time, the same content
     LuceneIndex.open(built, sources).close()
     LuceneIndex.open(built, sources[::-1]).close()  # another order, the same posts
-    with pytest.raises(CollectionError, match=r"built from \['one\.jsonl', .*\], expected \['two"):
-        LuceneIndex.open(built, sources[1:])
-    with pytest.raises(CollectionError, match=r"lacks the posts of .*new\.jsonl; add them") as e:
-        LuceneIndex.open(built, [*sources, built.parent / "new.jsonl"])
-    assert f"--again --add {built.parent / 'new.jsonl'}\n" in str(e.value)
+    for paths in (sources[1:], [*sources, built.parent / "new.jsonl"]):
+        with pytest.raises(CollectionError, match=r"built from \['one\.jsonl', .*\], expected \['"):
+            LuceneIndex.open(built, paths)
     size = sources[0].stat().st_size
     sources[0].write_text(sources[0].read_text().replace("alpha", "omega"))
     assert sources[0].stat().st_size == size

@@ -20,7 +20,10 @@ from indexes.errors import CollectionError
 from indexes.posts import read_posts
 from pipeline import serve, tune
 from pipeline.collections.named import SAMPLE, find, open_collection
+from pipeline.command.defaults import DEFAULT_WINDOW
 from pipeline.command.errors import DataError, UsageError
+from pipeline.ranking.build import default_reranker
+from pipeline.ranking.retrievers import retriever_for
 from pipeline.service.proxy.search import PostFields, ServedIndex
 
 TOPICS = f'topics = "{SAMPLE / "topics.txt"}"\nqrels = "{SAMPLE / "qrels.txt"}"\n'
@@ -52,7 +55,8 @@ def test_a_file_names_an_index(tmp_path: Path) -> None:
     collection = find(str(path))
     assert collection.engine
     assert collection.engine.index.startswith("tweetrerank-own-shop-")
-    assert collection.methods == ("ql", "bm25", "rm3")
+    assert collection.methods == ("ql", "bm25")
+    assert default_reranker(collection) == DEFAULT_WINDOW
     # What is given on the command line comes first.
     other = open_collection(str(path), engine={"url": "http://c:9200"})
     assert str(other.engine) == f"http://c:9200/{collection.engine.index}"
@@ -91,7 +95,12 @@ def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
         ("search", ["--topics", SAMPLE / "topics.txt", *engine], "--engine-index NAME is missing"),
         ("search", ["--topics", "sample", "--engine", "http://u:hush@x"], "user or password in"),
         ("search", ["--topics", "sample", "--query", "no.json"], "found no file 'no.json'"),
-        ("index", ["--collection", "sample", *engine, "--remove", "1"], "--remove: not with an"),
+        ("index", ["--collection", "sample", *engine, "--index", tmp_path], "--index: not with"),
+        (
+            "search",
+            ["--topics", "sample", *engine, "--method", "rm3"],
+            "found rm3, expected one of",
+        ),
         ("index", ["--posts", SAMPLE / "posts.jsonl", *engine], "--engine-index NAME is missing"),
     ):
         found = command(name, *options)
@@ -103,14 +112,9 @@ def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
     assert f"{NOWHERE}: no answer (" in nothing.err
     with pytest.raises(CollectionError, match="found url_field without text_field"):
         open_collection("sample", engine={"url": NOWHERE, "url_field": "link"})
-    with pytest.raises(
-        UsageError, match="`first_stage`: found axiom, expected one of ql, bm25, rm3"
-    ):
-        from pipeline.ranking.retrievers import retriever_for
-
-        collection = open_collection("sample", engine={"url": NOWHERE})
-        collection.__dict__["open_index"] = lambda: None
-        retriever_for(collection, method="axiom")
+    problem = "`first_stage`: found axiom, expected one of ql, bm25, which .* search a local index"
+    with pytest.raises(UsageError, match=problem):
+        retriever_for(open_collection("sample", engine={"url": NOWHERE}), method="axiom")
 
 
 def test_commands_rank_as_with_a_local_index(
@@ -126,7 +130,7 @@ def test_commands_rank_as_with_a_local_index(
     assert built.out.endswith(f"index: {server.url}/{index}\n")
     for options in (
         ["--reranker", "none"],
-        ["--reranker", "none", "--method", "rm3", "--parameter", "fb_docs=3"],
+        ["--reranker", "none", "--method", "bm25"],
         ["--reranker", "mp_hcnn", "--hits", "20"],
         ["--reranker", "fusion", "--hits", "20"],
     ):
@@ -134,13 +138,13 @@ def test_commands_rank_as_with_a_local_index(
             run = ["--output", tmp_path / name, "--show", "none"]
             done = command("search", "--topics", "sample", *options, *place, *run)
             assert done.code == 0, done.err
-            assert ("sample has no axiom; the" in done.err) == (
+            assert ("sample has no rm3, axiom; the" in done.err) == (
                 "fusion" in options and place == engine
             )
         runs = [(tmp_path / name).read_text().splitlines() for name in ("engine", "local")]
         found, expected = ([line.split() for line in lines] for lines in runs)
         if "fusion" in options:
-            assert len(found) > 300  # Without axiom, so of other posts.
+            assert len(found) > 300  # Without rm3 and axiom, so of other posts.
             continue
         assert [row[:4] for row in found] == [row[:4] for row in expected]
         scores = [[float(row[4]) for row in rows] for rows in (found, expected)]

@@ -2,14 +2,18 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from experiments import answers
 from experiments.answers import measure_drawn
 from experiments.cells import OKAPI, Cell, Setup, is_finished, run_cell, run_cells
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import run_commands_here
+from helpers.reranking_samples import encoder, small_model
 
 from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean
+from rerankers import checkpoint
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
@@ -97,3 +101,19 @@ def test_cells_pick_right_answers_with_and_without_training(
     measured = run_cell(cell, setup)
     part = setup.collection("wikiqa")
     assert measured.measures == measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
+
+
+def test_vectors_of_questions_have_length_1_in_any_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "idf.tsv").write_text("1000\nwater\t40\n")
+    idf = checkpoint.idf_from(str(tmp_path / "idf.tsv"))
+    reader = checkpoint.TextEncoder(encoder().vocabulary, idf)
+    checkpoint.save(tmp_path / "saved", "cntn", small_model("cntn", "cntn_v"), reader, {})
+    trained = checkpoint.load(tmp_path / "saved")
+    questions = ["where is the water", "who", "is it", "where is the water"]
+    vectors = answers.question_vectors(trained, questions)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(vectors[0], vectors[3])
+    monkeypatch.setattr(answers, "BATCH_SIZE", 1)
+    np.testing.assert_allclose(answers.question_vectors(trained, questions), vectors, atol=1e-6)
