@@ -154,6 +154,7 @@ class OpenSearch(Parts):
         connector = self.ask("POST", f"{ML}/connectors/_create", body)["connector_id"]
         body = self.template("model", connector=connector)
         made = self.ask("POST", f"{ML}/models/_register?deploy=true", body)["model_id"]
+        self.ask("POST", f"{ML}/_predict/text_similarity/{made}", self.template("predict"))
         for name, path in self.paths.items():
             body = self.template("pipeline", model=made, is_lenient=name != self.name)
             self.ask("PUT", path, body)
@@ -232,8 +233,7 @@ class Elasticsearch(Parts):
 
     def status(self) -> None:
         """Print the endpoint, and try it."""
-        found = self.ours(self.endpoint, is_needed=True)
-        settings = found["endpoints"][0]["service_settings"]
+        settings = self.ours(self.endpoint, is_needed=True)["endpoints"][0]["service_settings"]
         url, name = settings["url"].removesuffix("/v2/rerank"), settings["headers"]["X-Model"]
         print(f"endpoint: {self.name} to {url}")
         print(f"service: serves {served_model(url, name, self.key)}")
