@@ -76,7 +76,7 @@ def main(options: Options) -> None:
     """Print the tables, after computing their missing cells on request, and write their files."""
     from experiments.cells import Setup, is_finished, run_cells
     from experiments.extras import finished
-    from experiments.results import read_csv
+    from experiments.cells import read_csv
 
     tables = check(options)
     if options.write:
@@ -171,7 +171,7 @@ def show(table: Table, results: Sequence[Result], setup: Setup, options: Options
     """Print a table and write its files."""
     from experiments.rendering import render
     from experiments.reports import REPORTS, draw
-    from experiments.results import add_to_csv
+    from experiments.cells import add_to_csv
 
     report = REPORTS.get(table.report)
     text = report(table, results, setup) if report else render(table, results)
@@ -197,7 +197,7 @@ def write_readme() -> None:
 def readme() -> str:
     """The README of the results: tables of the CSVs, and pictures."""
     from experiments.rendering import render
-    from experiments.results import read_csv
+    from experiments.cells import read_csv
     from experiments.tables import read_tables
 
     introduction, tables = read_tables()

@@ -4,18 +4,19 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from experiments.answers import QUESTIONS, question_curve
-from experiments.cells import Cell, Result, Setup
+from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Cell, Result, Setup, means
+from experiments.left_out import judgments, reliability
 from experiments.rendering import results_of
 from experiments.tables import CLEAN, Table
 from pipeline.collections import named
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
-from pipeline.evaluation.measures import Evaluator, evaluate, mean
+from pipeline.evaluation.measures import Evaluator
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.contributions import shares
 from rerankers import checkpoint as checkpoints
@@ -32,6 +33,10 @@ Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per topic
 def finished(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results with the table's marks and additional measures."""
     return FINISH[table.finish](table, results, setup) if table.finish else list(results)
+
+
+def _with(result: Result, measures: Mapping[str, float]) -> Result:
+    return replace(result, measures={**result.measures, **measures})
 
 
 # Significance: Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in
@@ -71,11 +76,11 @@ def _mark(
         others = {other: values[other] for other in references if other in systems}
         # Only a mixture is compared with its own neural score.
         mixture = values_of(seeds, evaluator, setup, is_mixture=True)
-        marks: dict[str, Any] = {"mixture_better_than": _compare(mixture, others, operator.gt)}
+        marks = {MIXTURE_BETTER: _compare(mixture, others, operator.gt)}
         others.pop(name, None)
-        marks["better_than"] = _compare(values[name], others, operator.gt)
-        marks["worse_than"] = _compare(values[name], others, operator.lt)
-        done |= {result.cell: replace(result, **marks) for result in seeds}
+        marks[BETTER] = _compare(values[name], others, operator.gt)
+        marks[WORSE] = _compare(values[name], others, operator.lt)
+        done |= {result.cell: replace(result, marks=marks) for result in seeds}
     return done
 
 
@@ -102,8 +107,7 @@ def values_of(
     Empty for a system that is not mixed.
     """
     file_of = setup.mixture_file if is_mixture else setup.run_file
-    paths = [path for result in results if (path := file_of(result.cell))]
-    runs = [evaluator(read_run(path)) for path in paths]
+    runs = [evaluator(read_run(path)) for r in results if (path := file_of(r.cell))]
     return {
         measure: np.mean([list(run[measure].values()) for run in runs], axis=0)
         for measure in (evaluator.measures if runs else ())
@@ -126,9 +130,8 @@ def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> li
             collection = setup.collection(clean)
             qrels, run = collection.qrels or {}, read_run(setup.run_file(result.cell))
             judged = {query_id: scores for query_id, scores in run.items() if query_id in qrels}
-            values = evaluate(qrels, judged, collection.measures)
-            measures = {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
             cell = replace(result.cell, collection=clean)
+            measures = means(qrels, judged, collection.measures)
             done.append(replace(result, cell=cell, measures=measures))
     return done
 
@@ -148,7 +151,7 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
     return done
 
 
-# The learned fusion
+# Fusion and window
 
 
 def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
@@ -165,8 +168,7 @@ def _with_recall(result: Result, setup: Setup) -> Result:
     qrels = setup.collection(result.cell.collection).qrels
     if qrels is None:
         return result
-    value = round(recall(qrels, read_run(setup.run_file(result.cell))), 4)
-    return replace(result, measures=result.measures | {"recall": value})
+    return _with(result, {"recall": round(recall(qrels, read_run(setup.run_file(result.cell))), 4)})
 
 
 def recall(qrels: Qrels, run: Run, depth: int = DEPTH) -> float:
@@ -185,12 +187,34 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
     done = []
     for result in results:
         share = by_seed.get(result.cell.seed, {}).get(result.cell.system.removeprefix("- "))
-        added = {} if share is None else {"importance": round(share, 4)}
-        done.append(replace(result, measures=result.measures | added))
+        done.append(_with(result, {} if share is None else {"importance": round(share, 4)}))
+    return done
+
+
+def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """The results of models with their reliability, calibrated on the other collections."""
+    first, *_ = table.systems
+    scored = {
+        result.cell: (read_run(setup.run_file(result.cell)), judgments(setup.collection(name)))
+        for result in results
+        if (name := result.cell.collection) and result.cell.system != first.name
+    }
+    done = []
+    for result in results:
+        others = [of for c, of in scored.items() if c.collection != result.cell.collection]
+        own = scored.get(result.cell)
+        done.append(_with(result, reliability(own, others)) if own and others else result)
     return done
 
 
 FINISH: Mapping[str, Finish] = {
     function.__name__: function
-    for function in (significance, clean_questions, question_curves, stages, importances)
+    for function in (
+        significance,
+        clean_questions,
+        question_curves,
+        stages,
+        importances,
+        calibration,
+    )
 }

@@ -3,7 +3,7 @@
 Kinds of columns:
 
 figures       one for each collection and measure, with marks of significance
-means         one for each collection: mean ± standard deviation over seeds of all its measures
+means         one for each collection: mean ± standard deviation over seeds of its measures
 papers        published figures for collections that are not here
 differences   each measure, and its difference to that of the first row
 seeds         number of seeds of a row
@@ -17,13 +17,32 @@ Any other one is the measure of this name, as a mean over collections.
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from experiments.cells import Result
+from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result
 from experiments.tables import CHOSEN_ON, System, Table
 from pipeline.collections import named
 
-Column = tuple[str, Callable[[System, Sequence[Result], bool], str]]
-"""Title, and the text for a system, its results, and whether the row is its mixture."""
+
+class Row(NamedTuple):
+    """A system of a table with its results, or its mixture with query likelihood."""
+
+    table: Table
+    system: System
+    results: Sequence[Result]
+    is_mixture: bool = False
+
+    def on(self, collection: str) -> Sequence[Result]:
+        """The results on one collection."""
+        return [result for result in self.results if result.cell.collection == collection]
+
+    def mean(self, measure: str, collection: str = "") -> float | None:
+        """Mean of a measure over the results."""
+        results = self.on(collection) if collection else self.results
+        return mean_of(results, measure, is_mixture=self.is_mixture)
+
+
+Column = tuple[str, Callable[[Row], str]]  # Title, and text of a row
 
 
 def render(table: Table, results: Sequence[Result]) -> str:
@@ -37,33 +56,30 @@ def render(table: Table, results: Sequence[Result]) -> str:
             rows.append([f"**{line}**", *[""] * len(columns)])
             continue
         system, is_mixture = line
-        own = results_of(system, results)
+        row = Row(table, system, results_of(system, results), is_mixture)
         name = system.mixture if is_mixture else system.name
         if not is_mixture and name in table.better:
             name = f"{name} {table.better[name]}"
-        rows.append([name, *(text(system, own, is_mixture) for _, text in columns)])
+        rows.append([name, *(text(row) for _, text in columns)])
         if is_mixture and table.gain_over and table.lines[place - 1] == (system, False):
-            rows.append(_gains(table, system, results, [title for title, _ in columns]))
+            gains = _gains(row, results)
+            titles = [title for title, _ in columns]
+            rows.append([f"– gain over {table.gain_over}", *(gains.get(t, "") for t in titles)])
     return markdown_table(rows)
 
 
-def _gains(
-    table: Table, system: System, results: Sequence[Result], titles: Sequence[str]
-) -> list[str]:
-    """The row of a mixture's gains over another system, in percent, and the paper's."""
-    base = next(other for other in table.systems if other.name == table.gain_over)
-    texts = {}
-    for name in table.collections:
-        ours = _on(results_of(system, results), name)
-        theirs = _on(results_of(base, results), name)
-        published = zip(
-            system.published(True).get(name, ()), base.published().get(name, ()), strict=False
-        )
-        figures = [f" ({_gain(*pair)})" for pair in published] or ["", ""]
-        for measure, figure in zip(named.find(name).measures, figures, strict=True):
-            gain = _gain(mean_of(ours, measure, is_mixture=True), mean_of(theirs, measure))
+def _gains(row: Row, results: Sequence[Result]) -> dict[str, str]:
+    """Title -> a mixture's gain over another system in percent, and the paper's."""
+    other = next(system for system in row.table.systems if system.name == row.table.gain_over)
+    base, texts = Row(row.table, other, results_of(other, results)), {}
+    for name in row.table.collections:
+        ours, theirs = row.system.published(True).get(name, ()), other.published().get(name, ())
+        published = [f" ({_gain(*pair)})" for pair in zip(ours, theirs, strict=False)]
+        measures = named.find(name).measures
+        for measure, figure in zip(measures, published or [""] * len(measures), strict=True):
+            gain = _gain(row.mean(measure, name), base.mean(measure, name))
             texts[f"{titled(name)} {measure}"] = gain + figure
-    return [f"– gain over {base.name}", *(texts.get(title, "") for title in titles)]
+    return texts
 
 
 def _gain(value: float | None, base: float | None) -> str:
@@ -77,18 +93,17 @@ def _columns(kind: str, table: Table, results: Sequence[Result]) -> Iterator[Col
         for name in names:
             own = table.measures or named.find(name).measures
             for place, measure in enumerate([*own, *table.extra]):
-                yield f"{titled(name)} {measure}", partial(_figure, table, name, measure, place)
+                yield f"{titled(name)} {measure}", partial(_figure, name, measure, place)
     elif kind == "means":
         for name in names:
             measures = table.measures or named.find(name).measures
             yield f"{titled(name)} {'/'.join(measures)}", partial(_means, name)
     elif kind == "papers":
-        others = [name for system in table.systems for name in system.published()]
-        for name in dict.fromkeys(others):
+        for name in dict.fromkeys(name for system in table.systems for name in system.published()):
             if name not in table.collections:
                 yield f"paper, {name}", partial(_paper, name)
     elif kind == "differences":
-        first = results_of(table.systems[0], results)
+        first = Row(table, table.systems[0], results_of(table.systems[0], results))
         for measure in named.find(table.collections[0]).measures:
             yield measure, partial(_value, measure, ".4f")
             yield "difference", partial(_difference, first, measure)
@@ -102,24 +117,16 @@ def _columns(kind: str, table: Table, results: Sequence[Result]) -> Iterator[Col
         yield kind, partial(_value, kind, ".1f")
 
 
-def _figure(
-    table: Table,
-    name: str,
-    measure: str,
-    place: int,
-    system: System,
-    own: Sequence[Result],
-    is_mixture: bool,
-) -> str:
-    on_collection = _on(own, name)
-    value = mean_of(on_collection, measure, is_mixture=is_mixture)
+def _figure(name: str, measure: str, place: int, row: Row) -> str:
+    value, table = row.mean(measure, name), row.table
     text = shown(value)
     if value is not None:
-        first = on_collection[0]
-        better = first.mixture_better_than if is_mixture else first.better_than
+        marks = row.on(name)[0].marks
+        better = marks.get(MIXTURE_BETTER if row.is_mixture else BETTER, {})
         text += _marks(better.get(measure, ()), table.better)
-        text += "" if is_mixture else _marks(first.worse_than.get(measure, ()), table.worse)
-    figures = system.published(is_mixture).get(name, ())
+        if not row.is_mixture:
+            text += _marks(marks.get(WORSE, {}).get(measure, ()), table.worse)
+    figures = row.system.published(row.is_mixture).get(name, ())
     return text + (f" ({figures[place]:.4f})" if place < len(figures) else "")
 
 
@@ -130,46 +137,53 @@ def _marks(systems: Sequence[str], marks: Mapping[str, str]) -> str:
     return "".join(marks.get(name, "") for name in systems)
 
 
-def _means(name: str, system: System, own: Sequence[Result], _: bool) -> str:
-    on_collection = _on(own, name)
-    text = spread([result.measures for result in on_collection])
-    figures = system.published().get(name)
+def _means(name: str, row: Row) -> str:
+    own, figures = row.on(name), row.system.published().get(name)
+    text = _spread([result.measures for result in own], row.table.measures)
     if figures:
         text += f" ({' / '.join(f'{value:.3f}' for value in figures)})"
-    if any(result.interpolated for result in on_collection):
-        text += f", interpolated {spread([result.interpolated for result in on_collection])}"
+    if any(result.interpolated for result in own):
+        text += f", interpolated {_spread([result.interpolated for result in own])}"
     return text
 
 
-def _paper(name: str, system: System, own: Sequence[Result], _: bool) -> str:
-    figures = system.published().get(name)
-    return " / ".join(f"{value:.3f}" for value in figures) if figures else "-"
+def _spread(figures: Sequence[Mapping[str, float]], wanted: Sequence[str] = ()) -> str:
+    """Mean ± standard deviation of each measure over results; "-" without any."""
+    texts = []
+    for measure in figures[0] if figures else ():
+        if not wanted or measure in wanted:
+            values = [of_seed[measure] for of_seed in figures]
+            deviation = f"±{statistics.stdev(values):.3f}" if len(values) > 1 else ""
+            texts.append(f"{statistics.mean(values):.4f}{deviation}")
+    return " / ".join(texts) or "-"
 
 
-def _value(measure: str, form: str, _: System, own: Sequence[Result], __: bool) -> str:
-    return shown(mean_of(own, measure), form)
+def _paper(name: str, row: Row) -> str:
+    return " / ".join(f"{value:.3f}" for value in row.system.published().get(name, ())) or "-"
 
 
-def _difference(
-    first: Sequence[Result], measure: str, system: System, own: Sequence[Result], _: bool
-) -> str:
-    value, base = mean_of(own, measure), mean_of(first, measure)
-    is_first = bool(first) and system.name == first[0].cell.system
+def _value(measure: str, form: str, row: Row) -> str:
+    return shown(row.mean(measure), form)
+
+
+def _difference(first: Row, measure: str, row: Row) -> str:
+    value, base = row.mean(measure), first.mean(measure)
+    is_first = bool(first.results) and row.system == first.system
     return "" if value is None or base is None or is_first else f"{value - base:+.4f}"
 
 
-def _seeds(_: System, own: Sequence[Result], __: bool) -> str:
-    names = [result.cell.collection for result in own]
+def _seeds(row: Row) -> str:
+    names = [result.cell.collection for result in row.results]
     counts = sorted({names.count(name) for name in names})
     return " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) or "-"
 
 
-def _seconds(_: System, own: Sequence[Result], __: bool) -> str:
-    return shown(mean([result.seconds for result in own if result.seconds]), ".0f")
+def _seconds(row: Row) -> str:
+    return shown(_mean([result.seconds for result in row.results if result.seconds]), ".0f")
 
 
-def _percent(measure: str, _: System, own: Sequence[Result], __: bool) -> str:
-    value = mean_of(own, measure)
+def _percent(measure: str, row: Row) -> str:
+    value = row.mean(measure)
     return "" if value is None else f"{100 * value:.1f}"
 
 
@@ -184,22 +198,12 @@ def _curves(results: Sequence[Result]) -> list[list[str]]:
 
 
 def curves_of(results: Sequence[Result]) -> dict[str, dict[float, float]]:
-    """Collection of questions -> α -> mean AP over seeds; a measure is ``stackfaq 0.05``."""
+    """Curve -> x -> mean over results; a measure is ``stackfaq 0.05``."""
     curves: dict[str, dict[float, float]] = {}
-    for measure in dict.fromkeys(m for result in results for m in result.measures):
-        name, _, alpha = measure.rpartition(" ")
-        curves.setdefault(name, {})[float(alpha)] = mean_of(results, measure) or 0.0
+    for measure in dict.fromkeys(m for result in results for m in result.measures if " " in m):
+        name, _, x = measure.rpartition(" ")
+        curves.setdefault(name, {})[float(x)] = mean_of(results, measure) or 0.0
     return curves
-
-
-def spread(figures: Sequence[Mapping[str, float]]) -> str:
-    """Mean ± standard deviation of each measure over results; "-" without any."""
-    texts = []
-    for measure in figures[0] if figures else ():
-        values = [of_seed[measure] for of_seed in figures]
-        deviation = f"±{statistics.stdev(values):.3f}" if len(values) > 1 else ""
-        texts.append(f"{statistics.mean(values):.4f}{deviation}")
-    return " / ".join(texts) or "-"
 
 
 def results_of(
@@ -207,21 +211,16 @@ def results_of(
 ) -> list[Result]:
     """Results of a system on one collection or, by default, on all."""
     own = [result for result in results if result.cell.system == system.name]
-    return own if collection is None else _on(own, collection)
-
-
-def _on(results: Sequence[Result], collection: str) -> list[Result]:
-    return [result for result in results if result.cell.collection == collection]
+    return [result for result in own if collection in (None, result.cell.collection)]
 
 
 def mean_of(results: Sequence[Result], measure: str, *, is_mixture: bool = False) -> float | None:
     """Mean of a measure over results; None if no result has it."""
     measures = [result.interpolated if is_mixture else result.measures for result in results]
-    return mean([values[measure] for values in measures if measure in values])
+    return _mean([values[measure] for values in measures if measure in values])
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """Mean, None of no values."""
+def _mean(values: Sequence[float]) -> float | None:
     return statistics.mean(values) if values else None
 
 

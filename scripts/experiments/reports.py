@@ -8,17 +8,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NamedTuple, cast
 
-from experiments.cells import Result, Setup
+from experiments.cells import Cell, Result, Setup
 from experiments.extras import values_of
 from experiments.rendering import curves_of, markdown_table, mean_of, results_of, shown, titled
-from experiments.tables import System, Table, published
-from indexes.files import atomic_file
+from experiments.tables import Table, published
+from indexes.files import write_bytes
 from indexes.posts import Post
 from pipeline.collections.collection import Collection, default_vectors
 from pipeline.collections.trec import Qrels, ranked, read_run
@@ -30,9 +29,6 @@ from rerankers.models._mp_hcnn_matches import PairMatches, find_matches, mean_by
 from rerankers.models.mp_hcnn import Model
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
-
-if TYPE_CHECKING:
-    from io import TextIOWrapper
 
 Report = Callable[[Table, Sequence[Result], Setup], str]
 Draw = Callable[[Any, Table, Sequence[Result], Setup], None]
@@ -77,21 +73,19 @@ def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
 # Topic by topic, MP-HCNN against QL: Figures 3 and 4, Tables 5 and 6
 
 
-@dataclass(frozen=True)
-class YearGains:
-    """Gains of MP-HCNN over QL on one year."""
+class Year(NamedTuple):
+    """MP-HCNN beside QL on one year."""
 
     collection: Collection
     qrels: Qrels
-    system: System  # MP-HCNN, the table's second system; QL is the first
-    ours: Result  # Its result
-    by_system: Mapping[str, Mapping[str, float]]
+    cell: Cell  # MP-HCNN's
+    gains: Mapping[str, Mapping[str, float]]
     """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL."""
 
     @property
     def neural(self) -> Mapping[str, float]:
         """query_id -> gain of MP-HCNN alone."""
-        return self.by_system[self.system.name]
+        return self.gains[self.cell.system]
 
     def order(self) -> list[str]:
         """Topics by decreasing gain of MP-HCNN."""
@@ -104,20 +98,19 @@ class YearGains:
         by_id = self.collection.find_posts(doc_ids)
         posts = [by_id[doc_id] for doc_id in doc_ids]
         (query,) = (t.text for t in self.collection.topics if t.query_id == query_id)
-        loaded = checkpoint.load(setup.checkpoint(self.ours.cell))
+        loaded = checkpoint.load(setup.checkpoint(self.cell))
         texts, urls = [post.text for post in posts], [post.url for post in posts]
         matches = find_matches(cast(Model, loaded.model), loaded.encoder, query, texts, urls)
         return query, list(zip(posts, matches, strict=True))
 
 
-def years(table: Table, results: Sequence[Result], setup: Setup) -> list[YearGains]:
-    """The gains on each collection of the table.
+def years(table: Table, results: Sequence[Result], setup: Setup) -> Iterator[Year]:
+    """The gains on each collection of the table, whose systems are QL and MP-HCNN.
 
     Raises:
         DataError: no judgments, or no finished cell of one of the two systems.
     """
     ql, system = table.systems
-    gains = []
     for name in dict.fromkeys(result.cell.collection for result in results):
         collection = setup.collection(name)
         qrels = collection.qrels
@@ -129,35 +122,27 @@ def years(table: Table, results: Sequence[Result], setup: Setup) -> list[YearGai
                 f"{name}: found no finished cell of MP-HCNN, expected one to compare with QL; "
                 "--train computes it"
             )
-        evaluator = Evaluator(qrels, ["AP"])
+        evaluator, gains = Evaluator(qrels, ["AP"]), {}
         reference = values_of(base, evaluator, setup)["AP"]
-        values = {
-            system.name: values_of(ours, evaluator, setup),
-            system.mixture: values_of(ours, evaluator, setup, is_mixture=True),
-        }
-        by_system = {
-            title: dict(zip(evaluator.query_ids, (of["AP"] - reference).tolist(), strict=True))
-            for title, of in values.items()
-            if of
-        }
-        gains.append(YearGains(collection, qrels, system, ours[0], by_system))
-    return gains
+        for title, is_mixture in ((system.name, False), (system.mixture, True)):
+            if values := values_of(ours, evaluator, setup, is_mixture=is_mixture):
+                differences = (values["AP"] - reference).tolist()
+                gains[title] = dict(zip(evaluator.query_ids, differences, strict=True))
+        yield Year(collection, qrels, ours[0].cell, gains)
 
 
 EXTREMES = 5  # Number of topics listed at either end
-
-WINS = {"mb2011": (26, 13), "mb2012": (35, 19)}
-"""Published numbers of topics with MP-HCNN above and below QL (section 5.2)."""
+WINS = {"mb2011": (26, 13), "mb2012": (35, 19)}  # Published, MP-HCNN above and below QL (5.2)
 
 
 def gains(table: Table, results: Sequence[Result], setup: Setup) -> str:
     """Figures 3 and 4: wins and losses beside the paper's, and the topics at either end."""
     (year,) = years(table, results, setup)
     rows = [["system", "topics above QL", "below", "paper: above", "below"]]
-    for name, values in year.by_system.items():
-        above, below = (sum(sign * gain > 0 for gain in values.values()) for sign in (1, -1))
-        paper = WINS[year.collection.name] if name == year.system.name else ("-", "-")
-        rows.append([name, str(above), str(below), *map(str, paper)])
+    for name, values in year.gains.items():
+        counts = (sum(sign * gain > 0 for gain in values.values()) for sign in (1, -1))
+        paper = WINS[year.collection.name] if name == year.cell.system else ("-", "-")
+        rows.append([name, *map(str, (*counts, *paper))])
     texts = {topic.query_id: topic.text for topic in year.collection.topics}
     order = year.order()
     listed = [["topic", "", "AP - AP of QL"]]
@@ -167,6 +152,8 @@ def gains(table: Table, results: Sequence[Result], setup: Setup) -> str:
 
 
 TOPICS, POSTS = 5, 20  # Table 5: topics with the largest gains, and posts of each
+PARAPHRASE_COSINE = 0.8  # Least cosine of similar phrases; unrelated ones reach 0.7
+PREFIX = 4  # Number of first letters of a word that suffice in a URL
 
 CATEGORIES = {
     "exact word match": 100,
@@ -176,17 +163,9 @@ CATEGORIES = {
 }
 """Table 5: published percentages of 100 posts, sorted by hand."""
 
-EXACT_WORD, EXACT_PHRASE, PARAPHRASE, URL = CATEGORIES
-
-PARAPHRASE_COSINE = 0.8  # Least cosine of similar phrases; unrelated ones reach 0.7
-PREFIX = 4  # Number of first letters of a word that suffice in a URL
-
 
 def categories(table: Table, results: Sequence[Result], setup: Setup) -> str:
-    """Table 5: categories of matches in the best posts of the topics with the largest gains.
-
-    The authors sorted posts by hand; :func:`categories_of` has a rule for each category.
-    """
+    """Table 5: categories of matches in the best posts of the topics with the largest gains."""
     by_gain = [
         (gain, query_id, year)
         for year in years(table, results, setup)
@@ -195,7 +174,7 @@ def categories(table: Table, results: Sequence[Result], setup: Setup) -> str:
     best = sorted(by_gain, key=lambda row: row[0], reverse=True)[:TOPICS]
     counts: Counter[str] = Counter()
     for _, query_id, year in best:
-        neural = read_run(setup.run_file(year.ours.cell))[query_id]
+        neural = read_run(setup.run_file(year.cell))[query_id]
         doc_ids = [doc_id for doc_id, _ in ranked(neural)[:POSTS]]
         query, posts = year.matches(query_id, doc_ids, setup)
         for post, pair in posts:
@@ -209,25 +188,24 @@ def categories(table: Table, results: Sequence[Result], setup: Setup) -> str:
     return f"{markdown_table(rows)}\n\n{intro}."
 
 
-def categories_of(query: str, post: Post, pair: PairMatches) -> Iterator[str]:
+def categories_of(query: str, post: Post, pair: PairMatches) -> list[str]:
     """Categories of matches between a query and a post, by the rules below the table."""
-    query_words = words(query)
+    query_words, link = words(query), url_text(post.url)
     content = [word for word in query_words if word not in STOP_WORDS] or query_words
     post_words = [word.text for word in pair.post_words]
-    if set(content) & set(post_words):
-        yield EXACT_WORD
-    if set(pairwise(query_words)) & set(pairwise(post_words)):
-        yield EXACT_PHRASE
     levels = pair.matches["words"].levels
-    if len(levels) > 1 and any(
-        levels[1][i, j] >= PARAPHRASE_COSINE and ours != theirs
-        for i, ours in enumerate(pairwise(pair.query_words))
-        for j, theirs in enumerate(pairwise(post_words))
-    ):
-        yield PARAPHRASE
-    link = url_text(post.url)
-    if link != URL_PLACEHOLDER and any(word[:PREFIX] in link for word in content):
-        yield URL
+    holds = (
+        bool(set(content) & set(post_words)),
+        bool(set(pairwise(query_words)) & set(pairwise(post_words))),
+        len(levels) > 1
+        and any(
+            levels[1][i, j] >= PARAPHRASE_COSINE and ours != theirs
+            for i, ours in enumerate(pairwise(pair.query_words))
+            for j, theirs in enumerate(pairwise(post_words))
+        ),
+        link != URL_PLACEHOLDER and any(word[:PREFIX] in link for word in content),
+    )
+    return [name for name, is_held in zip(CATEGORIES, holds, strict=True) if is_held]
 
 
 RELEVANT = 2  # Table 6: relevant posts besides the one that MP-HCNN ranks first
@@ -238,16 +216,13 @@ def samples(table: Table, results: Sequence[Result], setup: Setup) -> str:
     relevant ones that moved most."""
     rows = [["topic", "post", "judged", "QL: score (rank)", "MP-HCNN", "matches"]]
     for year in years(table, results, setup):
-        order = year.order()
-        rows += _sample_rows(year, order[0], True, setup)
-        rows += _sample_rows(year, order[-1], False, setup)
+        first, *_, last = year.order()
+        rows += [*_sample_rows(year, first, True, setup), *_sample_rows(year, last, False, setup)]
     return markdown_table(rows)
 
 
-def _sample_rows(
-    year: YearGains, query_id: str, is_gain: bool, setup: Setup
-) -> Iterator[list[str]]:
-    neural = read_run(setup.run_file(year.ours.cell))[query_id]
+def _sample_rows(year: Year, query_id: str, is_gain: bool, setup: Setup) -> Iterator[list[str]]:
+    neural = read_run(setup.run_file(year.cell))[query_id]
     before, after = places(read_run(year.collection.runs["ql"])[query_id]), places(neural)
     grades = year.qrels[query_id]
     relevant = sorted(
@@ -261,9 +236,8 @@ def _sample_rows(
     title = f"{query_id}: {query} (AP {year.neural[query_id]:+.2f})"
     for post, pair in posts:
         text = visible(" ".join(f"{post.text} {post.url}".split())).replace("|", "\\|")
-        ranks = [
-            f"{score:.2f} (#{rank})" for rank, score in (before[post.doc_id], after[post.doc_id])
-        ]
+        both = before[post.doc_id], after[post.doc_id]
+        ranks = [f"{score:.2f} (#{rank})" for rank, score in both]
         yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(pair)]
         title = ""
 
@@ -288,23 +262,23 @@ def _matches(pair: PairMatches) -> str:
 
 # Pictures
 
+SIZES = {"bars": (12.0, 4.0), "reliability": (12.0, 5.4)}  # Inches; the others are (6, 4)
+
 
 def draw(path: Path, table: Table, results: Sequence[Result], setup: Setup) -> None:
-    """Write the table's figure as PNG, atomically."""
+    """Write the table's figure as PNG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4) if table.figure == "gains" else (6, 4))
-    axes = figure.subplots()
-    FIGURES[table.figure](axes, table, results, setup)
-    axes.legend()
+    figure = Figure(figsize=SIZES.get(table.figure, (6, 4)))
+    FIGURES[table.figure](figure, table, results, setup)
     content = BytesIO()
     figure.savefig(content, dpi=150, bbox_inches="tight", format="png")
-    with atomic_file(path) as stream:
-        cast("TextIOWrapper", stream).buffer.write(content.getvalue())
+    write_bytes(path, content.getvalue())
 
 
-def _depths(axes: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+def depths(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """AP by depth, a line per year."""
+    axes = figure.subplots()
     for name in table.collections:
         values = [mean_of(results_of(system, results, name), "AP") for system in table.systems]
         points = [(depth, ap) for depth, ap in enumerate(values) if ap is not None]
@@ -315,28 +289,49 @@ def _depths(axes: Any, table: Table, results: Sequence[Result], setup: Setup) ->
     axes.set_xticks(range(len(table.systems)))
     axes.set(xlabel="convolutional layers N", ylabel="AP")
     axes.grid(axis="y", alpha=0.3)
+    axes.legend()
 
 
-def _question_curves(axes: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+def curves(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """AP by α, a line per collection of questions."""
+    axes = figure.subplots()
     for name, curve in curves_of(results).items():
         axes.plot(list(curve), list(curve.values()), marker=".", label=name)
     axes.set(xlabel="α", ylabel="AP")
     axes.grid(axis="y", alpha=0.3)
+    axes.legend()
 
 
-def _gains(axes: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+def bars(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """Two bars per topic, by decreasing gain of MP-HCNN."""
     (year,) = years(table, results, setup)
-    order = year.order()
-    for shift, (name, values) in zip((-0.2, 0.2), year.by_system.items(), strict=True):
+    axes, order = figure.subplots(), year.order()
+    for shift, (name, values) in zip((-0.2, 0.2), year.gains.items(), strict=True):
         positions = [position + shift for position in range(len(order))]
         axes.bar(positions, [values[query_id] for query_id in order], 0.4, label=name)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(order)), order, rotation=90, fontsize=7)
     axes.set_xlim(-1, len(order))
     axes.set(xlabel=f"topics of {year.collection.name}", ylabel="AP - AP of QL")
+    axes.legend()
+
+
+def reliability(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+    """Share of relevant posts by their probability: a panel per system, a line per collection."""
+    systems = [s for s in table.systems if any(curves_of(results_of(s, results)))]
+    for axes, system in zip(figure.subplots(1, len(systems), sharey=True), systems, strict=True):
+        axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="right")
+        for name in table.collections:
+            bins = curves_of(results_of(system, results, name))
+            x, y, pairs = (list(bins[key].values()) for key in ("probability", "relevant", "pairs"))
+            (line,) = axes.plot(x, y, linewidth=1, label=name)
+            axes.scatter(x, y, [4 * count**0.35 for count in pairs], color=line.get_color())
+        axes.set(title=system.name, xlabel="probability", aspect="equal")
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("share of relevant posts")
+    figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=5)
 
 
 REPORTS: Mapping[str, Report] = {f.__name__: f for f in (statistics, gains, categories, samples)}
-FIGURES: Mapping[str, Draw] = {"depths": _depths, "curves": _question_curves, "gains": _gains}
+FIGURES: Mapping[str, Draw] = {f.__name__: f for f in (depths, curves, bars, reliability)}
