@@ -33,13 +33,15 @@ from rerankers import models
 from rerankers.training.settings import Settings
 
 RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
+"""Kinds of models: an official run, measured only; a reranker with the shipped weights and λ, mixed
+with query likelihood; one measured on held-out training topics, without a look at the collection;
+one that picks right answers among drawn ones (:mod:`experiments.answers`); a form of
+:mod:`experiments.left_out`."""
+
 OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
 AUTHORS_RUN = f"{RUN}:authors"  # MP-HCNN's (github.com/jinfengr/neural-tweet-search)
 
 BETTER, WORSE, MIXTURE_BETTER = MARKS = "better_than", "worse_than", "interpolated_better_than"
-"""Columns of a CSV with names of systems; the last one is of the mixture."""
-
-MADE = ("date", "commit", "machine")
 SEPARATOR = "; "  # Of the systems in a column of marks
 
 
@@ -48,17 +50,10 @@ class Cell:
     """A system to train and measure."""
 
     system: str  # Row of the table
-    model: str
-    """Name of the reranker, possibly with a kind before it: ``run:NAME`` is an official run,
-    measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ, mixed with query
-    likelihood; ``held-out:NAME`` is measured on held-out training topics, without a look at the
-    collection; ``drawn:NAME`` picks right answers among drawn ones (:mod:`experiments.answers`),
-    with ``drawn:okapi`` for BM25; ``left-out:FORM`` is of :mod:`experiments.left_out`."""
+    model: str  # Name of the reranker, possibly with a kind before it
     training: tuple[str, ...]  # Options of ``pipeline.train`` besides data, seed and output
-    collection: str
-    """Reported collection. One with a training part is trained on that part; a microblog year is
-    left out of training."""
-    seed: int = 1  # Seed of all random choices
+    collection: str  # Trained on its training part; a microblog year is left out of training
+    seed: int = 1
 
     @property
     def key(self) -> str:
@@ -83,11 +78,6 @@ class Cell:
         return self.kind == RUN or self.model == OKAPI
 
     @property
-    def is_fusion(self) -> bool:
-        """Whether the model retrieves its own candidates with several rankers."""
-        return models.reads_rankers(self.reranker)
-
-    @property
     def is_retrieved(self) -> bool:
         """Whether a first stage retrieved and scored the collection's candidates."""
         return named.find(self.collection).index_directory is not None
@@ -95,7 +85,7 @@ class Cell:
     @property
     def is_mixed(self) -> bool:
         """Whether the neural scores are mixed with query likelihood, with λ tuned here."""
-        return self.is_retrieved and not self.kind and not self.is_fusion
+        return self.is_retrieved and not self.kind and not models.reads_rankers(self.reranker)
 
     def __str__(self) -> str:
         return f"{self.system} on {self.collection}, seed {self.seed}"
@@ -114,7 +104,7 @@ class Result:
     seconds: float  # Wall time of training
     made: dict[str, Any]  # Date, commit and machine
     marks: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """One of :data:`MARKS` -> measure -> systems."""
+    """Column of a CSV -> measure -> systems; one of :data:`MARKS`, the last one of the mixture."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +146,7 @@ class Setup:
 def run_cells(
     cells: Sequence[Cell], setup: Setup, workers: int = 1
 ) -> tuple[list[Result], list[str]]:
-    """Compute the missing cells, ``workers`` at a time on equal shares of the cores, with a bar.
-
-    Returns:
-        Results of the successful cells in their order, and a line for each failed one.
-    """
+    """Results of the cells, and a line for each that failed; ``workers`` are computed at a time."""
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
     results: dict[str, Result] = {}
     failures: list[str] = []
@@ -187,11 +173,7 @@ def is_finished(cell: Cell, setup: Setup) -> bool:
 
 
 def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
-    """Train, run and measure one cell, or read its finished result.
-
-    Raises:
-        RuntimeError: a command failed; the message is the command's own.
-    """
+    """Train, run and measure one cell, or read its finished result."""
     path = setup.result_file(cell)
     if path.exists():
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -200,8 +182,8 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     if cell.is_untrained:
         # Not kept: measuring is cheap, and the run file may be replaced.
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
-    common = ["--threads", str(threads), "--device", setup.device]
-    common += ["--data", str(setup.data)] if setup.data else []
+    data = ["--data", str(setup.data)] if setup.data else []
+    common = ["--threads", str(threads), "--device", setup.device, *data]
     started, development, epochs = time.perf_counter(), 0.0, 0
     if cell.kind == LEFT_OUT:
         run = left_out.run_of(cell.reranker, cell.collection, setup.data)
@@ -246,7 +228,8 @@ def _options(training: Sequence[str]) -> list[str]:
 
 def _search(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
     how = ["--reranker", cell.reranker]
-    how += ["--candidates", "ql"] if cell.is_retrieved and not cell.is_fusion else []
+    is_fusion = models.reads_rankers(cell.reranker)
+    how += ["--candidates", "ql"] if cell.is_retrieved and not is_fusion else []
     how += ["--lambda", "1"] if cell.is_mixed else []
     paths = ["--checkpoint", str(setup.checkpoint(cell)), "--output", str(setup.run_file(cell))]
     _command("pipeline.search", "--topics", cell.collection, *how, *paths, *common)
@@ -310,9 +293,7 @@ def _lines(result: Result) -> Iterator[dict[str, object]]:
     for measure in result.measures or ("",):
         marks = {name: result.marks.get(name, {}).get(measure, ()) for name in MARKS}
         yield {
-            "system": result.cell.system,
-            "collection": result.cell.collection,
-            "seed": result.cell.seed,
+            **{name: getattr(result.cell, name) for name in ("system", "collection", "seed")},
             "measure": measure,
             "value": result.measures.get(measure, ""),
             "interpolated": result.interpolated.get(measure, ""),
@@ -320,7 +301,7 @@ def _lines(result: Result) -> Iterator[dict[str, object]]:
             "development_ap": result.development,
             "epochs": result.epochs,
             "seconds": result.seconds,
-            **{name: result.made[name] for name in MADE},
+            **{name: result.made[name] for name in ("date", "commit", "machine")},
             **{name: SEPARATOR.join(systems) for name, systems in marks.items()},
         }
 
@@ -333,7 +314,7 @@ def read_csv(path: Path) -> list[Result]:
             cell = Cell(row["system"], "", (), row["collection"], int(row["seed"]))
             weight = float(row["lambda"]) if row["lambda"] else None
             costs = float(row["development_ap"]), int(row["epochs"]), float(row["seconds"])
-            new = Result(cell, {}, {}, weight, *costs, {name: row[name] for name in MADE})
+            new = Result(cell, {}, {}, weight, *costs, row)
             result, measure = results.setdefault(cell, new), row["measure"]
             if measure:
                 result.measures[measure] = float(row["value"])

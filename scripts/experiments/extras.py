@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from experiments.answers import QUESTIONS, question_curve
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Cell, Result, Setup, means
-from experiments.left_out import judgments, reliability
+from experiments.left_out import Judged, judgments, reliability
 from experiments.rendering import results_of
 from experiments.tables import CLEAN, Table
 from pipeline.collections import named
@@ -26,7 +26,6 @@ Finish = Callable[[Table, Sequence[Result], Setup], list[Result]]
 
 LEVEL = 0.05
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
-DEPTH = 1000  # Depth of recall
 Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per topic
 
 
@@ -53,35 +52,29 @@ def marked(results: Sequence[Result], references: Sequence[str], setup: Setup) -
 
     A collection without judgments gets no marks.
     """
-    done: dict[Cell, Result] = {}
-    for name in dict.fromkeys(result.cell.collection for result in results):
-        collection = setup.collection(name)
-        if collection.qrels is not None:
-            evaluator = Evaluator(collection.qrels, collection.measures)
-            of_collection = [result for result in results if result.cell.collection == name]
-            done |= _mark(of_collection, references, evaluator, setup)
-    return [done.get(result.cell, result) for result in results]
-
-
-def _mark(
-    results: Sequence[Result], references: Sequence[str], evaluator: Evaluator, setup: Setup
-) -> dict[Cell, Result]:
-    """Cell of one collection -> its result with marks."""
-    systems: dict[str, list[Result]] = {}
+    systems: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        systems.setdefault(result.cell.system, []).append(result)
-    values = {name: values_of(seeds, evaluator, setup) for name, seeds in systems.items()}
-    done: dict[Cell, Result] = {}
-    for name, seeds in systems.items():
-        others = {other: values[other] for other in references if other in systems}
+        systems.setdefault((result.cell.collection, result.cell.system), []).append(result)
+    collections = [setup.collection(name) for name in dict.fromkeys(name for name, _ in systems)]
+    judges = {c.name: Evaluator(c.qrels, c.measures) for c in collections if c.qrels is not None}
+    values = {
+        (name, system): values_of(seeds, judges[name], setup)
+        for (name, system), seeds in systems.items()
+        if name in judges
+    }
+    marks = {}
+    for name, system in values:
+        others = {other: values[name, other] for other in references if (name, other) in values}
+        mixture = values_of(systems[name, system], judges[name], setup, is_mixture=True)
+        marks[name, system] = {MIXTURE_BETTER: _compare(mixture, others, operator.gt)}
         # Only a mixture is compared with its own neural score.
-        mixture = values_of(seeds, evaluator, setup, is_mixture=True)
-        marks = {MIXTURE_BETTER: _compare(mixture, others, operator.gt)}
-        others.pop(name, None)
-        marks[BETTER] = _compare(values[name], others, operator.gt)
-        marks[WORSE] = _compare(values[name], others, operator.lt)
-        done |= {result.cell: replace(result, marks=marks) for result in seeds}
-    return done
+        others.pop(system, None)
+        marks[name, system][BETTER] = _compare(values[name, system], others, operator.gt)
+        marks[name, system][WORSE] = _compare(values[name, system], others, operator.lt)
+    return [
+        replace(result, marks=marks.get((result.cell.collection, result.cell.system), {}))
+        for result in results
+    ]
 
 
 def _compare(
@@ -156,7 +149,12 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
 
 def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results with recall and marks against the row before."""
-    measured = [_with_recall(result, setup) for result in results]
+    measured = []
+    for result in results:
+        qrels = setup.collection(result.cell.collection).qrels
+        run = read_run(setup.run_file(result.cell))
+        added = {} if qrels is None else {"recall": round(recall(qrels, run), 4)}
+        measured.append(_with(result, added))
     done = results_of(table.systems[0], measured)
     for before, system in pairwise(table.systems):
         both = [*results_of(before, measured), *results_of(system, measured)]
@@ -164,17 +162,10 @@ def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result
     return done
 
 
-def _with_recall(result: Result, setup: Setup) -> Result:
-    qrels = setup.collection(result.cell.collection).qrels
-    if qrels is None:
-        return result
-    return _with(result, {"recall": round(recall(qrels, read_run(setup.run_file(result.cell))), 4)})
-
-
-def recall(qrels: Qrels, run: Run, depth: int = DEPTH) -> float:
-    """Share of all relevant posts of all topics among the first ``depth`` of their topic, or 0."""
+def recall(qrels: Qrels, run: Run) -> float:
+    """Share of all relevant posts of all topics among the first 1000 of their topic, or 0."""
     relevant = {(q, d) for q, grades in qrels.items() for d, grade in grades.items() if grade > 0}
-    best = {(q, d) for q, scores in best_of(run, depth).items() for d in scores}
+    best = {(q, d) for q, scores in best_of(run, 1000).items() for d in scores}
     return len(relevant & best) / max(1, len(relevant))
 
 
@@ -193,28 +184,20 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results of models with their reliability, calibrated on the other collections."""
-    first, *_ = table.systems
-    scored = {
-        result.cell: (read_run(setup.run_file(result.cell)), judgments(setup.collection(name)))
-        for result in results
-        if (name := result.cell.collection) and result.cell.system != first.name
-    }
+    judged: dict[Cell, Judged] = {}
+    for cell in (result.cell for result in results):
+        if cell.system != table.systems[0].name:
+            qrels = judgments(setup.collection(cell.collection))
+            judged[cell] = read_run(setup.run_file(cell)), qrels
     done = []
     for result in results:
-        others = [of for c, of in scored.items() if c.collection != result.cell.collection]
-        own = scored.get(result.cell)
+        own, name = judged.get(result.cell), result.cell.collection
+        others = [of for cell, of in judged.items() if cell.collection != name]
         done.append(_with(result, reliability(own, others)) if own and others else result)
     return done
 
 
 FINISH: Mapping[str, Finish] = {
-    function.__name__: function
-    for function in (
-        significance,
-        clean_questions,
-        question_curves,
-        stages,
-        importances,
-        calibration,
-    )
+    f.__name__: f
+    for f in (significance, clean_questions, question_curves, stages, importances, calibration)
 }

@@ -42,7 +42,7 @@ _LOCK = Lock()  # Cells share features and models, which take all cores.
 
 
 class Windows(NamedTuple):
-    """Pairs of judged windows; families of adapted vectors and of judgments come last."""
+    """Pairs of judged windows; features of adapted vectors and of judgments come last."""
 
     values: npt.NDArray[np.float32]  # [P, K]
     relevant: npt.NDArray[np.bool_]  # [P]
@@ -59,8 +59,7 @@ class Windows(NamedTuple):
             model.start_from(start)
         rows = np.flatnonzero(kept[self.query_index])
         read = np.ascontiguousarray(self.values[rows, : len(model.names)])
-        of_rows = (read, self.relevant[rows], self.query_index[rows])
-        model.fit(*map(torch.from_numpy, of_rows))
+        model.fit(*map(torch.from_numpy, (read, self.relevant[rows], self.query_index[rows])))
         return model
 
 
@@ -71,13 +70,14 @@ def run_of(form: str, name: str, data: Path | None) -> Run:
         if form == "bm25":
             return found.run
         if form in FORMS:
+            years = tuple(each.name for each in _collections(data) if each.runs)
+            model = _model(years if name in years else (name,), GENERAL, True, data)
             read = replace(found, forms=dict.fromkeys(found.run, form))
-            return _ranked(read, _model(_group(name, data), GENERAL, True, data), _table(read))
+            return _ranked(read, model, _table(read))
         own = _windows(name, data)
-        if form != "trained" and form != "judged":
-            families = {"general": GENERAL, "adapted": ADAPTED}[form]
-            return _ranked(found, _model((name,), families, False, data), own.values)
-        reader = _model((name,), ADAPTED, False, data)
+        reader = _model((name,), GENERAL if form == "general" else ADAPTED, False, data)
+        if form in ("general", "adapted"):
+            return _ranked(found, reader, own.values)
         families, run = ADAPTED + f",{JUDGED}" * (form == "judged"), Run()
         query_ids = np.array([topic.query_id for topic in found.topics])
         for fold in fold_topics(judgments(named.find(name, data)), FOLDS, seed=1):
@@ -110,12 +110,6 @@ def _collections(data: Path | None) -> list[SearchedCollection]:
     return [each for each in found if isinstance(each, SearchedCollection)]
 
 
-def _group(name: str, data: Path | None) -> tuple[str, ...]:
-    """The collections that are left out with one."""
-    years = tuple(each.name for each in _collections(data) if each.runs)
-    return years if name in years else (name,)
-
-
 @cache
 def _found(name: str, data: Path | None) -> Candidates:
     collection = named.find(name, data)
@@ -124,7 +118,9 @@ def _found(name: str, data: Path | None) -> Candidates:
 
 
 @cache
-def _model(left_out: tuple[str, ...], families: str, in_all_forms: bool, data: Path | None) -> Model:
+def _model(
+    left_out: tuple[str, ...], families: str, in_all_forms: bool, data: Path | None
+) -> Model:
     windows = _all_forms(data) if in_all_forms else _all_windows(data)
     return windows.model(~np.isin(windows.owners, left_out), families)
 

@@ -10,12 +10,11 @@ seeds         number of seeds of a row
 training, s   mean seconds of training
 importance, % the measure of this name in percent
 curves        a row for each α in place of one for each system
-
-Any other one is the measure of this name, as a mean over collections.
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -48,7 +47,10 @@ Column = tuple[str, Callable[[Row], str]]  # Title, and text of a row
 def render(table: Table, results: Sequence[Result]) -> str:
     """The table without its title."""
     if table.columns == ["curves"]:
-        return markdown_table(_curves(results))
+        curves = curves_of(results)
+        alphas = dict.fromkeys(alpha for curve in curves.values() for alpha in curve)
+        lines = [[f"{a:.2f}", *(shown(of.get(a)) for of in curves.values())] for a in alphas]
+        return markdown_table([["α", *curves], *lines])
     columns = [column for kind in table.columns for column in _columns(kind, table, results)]
     rows = [["system", *(title for title, _ in columns)]]
     for place, line in enumerate(table.lines):
@@ -86,35 +88,29 @@ def _gain(value: float | None, base: float | None) -> str:
     return "-" if value is None or not base else f"{100 * (value / base - 1):+.1f} %"
 
 
-def _columns(kind: str, table: Table, results: Sequence[Result]) -> Iterator[Column]:
+def _columns(kind: str, table: Table, results: Sequence[Result]) -> list[Column]:
     present = {result.cell.collection for result in results}
     names = [name for name in table.collections if name in present]
+    measures = {name: table.measures or named.find(name).measures for name in table.collections}
     if kind == "figures":
-        for name in names:
-            own = table.measures or named.find(name).measures
-            for place, measure in enumerate([*own, *table.extra]):
-                yield f"{titled(name)} {measure}", partial(_figure, name, measure, place)
-    elif kind == "means":
-        for name in names:
-            measures = table.measures or named.find(name).measures
-            yield f"{titled(name)} {'/'.join(measures)}", partial(_means, name)
-    elif kind == "papers":
-        for name in dict.fromkeys(name for system in table.systems for name in system.published()):
-            if name not in table.collections:
-                yield f"paper, {name}", partial(_paper, name)
-    elif kind == "differences":
+        return [
+            (f"{titled(name)} {measure}", partial(_figure, name, measure, place))
+            for name in names
+            for place, measure in enumerate([*measures[name], *table.extra])
+        ]
+    if kind == "means":
+        return [(f"{titled(n)} {'/'.join(measures[n])}", partial(_means, n)) for n in names]
+    if kind == "papers":
+        others = dict.fromkeys(name for system in table.systems for name in system.published())
+        return [(f"paper, {n}", partial(_paper, n)) for n in others if n not in table.collections]
+    if kind == "differences":
         first = Row(table, table.systems[0], results_of(table.systems[0], results))
-        for measure in named.find(table.collections[0]).measures:
-            yield measure, partial(_value, measure, ".4f")
-            yield "difference", partial(_difference, first, measure)
-    elif kind == "seeds":
-        yield kind, _seeds
-    elif kind == "training, s":
-        yield kind, _seconds
-    elif kind.endswith(", %"):
-        yield kind, partial(_percent, kind.removesuffix(", %"))
-    else:
-        yield kind, partial(_value, kind, ".1f")
+        return [
+            column
+            for m in measures[table.collections[0]]
+            for column in ((m, partial(_value, m)), ("difference", partial(_difference, first, m)))
+        ]
+    return [(kind, {"seeds": _seeds, "training, s": _seconds, "importance, %": _importance}[kind])]
 
 
 def _figure(name: str, measure: str, place: int, row: Row) -> str:
@@ -162,19 +158,17 @@ def _paper(name: str, row: Row) -> str:
     return " / ".join(f"{value:.3f}" for value in row.system.published().get(name, ())) or "-"
 
 
-def _value(measure: str, form: str, row: Row) -> str:
-    return shown(row.mean(measure), form)
+def _value(measure: str, row: Row) -> str:
+    return shown(row.mean(measure))
 
 
 def _difference(first: Row, measure: str, row: Row) -> str:
     value, base = row.mean(measure), first.mean(measure)
-    is_first = bool(first.results) and row.system == first.system
-    return "" if value is None or base is None or is_first else f"{value - base:+.4f}"
+    return "" if value is None or base is None or row == first else f"{value - base:+.4f}"
 
 
 def _seeds(row: Row) -> str:
-    names = [result.cell.collection for result in row.results]
-    counts = sorted({names.count(name) for name in names})
+    counts = sorted({*Counter(result.cell.collection for result in row.results).values()})
     return " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) or "-"
 
 
@@ -182,19 +176,9 @@ def _seconds(row: Row) -> str:
     return shown(_mean([result.seconds for result in row.results if result.seconds]), ".0f")
 
 
-def _percent(measure: str, row: Row) -> str:
-    value = row.mean(measure)
+def _importance(row: Row) -> str:
+    value = row.mean("importance")
     return "" if value is None else f"{100 * value:.1f}"
-
-
-def _curves(results: Sequence[Result]) -> list[list[str]]:
-    """A row per α, a column per collection of questions."""
-    curves = curves_of(results)
-    alphas = dict.fromkeys(alpha for curve in curves.values() for alpha in curve)
-    rows = [["α", *curves]]
-    for alpha in alphas:
-        rows.append([f"{alpha:.2f}", *(shown(curve.get(alpha)) for curve in curves.values())])
-    return rows
 
 
 def curves_of(results: Sequence[Result]) -> dict[str, dict[float, float]]:

@@ -3,32 +3,25 @@
 Functions that a table names as ``report`` give Markdown, those named as ``figure`` a picture.
 """
 
-from __future__ import annotations
-
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
-from experiments.cells import Cell, Result, Setup
+import numpy as np
+
+from experiments.cells import Result, Setup
 from experiments.extras import values_of
 from experiments.rendering import curves_of, markdown_table, mean_of, results_of, shown, titled
 from experiments.tables import Table, published
 from indexes.files import write_bytes
-from indexes.posts import Post
 from pipeline.collections.collection import Collection, default_vectors
-from pipeline.collections.trec import Qrels, ranked, read_run
+from pipeline.collections.trec import read_run
 from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import Evaluator
-from pipeline.explanation.rank_changes import grade_text, places, visible
-from rerankers import checkpoint
-from rerankers.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
-from rerankers.models.mp_hcnn import Model
 from rerankers.text.vectors import read_vectors
-from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
+from rerankers.text.words import words
 
 Report = Callable[[Table, Sequence[Result], Setup], str]
 Draw = Callable[[Any, Table, Sequence[Result], Setup], None]
@@ -70,194 +63,56 @@ def _count(collection: Collection, known: set[str]) -> dict[str, int | None]:
     }
 
 
-# Topic by topic, MP-HCNN against QL: Figures 3 and 4, Tables 5 and 6
-
-
-class Year(NamedTuple):
-    """MP-HCNN beside QL on one year."""
-
-    collection: Collection
-    qrels: Qrels
-    cell: Cell  # MP-HCNN's
-    gains: Mapping[str, Mapping[str, float]]
-    """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL."""
-
-    @property
-    def neural(self) -> Mapping[str, float]:
-        """query_id -> gain of MP-HCNN alone."""
-        return self.gains[self.cell.system]
-
-    def order(self) -> list[str]:
-        """Topics by decreasing gain of MP-HCNN."""
-        return sorted(self.neural, key=self.neural.__getitem__, reverse=True)
-
-    def matches(
-        self, query_id: str, doc_ids: Sequence[str], setup: Setup
-    ) -> tuple[str, list[tuple[Post, PairMatches]]]:
-        """The query, and some posts with MP-HCNN's matches."""
-        by_id = self.collection.find_posts(doc_ids)
-        posts = [by_id[doc_id] for doc_id in doc_ids]
-        (query,) = (t.text for t in self.collection.topics if t.query_id == query_id)
-        loaded = checkpoint.load(setup.checkpoint(self.cell))
-        texts, urls = [post.text for post in posts], [post.url for post in posts]
-        matches = find_matches(cast(Model, loaded.model), loaded.encoder, query, texts, urls)
-        return query, list(zip(posts, matches, strict=True))
-
-
-def years(table: Table, results: Sequence[Result], setup: Setup) -> Iterator[Year]:
-    """The gains on each collection of the table, whose systems are QL and MP-HCNN.
-
-    Raises:
-        DataError: no judgments, or no finished cell of one of the two systems.
-    """
-    ql, system = table.systems
-    for name in dict.fromkeys(result.cell.collection for result in results):
-        collection = setup.collection(name)
-        qrels = collection.qrels
-        if qrels is None:
-            raise DataError(collection.missing_judgments)
-        ours, base = results_of(system, results, name), results_of(ql, results, name)
-        if not ours or not base:
-            raise DataError(
-                f"{name}: found no finished cell of MP-HCNN, expected one to compare with QL; "
-                "--train computes it"
-            )
-        evaluator, gains = Evaluator(qrels, ["AP"]), {}
-        reference = values_of(base, evaluator, setup)["AP"]
-        for title, is_mixture in ((system.name, False), (system.mixture, True)):
-            if values := values_of(ours, evaluator, setup, is_mixture=is_mixture):
-                differences = (values["AP"] - reference).tolist()
-                gains[title] = dict(zip(evaluator.query_ids, differences, strict=True))
-        yield Year(collection, qrels, ours[0].cell, gains)
-
+# Figures 3 and 4: MP-HCNN against QL, topic by topic
 
 EXTREMES = 5  # Number of topics listed at either end
 WINS = {"mb2011": (26, 13), "mb2012": (35, 19)}  # Published, MP-HCNN above and below QL (5.2)
 
 
+def _gains(table: Table, results: Sequence[Result], setup: Setup) -> dict[str, dict[str, float]]:
+    """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL; by decreasing gain of MP-HCNN.
+
+    Raises:
+        DataError: no judgments, or no finished cell of one of the two systems.
+    """
+    (name,), (ql, system) = table.collections, table.systems
+    collection = setup.collection(name)
+    if collection.qrels is None:
+        raise DataError(collection.missing_judgments)
+    ours, base = results_of(system, results), results_of(ql, results)
+    if not ours or not base:
+        raise DataError(
+            f"{name}: found no finished cell of MP-HCNN, expected one to compare with QL; "
+            "--train computes it"
+        )
+    evaluator = Evaluator(collection.qrels, ["AP"])
+    reference = values_of(base, evaluator, setup)["AP"]
+    alone, mixed = (
+        values_of(ours, evaluator, setup, is_mixture=is_mixture)["AP"] - reference
+        for is_mixture in (False, True)
+    )
+    order = np.argsort(-alone, kind="stable")
+    query_ids = [evaluator.query_ids[place] for place in order]
+    return {
+        title: dict(zip(query_ids, values[order].tolist(), strict=True))
+        for title, values in ((system.name, alone), (system.mixture, mixed))
+    }
+
+
 def gains(table: Table, results: Sequence[Result], setup: Setup) -> str:
-    """Figures 3 and 4: wins and losses beside the paper's, and the topics at either end."""
-    (year,) = years(table, results, setup)
+    """Wins and losses beside the paper's, and the topics at either end."""
+    by_system = _gains(table, results, setup)
     rows = [["system", "topics above QL", "below", "paper: above", "below"]]
-    for name, values in year.gains.items():
+    papers = (WINS[table.collections[0]], ("-", "-"))
+    for (name, values), paper in zip(by_system.items(), papers, strict=True):
         counts = (sum(sign * gain > 0 for gain in values.values()) for sign in (1, -1))
-        paper = WINS[year.collection.name] if name == year.cell.system else ("-", "-")
         rows.append([name, *map(str, (*counts, *paper))])
-    texts = {topic.query_id: topic.text for topic in year.collection.topics}
-    order = year.order()
+    texts = {t.query_id: t.text for t in setup.collection(table.collections[0]).topics}
+    ordered = list(next(iter(by_system.values())).items())
     listed = [["topic", "", "AP - AP of QL"]]
-    for query_id in dict.fromkeys([*order[:EXTREMES], *order[-EXTREMES:]]):
-        listed.append([query_id, texts.get(query_id, ""), f"{year.neural[query_id]:+.3f}"])
+    for query_id, gain in dict([*ordered[:EXTREMES], *ordered[-EXTREMES:]]).items():
+        listed.append([query_id, texts.get(query_id, ""), f"{gain:+.3f}"])
     return f"{markdown_table(rows)}\n\n{markdown_table(listed)}"
-
-
-TOPICS, POSTS = 5, 20  # Table 5: topics with the largest gains, and posts of each
-PARAPHRASE_COSINE = 0.8  # Least cosine of similar phrases; unrelated ones reach 0.7
-PREFIX = 4  # Number of first letters of a word that suffice in a URL
-
-CATEGORIES = {
-    "exact word match": 100,
-    "exact phrase match": 44,
-    "partial paraphrase match": 59,
-    "partial URL match": 29,
-}
-"""Table 5: published percentages of 100 posts, sorted by hand."""
-
-
-def categories(table: Table, results: Sequence[Result], setup: Setup) -> str:
-    """Table 5: categories of matches in the best posts of the topics with the largest gains."""
-    by_gain = [
-        (gain, query_id, year)
-        for year in years(table, results, setup)
-        for query_id, gain in year.neural.items()
-    ]
-    best = sorted(by_gain, key=lambda row: row[0], reverse=True)[:TOPICS]
-    counts: Counter[str] = Counter()
-    for _, query_id, year in best:
-        neural = read_run(setup.run_file(year.cell))[query_id]
-        doc_ids = [doc_id for doc_id, _ in ranked(neural)[:POSTS]]
-        query, posts = year.matches(query_id, doc_ids, setup)
-        for post, pair in posts:
-            counts.update(["posts", *categories_of(query, post, pair)])
-    total = counts["posts"]
-    rows = [["category", "ours, %", "paper, %"]]
-    for category, paper in CATEGORIES.items():
-        rows.append([category, f"{100 * counts[category] / max(1, total):.0f}", str(paper)])
-    topics = ", ".join(f"{query_id} (AP {gain:+.2f})" for gain, query_id, _ in best)
-    intro = f"The first {POSTS} posts by MP-HCNN of each of the topics {topics}, {total} in all"
-    return f"{markdown_table(rows)}\n\n{intro}."
-
-
-def categories_of(query: str, post: Post, pair: PairMatches) -> list[str]:
-    """Categories of matches between a query and a post, by the rules below the table."""
-    query_words, link = words(query), url_text(post.url)
-    content = [word for word in query_words if word not in STOP_WORDS] or query_words
-    post_words = [word.text for word in pair.post_words]
-    levels = pair.matches["words"].levels
-    holds = (
-        bool(set(content) & set(post_words)),
-        bool(set(pairwise(query_words)) & set(pairwise(post_words))),
-        len(levels) > 1
-        and any(
-            levels[1][i, j] >= PARAPHRASE_COSINE and ours != theirs
-            for i, ours in enumerate(pairwise(pair.query_words))
-            for j, theirs in enumerate(pairwise(post_words))
-        ),
-        link != URL_PLACEHOLDER and any(word[:PREFIX] in link for word in content),
-    )
-    return [name for name, is_held in zip(CATEGORIES, holds, strict=True) if is_held]
-
-
-RELEVANT = 2  # Table 6: relevant posts besides the one that MP-HCNN ranks first
-
-
-def samples(table: Table, results: Sequence[Result], setup: Setup) -> str:
-    """Table 6: posts of the topics with the largest gain and loss, MP-HCNN's first one and the
-    relevant ones that moved most."""
-    rows = [["topic", "post", "judged", "QL: score (rank)", "MP-HCNN", "matches"]]
-    for year in years(table, results, setup):
-        first, *_, last = year.order()
-        rows += [*_sample_rows(year, first, True, setup), *_sample_rows(year, last, False, setup)]
-    return markdown_table(rows)
-
-
-def _sample_rows(year: Year, query_id: str, is_gain: bool, setup: Setup) -> Iterator[list[str]]:
-    neural = read_run(setup.run_file(year.cell))[query_id]
-    before, after = places(read_run(year.collection.runs["ql"])[query_id]), places(neural)
-    grades = year.qrels[query_id]
-    relevant = sorted(
-        (doc_id for doc_id in neural if grades.get(doc_id, 0) > 0),
-        key=lambda doc_id: before[doc_id].rank - after[doc_id].rank,
-        reverse=is_gain,
-    )
-    first = min(after, key=lambda doc_id: after[doc_id].rank)
-    doc_ids = list(dict.fromkeys([first, *relevant]))[: 1 + RELEVANT]
-    query, posts = year.matches(query_id, doc_ids, setup)
-    title = f"{query_id}: {query} (AP {year.neural[query_id]:+.2f})"
-    for post, pair in posts:
-        text = visible(" ".join(f"{post.text} {post.url}".split())).replace("|", "\\|")
-        both = before[post.doc_id], after[post.doc_id]
-        ranks = [f"{score:.2f} (#{rank})" for rank, score in both]
-        yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(pair)]
-        title = ""
-
-
-def _matches(pair: PairMatches) -> str:
-    """Each query word and its best matches: by words, by phrases and in the URL."""
-    columns: list[Sequence[float | None]] = []
-    for name, level in (("words", 0), ("words", 1), ("url_trigrams", 1)):
-        matches = pair.matches.get(name)
-        if matches is None or level >= len(matches.levels):
-            continue
-        if name == "words":
-            columns.append(matches.best(level).tolist())
-        elif pair.url:
-            columns.append(mean_by_word(matches.best(level), pair.query_words))
-    described = []
-    for place, word in enumerate(pair.query_words):
-        values = [column[place] for column in columns if place < len(column)]
-        described.append(" ".join([word, *(f"{v:.2f}" for v in values if v is not None)]))
-    return ", ".join(described)
 
 
 # Pictures
@@ -304,15 +159,15 @@ def curves(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -
 
 def bars(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """Two bars per topic, by decreasing gain of MP-HCNN."""
-    (year,) = years(table, results, setup)
-    axes, order = figure.subplots(), year.order()
-    for shift, (name, values) in zip((-0.2, 0.2), year.gains.items(), strict=True):
-        positions = [position + shift for position in range(len(order))]
-        axes.bar(positions, [values[query_id] for query_id in order], 0.4, label=name)
+    axes = figure.subplots()
+    by_system = _gains(table, results, setup)
+    for shift, (name, values) in zip((-0.2, 0.2), by_system.items(), strict=True):
+        positions = [place + shift for place in range(len(values))]
+        axes.bar(positions, list(values.values()), 0.4, label=name)
     axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(order)), order, rotation=90, fontsize=7)
-    axes.set_xlim(-1, len(order))
-    axes.set(xlabel=f"topics of {year.collection.name}", ylabel="AP - AP of QL")
+    axes.set_xticks(range(len(values)), list(values), rotation=90, fontsize=7)
+    axes.set_xlim(-1, len(values))
+    axes.set(xlabel=f"topics of {table.collections[0]}", ylabel="AP - AP of QL")
     axes.legend()
 
 
@@ -333,5 +188,5 @@ def reliability(figure: Any, table: Table, results: Sequence[Result], setup: Set
     figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=5)
 
 
-REPORTS: Mapping[str, Report] = {f.__name__: f for f in (statistics, gains, categories, samples)}
+REPORTS: Mapping[str, Report] = {f.__name__: f for f in (statistics, gains)}
 FIGURES: Mapping[str, Draw] = {f.__name__: f for f in (depths, curves, bars, reliability)}
