@@ -5,10 +5,9 @@
     python scripts/reproduce.py table3 --train --workers 2  # compute all cells
     python scripts/reproduce.py table3 --train --systems "MP-HCNN (paper)" --tests mb2013 \\
         --output scripts/results                            # add a row's cells to its CSV
-    python scripts/reproduce.py table5                      # from finished cells
     python scripts/reproduce.py --write
 
-table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019), "all" is all of these.
+table2 to table4 and figure2 are those of Rao et al. (AAAI 2019), "all" is all of these.
 --write makes scripts/results/README.md from the CSVs beside it. Finished cells are kept in
 $TWEETRERANK_HOME and not computed again. Rows of tables are data: scripts/experiments/tables.toml.
 """
@@ -29,7 +28,7 @@ from pipeline.command.runtime import keep_allocations
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
-    from experiments.cells import Result, Setup
+    from experiments.cells import Result
     from experiments.tables import Table
 
 ALL = "all"
@@ -63,8 +62,7 @@ class Options:
     workers: int = option("cells at a time", default=1, parse=positive_int)
     device: str = option("device of the models", default="auto", choices=("auto", "cpu", "cuda"))
     output: Path | None = option(
-        "folder for NAME.md or NAME.csv, and NAME.png, of each table; a CSV that is there keeps "
-        "its other cells",
+        "folder for NAME.csv and NAME.png of each table; a CSV that is there keeps its other cells",
         parse=output_folder,
         metavar="DIR",
     )
@@ -90,22 +88,22 @@ def main(options: Options) -> None:
             stream.write(readme())
         print(f"wrote {RESULTS / 'README.md'}")
     setup = Setup(home_directory() / "experiments", options.data, options.device)
+    # Finished cells of other rows are there to be compared with.
     cells = {
         table.name: [
             cell
             for cell in table.cells(options.tested(table), options.seeds)
-            if (options.train and options.has(cell.system)) or is_finished(cell, setup)
+            if options.has(cell.system) or is_finished(cell, setup)
         ]
         for table in tables
-        if options.train or table.report
+        if options.train
     }
     # Tables share cells.
     distinct = list(dict.fromkeys(cell for of_table in cells.values() for cell in of_table))
     computed, failures = run_cells(distinct, setup, options.workers)
     for table in tables:
         try:
-            if table.name in cells:
-                # Finished cells of other rows are there to be compared with.
+            if options.train:
                 own = [result for result in computed if result.cell in cells[table.name]]
                 results = finished(table, own, setup)
             else:
@@ -117,7 +115,7 @@ def main(options: Options) -> None:
                 and result.cell.collection in options.tested(table)
                 and result.cell.seed <= (options.seeds or result.cell.seed)
             ]
-            show(table, wanted, setup, options)
+            show(table, wanted, options)
         except (DataError, RerankerError, OSError) as error:
             failures.append(f"{table.name}: {error}")
     if failures:
@@ -166,24 +164,20 @@ def check(options: Options) -> list[Table]:
     return [table for table in tables if options.tested(table)]
 
 
-def show(table: Table, results: Sequence[Result], setup: Setup, options: Options) -> None:
+def show(table: Table, results: Sequence[Result], options: Options) -> None:
     """Print a table and write its files."""
     from experiments.cells import add_to_csv
+    from experiments.figures import draw
     from experiments.rendering import render
-    from experiments.reports import REPORTS, draw
 
-    report = REPORTS.get(table.report)
-    text = report(table, results, setup) if report else render(table, results)
+    text = render(table, results)
     text += f"\n\n{table.caption}" if table.caption else ""
     print(f"## {table.title}\n\n{text}\n" if options.table == ALL else text)
     if folder := options.output:
-        if table.report:
-            with atomic_file(folder / f"{table.name}.md") as stream:
-                stream.write(f"{text}\n")
-        elif results:
+        if results:
             add_to_csv(folder / table.csv, results)
         if table.figure:
-            draw(folder / f"{table.name}.png", table, results, setup)
+            draw(folder / f"{table.name}.png", table, results)
 
 
 def readme() -> str:
@@ -195,11 +189,11 @@ def readme() -> str:
     introduction, tables = read_tables()
     sections = [introduction]
     for table in tables.values():
-        parts = [f"## {table.title}: `{table.name}`", table.caption * (not table.report)]
+        parts = [f"## {table.title}: `{table.name}`", table.caption]
         csv, is_short = RESULTS / table.csv, bool(table.figure or table.csv_only)
         if csv.exists() and not is_short:
             parts.append(render(table, read_csv(csv)))
-        for name in (f"{table.name}.md", f"{table.name}.png", *([table.csv] if is_short else [])):
+        for name in (f"{table.name}.png", *([table.csv] if is_short else [])):
             if (RESULTS / name).exists():
                 parts.append(f"{'!' * name.endswith('png')}[{name}]({name})")
         sections.append("\n\n".join(filter(None, parts)))

@@ -2,15 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import normalize
 
 from indexes.posts import read_posts
 from pipeline.collections.collection import AnswerCollection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.archive import ALPHAS, question_vectors
 from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
@@ -23,6 +27,9 @@ REPEATS = 10
 """Draws for each right answer: with a few hundred of these, one draw would decide too much."""
 
 NEAREST = 20  # Candidates of a question, by Okapi (section 6.3: by a vector space model)
+
+ALPHAS = tuple(step / 20 for step in range(21))  # 0, 0.05, …, 1: the search space of section 6.3
+BATCH_SIZE = 256  # Questions per forward pass
 
 QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}
 """Folder of ``general`` -> whether the candidates are the judged posts."""
@@ -89,3 +96,23 @@ def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> d
         alpha: mean(evaluate(qrels, interpolate(candidates, neural, alpha), ["AP"])["AP"])
         for alpha in ALPHAS
     }
+
+
+def question_vectors(trained: TrainedReranker, questions: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E].
+
+    The paper calls its model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone.
+    """
+    model, encoder = trained.model, trained.encoder
+    inputs = encoder.queries(questions, model.query_inputs, model.idf)
+    # Batches of questions of similar length need little padding.
+    order = np.argsort(np.sum([ids.lengths for ids in inputs.values()], axis=0), kind="stable")
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(order), BATCH_SIZE):
+            rows = order[start : start + BATCH_SIZE]
+            batch = {name: ids.batch(rows, model.device_of()) for name, ids in inputs.items()}
+            vectors = model.encode_queries(batch)
+            assert isinstance(vectors, torch.Tensor)
+            parts.append(normalize(vectors, dim=1).float().cpu().numpy())
+    return np.concatenate(parts)[np.argsort(order)]

@@ -283,7 +283,7 @@ def add_to_csv(path: Path, results: Sequence[Result]) -> None:
     rows = {(r.cell.system, r.cell.collection, r.cell.seed): r for r in [*known, *results]}
     lines = [line for result in rows.values() for line in _lines(result)]
     with atomic_file(path) as stream:
-        writer = csv.DictWriter(stream, list(lines[0]) if lines else [], lineterminator="\n")
+        writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
 

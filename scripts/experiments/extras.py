@@ -1,6 +1,7 @@
 """Functions that a table names as ``finish``: marks of significance and additional measures."""
 
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,12 +16,15 @@ from experiments.left_out import Judged, judgments, reliability
 from experiments.rendering import results_of
 from experiments.tables import CLEAN, Table
 from pipeline.collections import named
+from pipeline.collections.collection import default_vectors
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
 from pipeline.evaluation.measures import Evaluator
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.contributions import shares
 from rerankers import checkpoint as checkpoints
 from rerankers.models._feature_model import FeatureModel
+from rerankers.text.vectors import read_vectors
+from rerankers.text.words import words
 
 Finish = Callable[[Table, Sequence[Result], Setup], list[Result]]
 
@@ -107,6 +111,36 @@ def values_of(
     }
 
 
+# Table 2 of Rao et al. (2019)
+
+_HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
+
+
+def sizes(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """Sizes of the collections, counted over the official run, as measures."""
+    known = set(read_vectors(default_vectors(setup.data)).words)
+    done = []
+    for result in results:
+        collection = setup.collection(result.cell.collection)
+        run, qrels = read_run(collection.runs["ql"]), collection.qrels
+        posts = {post.doc_id: post for post in collection.posts()}
+        pairs = [(query_id, posts[doc_id]) for query_id, of in run.items() for doc_id in of]
+        distinct = {word for _, post in pairs for word in words(post.text)}
+        measures = {
+            "topics": len(run),
+            "query-document pairs": len(pairs),
+            "unique words": len(distinct),
+            "unique OOV words": len(distinct - known),
+            "URLs": sum(bool(post.url) for _, post in pairs),
+            "hashtags": sum(bool(_HASHTAG.search(post.text)) for _, post in pairs),
+        }
+        if qrels is not None:
+            relevant = (qrels.get(query_id, {}).get(post.doc_id, 0) > 0 for query_id, post in pairs)
+            measures["relevant documents"] = sum(relevant)
+        done.append(replace(result, measures=measures))
+    return done
+
+
 # Answer selection
 
 
@@ -135,11 +169,10 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
     done = []
     for result in results:
         model = checkpoints.load(setup.checkpoint(result.cell))
-        curves = {
-            f"{name} {alpha:.2f}": round(value, 4)
-            for name, judged_only in QUESTIONS.items()
-            for alpha, value in question_curve(folder / name, judged_only, model).items()
-        }
+        curves: dict[str, float] = {}
+        for name, judged_only in QUESTIONS.items():
+            curve = question_curve(folder / name, judged_only, model)
+            curves |= {f"{name} {alpha:.2f}": round(value, 4) for alpha, value in curve.items()}
         done.append(replace(result, measures=curves))
     return done
 
@@ -199,5 +232,13 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
 FINISH: Mapping[str, Finish] = {
     f.__name__: f
-    for f in (significance, clean_questions, question_curves, stages, importances, calibration)
+    for f in (
+        sizes,
+        significance,
+        clean_questions,
+        question_curves,
+        stages,
+        importances,
+        calibration,
+    )
 }

@@ -59,7 +59,8 @@ class Windows(NamedTuple):
             model.start_from(start)
         rows = np.flatnonzero(kept[self.query_index])
         read = np.ascontiguousarray(self.values[rows, : len(model.names)])
-        model.fit(*map(torch.from_numpy, (read, self.relevant[rows], self.query_index[rows])))
+        relevant, query_index = (torch.from_numpy(of[rows]) for of in self[1:3])
+        model.fit(torch.from_numpy(read), relevant, query_index)
         return model
 
 
@@ -179,7 +180,8 @@ def reliability(own: Judged, others: Sequence[Judged]) -> dict[str, float]:
     chances = 1 / (1 + np.exp(-(slope * values + intercept)))
     bins = np.minimum((chances * BINS).astype(int), BINS - 1)
     counts, *sums = (np.bincount(bins, each, BINS) for each in (None, chances, relevant))
-    measures, error = {}, 0.0
+    measures: dict[str, float] = {}
+    error = 0.0
     for bin_, (count, chance, share) in enumerate(zip(counts.tolist(), *sums, strict=True)):
         if count:
             of_bin = {"pairs": count, "probability": chance / count, "relevant": share / count}

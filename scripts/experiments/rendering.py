@@ -10,6 +10,7 @@ seeds         number of seeds of a row
 training, s   mean seconds of training
 importance, % the measure of this name in percent
 curves        a row for each α in place of one for each system
+sizes         a row for each measure, with the paper's
 """
 
 import statistics
@@ -19,7 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result
-from experiments.tables import CHOSEN_ON, System, Table
+from experiments.tables import CHOSEN_ON, System, Table, published
 from pipeline.collections import named
 
 
@@ -46,6 +47,16 @@ Column = tuple[str, Callable[[Row], str]]  # Title, and text of a row
 
 def render(table: Table, results: Sequence[Result]) -> str:
     """The table without its title."""
+    if table.columns == ["sizes"]:
+        own = {
+            name: [r for r in results if r.cell.collection == name] for name in table.collections
+        }
+        present, lines = [name for name in own if own[name]], []
+        for size, of in published("rao2019_table2").items():
+            ours = [shown(mean_of(own[name], size), ",.0f") for name in present]
+            texts = [f"{n} ({of[name][0]:,.0f})" for n, name in zip(ours, present, strict=True)]
+            lines.append([size, *texts])
+        return markdown_table([["", *present], *lines])
     if table.columns == ["curves"]:
         curves = curves_of(results)
         alphas = dict.fromkeys(alpha for curve in curves.values() for alpha in curve)
@@ -96,7 +107,7 @@ def _columns(kind: str, table: Table, results: Sequence[Result]) -> list[Column]
         return [
             (f"{titled(name)} {measure}", partial(_figure, name, measure, place))
             for name in names
-            for place, measure in enumerate([*measures[name], *table.extra])
+            for place, measure in enumerate(measures[name])
         ]
     if kind == "means":
         return [(f"{titled(n)} {'/'.join(measures[n])}", partial(_means, n)) for n in names]
@@ -117,20 +128,15 @@ def _figure(name: str, measure: str, place: int, row: Row) -> str:
     value, table = row.mean(measure, name), row.table
     text = shown(value)
     if value is not None:
-        marks = row.on(name)[0].marks
-        better = marks.get(MIXTURE_BETTER if row.is_mixture else BETTER, {})
-        text += _marks(better.get(measure, ()), table.better)
-        if not row.is_mixture:
-            text += _marks(marks.get(WORSE, {}).get(measure, ()), table.worse)
+        columns = {BETTER: table.better, WORSE: table.worse}
+        for column, marks in (
+            {MIXTURE_BETTER: table.better} if row.is_mixture else columns
+        ).items():
+            systems = row.on(name)[0].marks.get(column, {}).get(measure, ())
+            any_of_them = marks.get("*", "") if systems else ""
+            text += any_of_them or "".join(marks.get(system, "") for system in systems)
     figures = row.system.published(row.is_mixture).get(name, ())
     return text + (f" ({figures[place]:.4f})" if place < len(figures) else "")
-
-
-def _marks(systems: Sequence[str], marks: Mapping[str, str]) -> str:
-    """The mark of each system, or one of all of them."""
-    if systems and "*" in marks:
-        return marks["*"]
-    return "".join(marks.get(name, "") for name in systems)
 
 
 def _means(name: str, row: Row) -> str:

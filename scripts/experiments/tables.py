@@ -103,9 +103,7 @@ class Table:
     seeds: int = 1
     columns: Sequence[str] = ()
     measures: Sequence[str] = ()
-    extra: Sequence[str] = ()
     finish: str = ""
-    report: str = ""
     figure: str = ""
     csv_only: bool = False
     gain_over: str = ""
