@@ -230,15 +230,5 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
     return done
 
 
-FINISH: Mapping[str, Finish] = {
-    f.__name__: f
-    for f in (
-        sizes,
-        significance,
-        clean_questions,
-        question_curves,
-        stages,
-        importances,
-        calibration,
-    )
-}
+_ALL = sizes, significance, clean_questions, question_curves, stages, importances, calibration
+FINISH: Mapping[str, Finish] = {function.__name__: function for function in _ALL}

@@ -48,9 +48,7 @@ Column = tuple[str, Callable[[Row], str]]  # Title, and text of a row
 def render(table: Table, results: Sequence[Result]) -> str:
     """The table without its title."""
     if table.columns == ["sizes"]:
-        own = {
-            name: [r for r in results if r.cell.collection == name] for name in table.collections
-        }
+        own = {n: [r for r in results if r.cell.collection == n] for n in table.collections}
         present, lines = [name for name in own if own[name]], []
         for size, of in published("rao2019_table2").items():
             ours = [shown(mean_of(own[name], size), ",.0f") for name in present]
