@@ -98,9 +98,8 @@ def main(options: Options) -> None:
         for table in tables
         if options.train
     }
-    # Tables share cells.
-    distinct = list(dict.fromkeys(cell for of_table in cells.values() for cell in of_table))
-    computed, failures = run_cells(distinct, setup, options.workers)
+    distinct = dict.fromkeys(cell for of_table in cells.values() for cell in of_table)
+    computed, failures = run_cells([*distinct], setup, options.workers)
     for table in tables:
         try:
             if options.train:
@@ -167,8 +166,7 @@ def check(options: Options) -> list[Table]:
 def show(table: Table, results: Sequence[Result], options: Options) -> None:
     """Print a table and write its files."""
     from experiments.cells import add_to_csv
-    from experiments.figures import draw
-    from experiments.rendering import render
+    from experiments.rendering import draw, render
 
     text = render(table, results)
     text += f"\n\n{table.caption}" if table.caption else ""

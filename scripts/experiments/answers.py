@@ -23,16 +23,11 @@ from rerankers.reranker import TrainedReranker
 from rerankers.text.words import words
 
 MEASURES = ("P@1", "RR")
-REPEATS = 10
-"""Draws for each right answer: with a few hundred of these, one draw would decide too much."""
-
+REPEATS = 10  # Draws for each right answer: of a few hundred one would decide too much
 NEAREST = 20  # Candidates of a question, by Okapi (section 6.3: by a vector space model)
-
 ALPHAS = tuple(step / 20 for step in range(21))  # 0, 0.05, …, 1: the search space of section 6.3
 BATCH_SIZE = 256  # Questions per forward pass
-
-QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}
-"""Folder of ``general`` -> whether the candidates are the judged posts."""
+QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}  # Whether candidates are the judged posts
 
 
 def okapi(

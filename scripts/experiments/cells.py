@@ -40,9 +40,8 @@ one that picks right answers among drawn ones (:mod:`experiments.answers`); a fo
 
 OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
 AUTHORS_RUN = f"{RUN}:authors"  # MP-HCNN's (github.com/jinfengr/neural-tweet-search)
-
 BETTER, WORSE, MIXTURE_BETTER = MARKS = "better_than", "worse_than", "interpolated_better_than"
-SEPARATOR = "; "  # Of the systems in a column of marks
+SEPARATOR = "; "  # Of systems in such a column
 
 
 @dataclass(frozen=True)
@@ -272,9 +271,6 @@ def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, f
     if qrels is None:
         return {}
     return {name: round(mean(values), 4) for name, values in evaluate(qrels, run, measures).items()}
-
-
-# CSV
 
 
 def add_to_csv(path: Path, results: Sequence[Result]) -> None:

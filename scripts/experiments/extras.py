@@ -42,20 +42,17 @@ def _with(result: Result, measures: Mapping[str, float]) -> Result:
     return replace(result, measures={**result.measures, **measures})
 
 
-# Significance: Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in
-# the papers' tables. With several seeds, a topic's value is the mean over them.
-
-
 def significance(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with marks against the table's marked systems."""
+    """The results with marks against the table's marked systems.
+
+    By Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
+    papers' tables. With several seeds, a topic's value is the mean over them.
+    """
     return marked(results, [*table.better, *table.worse], setup)
 
 
 def marked(results: Sequence[Result], references: Sequence[str], setup: Setup) -> list[Result]:
-    """The results with marks against the systems ``references``, as far as these have results.
-
-    A collection without judgments gets no marks.
-    """
+    """The results with marks against some systems, as far as these have results and judgments."""
     systems: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         systems.setdefault((result.cell.collection, result.cell.system), []).append(result)
@@ -99,10 +96,7 @@ def _compare(
 def values_of(
     results: Sequence[Result], evaluator: Evaluator, setup: Setup, *, is_mixture: bool = False
 ) -> Values:
-    """Values per topic of a system, or of its mixture with query likelihood; means over seeds.
-
-    Empty for a system that is not mixed.
-    """
+    """Values per topic of a system, or of its mixture if it has one; means over seeds."""
     file_of = setup.mixture_file if is_mixture else setup.run_file
     runs = [evaluator(read_run(path)) for r in results if (path := file_of(r.cell))]
     return {
@@ -110,8 +104,6 @@ def values_of(
         for measure in (evaluator.measures if runs else ())
     }
 
-
-# Table 2 of Rao et al. (2019)
 
 _HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
 
@@ -141,14 +133,10 @@ def sizes(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]
     return done
 
 
-# Answer selection
-
-
 def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results, and those of the same runs on the clean questions alone.
 
-    The clean parts lack questions with no relevant answer or nothing else. These change neither
-    the training nor the choice of the epoch: every ranking of them is worth the same.
+    The others change neither training nor the choice of the epoch: any ranking is worth the same.
     """
     done = list(results)
     for result in results:
@@ -175,9 +163,6 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
             curves |= {f"{name} {alpha:.2f}": round(value, 4) for alpha, value in curve.items()}
         done.append(replace(result, measures=curves))
     return done
-
-
-# Fusion and window
 
 
 def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:

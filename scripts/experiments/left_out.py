@@ -1,13 +1,12 @@
 """``window`` on collections outside its training: BM25's best posts for their training topics.
 
-A collection of another kind is left out alone, the microblog years together. A cell is named by
+A collection of another kind is left out alone, the microblog years together. Forms of a cell:
 
 bm25                    the first stage
 scores, order, nothing  a model of windows in all forms, which are read in this form
 general, adapted        a model of BM25's windows with scores, without and with adapted vectors
-trained, judged         the last one, trained further on four fifths of the collection's own topics
-                        and measured on the fifth, in turn, without and with what judgments say of
-                        a post for other topics
+trained, judged         the last one trained further on four fifths of the own topics, measured on
+                        the fifth, in turn, without and with judgments for other topics
 """
 
 from collections.abc import Sequence
@@ -35,9 +34,10 @@ from rerankers.models.window import Model
 from rerankers.text.vocabulary import Vocabulary
 
 FOLDS = 5  # Parts of a collection's own topics
-BINS = 10  # Equal parts of [0, 1] in which probabilities are compared with what happened
+BINS = 10  # Equal parts of [0, 1]
 GENERAL, ADAPTED = (str(Model.configurations[name].families) for name in ("general", "adapted"))
 
+Judged = tuple[Run, Qrels]
 _LOCK = Lock()  # Cells share features and models, which take all cores.
 
 
@@ -65,7 +65,7 @@ class Windows(NamedTuple):
 
 
 def run_of(form: str, name: str, data: Path | None) -> Run:
-    """BM25's windows of a collection's training topics, scored as the form says."""
+    """BM25's windows of a collection's training topics, scored in a form."""
     with _LOCK:
         found = _found(name, data)
         if form == "bm25":
@@ -158,18 +158,10 @@ def _windows(name: str, data: Path | None) -> Windows:
     return Windows(_table(known, f"{ADAPTED},{JUDGED}"), relevant, query_index, owners)
 
 
-# Calibration
-
-
-Judged = tuple[Run, Qrels]
-
-
 def reliability(own: Judged, others: Sequence[Judged]) -> dict[str, float]:
-    """Pairs by the probability of relevance that a calibration on other collections gives them.
+    """Expected calibration error, and each bin's pairs, mean probability and relevant share.
 
-    For each of :data:`BINS` that has pairs: their number, their mean probability and their relevant
-    share, as ``pairs 0.3`` and so on; and the expected calibration error, the mean distance of
-    probability and share over all pairs.
+    Probabilities are calibrated on other collections. Measures of a bin end in its lower bound.
     """
     scores = {f"{n}/{q}": of for n, (run, _) in enumerate(others) for q, of in run.items()}
     grades = {f"{n}/{q}": of for n, (_, qrels) in enumerate(others) for q, of in qrels.items()}

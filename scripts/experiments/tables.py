@@ -17,16 +17,13 @@ from rerankers.models.fusion import Model as Fusion
 
 FOLDER = Path(__file__).parent
 
-CHOSEN_ON = ("mb2011", "mb2012")
-"""Years on whose topics word vectors, families and objectives of the fusion, and parameters of our
-searches were chosen, by cross-validation."""
+CHOSEN_ON = ("mb2011", "mb2012")  # Years on whose topics settings were chosen (†)
 
 CLEAN = {"trecqa-raw": "trecqa-clean", "trecqa-all-raw": "trecqa-all-clean"}
 """Collection -> the one with the same training part and a part of the same test questions."""
 
 FORMS = (" (paper)", " (paper's training)", " (ours)", " (authors' code)", " (authors' run)")
-"""Forms of a model, at the end of a row's name: as published; trained so, but smaller; ours; its
-authors' code, and the run that they published."""
+"""As published; trained so, but smaller; ours; the authors' code, and the run they published."""
 
 Figures = Mapping[str, tuple[float, ...]]
 """Collection -> published figures, in the order of the collection's measures."""

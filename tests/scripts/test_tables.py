@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from experiments.cells import Cell, Result, Setup, read_csv, run_cells
 from experiments.extras import finished, marked
-from experiments.figures import draw
 from experiments.left_out import reliability
-from experiments.rendering import render
+from experiments.rendering import draw, render
 from experiments.tables import System, read_tables
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import result, run_commands_here
