@@ -1,21 +1,21 @@
 """Stages of a request of 100 posts for the service's default model, on one core.
 
-New posts, and then the same ones for another query.
+New posts, and then the same ones for another query. What several families of features read is
+computed by the first of them.
 """
-
-from __future__ import annotations
 
 import time
 from collections import defaultdict
 from statistics import median
+from typing import cast
 
 import numpy as np
 import orjson
 import torch
 
-from benchmarks.measuring import Row, printed, threads
-from benchmarks.service import requests
-from benchmarks.workload import Workload
+from benchmarks import Options
+from benchmarks.measuring import Row
+from benchmarks.service import CACHE, LOAD, MODEL, requests
 from pipeline.ranking.build import Source
 from pipeline.ranking.ranker import Stopwatch
 from pipeline.service.formats import format_of
@@ -27,49 +27,38 @@ from rerankers import checkpoint, features
 from rerankers.base import Pairs
 from rerankers.scoring.cached import CachedScorer
 
-MODEL, POSTS = "window", 100
 REQUESTS, BEFORE = 40, 5  # Measured requests, and others before them
 
 
-def measure(workload: Workload) -> list[Row]:
+def measure(options: Options) -> list[Row]:
     """Median milliseconds of CPU time of each stage and of all together."""
-    source = Source(checkpoint.SHIPPED / MODEL / "all")
-    model = ServedModel.load(MODEL, source, 1_000_000, 1)
+    model = ServedModel.load(MODEL, Source(checkpoint.SHIPPED / MODEL / "all"), CACHE, 1)
     seconds: dict[str, list[float]] = defaultdict(list)
-    with threads(1):
-        for request in requests(workload, POSTS)[: BEFORE + REQUESTS]:
-            again = request._replace(query=f"{request.query} today")
-            for kind, wanted in (("new", request), ("known", again)):
-                stages = _stages(model, wanted.body())
-                for stage, value in (stages | {"all stages": sum(stages.values())}).items():
-                    seconds[f"{kind} posts, {stage}"].append(value)
-    return printed(
-        [
-            (f"{MODEL}, {POSTS} {stage}", f"{1000 * median(values[BEFORE:]):.2f} ms")
-            for stage, values in seconds.items()
-        ]
-    )
+    torch.set_num_threads(1)
+    for request in requests(options, LOAD)[: BEFORE + REQUESTS]:
+        again = request._replace(query=f"{request.query} today")
+        for kind, wanted in (("new", request), ("known", again)):
+            stages = _stages(model, wanted.body())
+            stages["all stages"] = sum(stages.values())
+            for stage, value in stages.items():
+                seconds[f"{MODEL}, {LOAD} {kind} posts, {stage}"].append(value)
+    for of in seconds.values():
+        del of[: min(BEFORE, len(of) // 2)]
+    return [(name, f"{1000 * median(of):.2f} ms") for name, of in seconds.items()]
 
 
 def _stages(model: ServedModel, body: bytes) -> dict[str, float]:
-    """CPU time of each stage of a request in TEI's form, in order.
-
-    What several families of features read is computed by the first of them.
-    """
-    watch = Stopwatch(time.process_time)
-    reranker, scorer = model.checkpoint, model.scorer
-    assert isinstance(scorer, CachedScorer)
-    content = orjson.loads(body)
+    """CPU time of each stage of a request in TEI's form, in order."""
+    watch, reranker = Stopwatch(time.process_time), model.checkpoint.model
+    scorer, content = cast(CachedScorer, model.scorer), orjson.loads(body)
     wire = format_of("/rerank", set(content))
-    wanted = score_request(content, wire, POSTS)
+    wanted = score_request(content, wire, LOAD)
     queued, _ = distinct_pairs(wanted, model)
     watch.stop("read the request")
-    rows = np.arange(len(queued.texts))
-    pairs = Pairs(
-        queued.queries, queued.texts, queued.urls, queued.query_index, rows, queued.signals
-    )
-    families = reranker.model.feature_families
-    lists = features.CandidateLists(pairs, families, scorer.encoder.idf, scorer.recent)
+    texts, rows = (queued.queries, queued.texts, queued.urls), np.arange(len(queued.texts))
+    pairs = Pairs(*texts, queued.query_index, rows, queued.signals)
+    families, idf = reranker.feature_families, scorer.encoder.idf
+    lists = features.CandidateLists(pairs, families, idf, scorer.recent)
     candidates = lists.candidates(lists.rows[0])
     candidates.tokens  # noqa: B018  Computed at the first use.
     watch.stop("cut the posts into words")
@@ -78,7 +67,7 @@ def _stages(model: ServedModel, body: bytes) -> dict[str, float]:
         columns.append(features.find(family).compute(candidates))
         watch.stop(f"features {family}")
     with torch.inference_mode():
-        scores = reranker.model.head(torch.from_numpy(np.concatenate(columns, axis=1))).numpy()
+        scores = reranker.head(torch.from_numpy(np.concatenate(columns, axis=1))).numpy()
     watch.stop("trees")
     orjson.dumps(wire.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
     watch.stop("write the response")
