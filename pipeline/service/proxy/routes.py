@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-import orjson
 from cachetools import LRUCache
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,11 +24,9 @@ from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
 from pipeline.service.loop.searches import Loop, Ranked
-from pipeline.service.proxy.feedback import HITS, feedback
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,
-    Key,
     Search,
     SearchDefaults,
     SearchResponse,
@@ -37,7 +34,6 @@ from pipeline.service.proxy.search import (
     read_response,
     read_responses,
     read_search,
-    search_of_sources,
     strict,
 )
 from pipeline.service.proxy.upstream import EngineResponse, Headers, Upstream
@@ -62,11 +58,8 @@ _THREAD = 1_000_000  # Bytes of a response that is read in a thread of its own
 
 _PAGE = ("from", "size")
 
-_WORTH = 2_000_000
-"""Bytes of sources beside those of the page; with more, these come faster by another search."""
-
 _MOST_PLACES = 1000
-"""Paths of which something is known, at most: the names in them are the callers'."""
+"""Bound of the paths known to lack fields: the names in them are the callers'."""
 
 Value = TypeVar("Value")
 
@@ -129,15 +122,6 @@ class EngineRequest:
         return f"{self.target}?{query}" if query else self.target
 
 
-@dataclass
-class _Place:
-    """What is known of the hits at a path: their mean bytes, and what their sources lack."""
-
-    is_lacking: bool = False
-    size: float = 0.0
-    is_joined: bool = False
-
-
 class Proxy:
     """Answers searches in front of an engine."""
 
@@ -150,7 +134,7 @@ class Proxy:
     ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
         self.loop = loop or Loop(service)
-        self._places: LRUCache[tuple[str, ...], _Place] = LRUCache(_MOST_PLACES)
+        self._lacking: LRUCache[tuple[str, ...], bool] = LRUCache(_MOST_PLACES)
 
     def routes(self) -> Sequence[Route]:
         """The engine's paths; that of the root is not for browsers."""
@@ -212,13 +196,8 @@ class Proxy:
             *(scope["method"], target, indexes, query, headers, body, record, deadline)
         )
 
-    async def _send(
-        self, request: EngineRequest, path: str, body: bytes, is_needed: bool = True
-    ) -> EngineResponse:
-        """The engine's response; raises RequestError.
-
-        A search that is not ``is_needed`` does not count as one.
-        """
+    async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
+        """The engine's response; raises RequestError."""
         started, seconds = time.perf_counter(), None
         try:
             if request.deadline is not None:
@@ -229,7 +208,7 @@ class Proxy:
                 request.method, path, request.headers, body, seconds, request.record
             )
         except RequestError as error:
-            if error.kind != "large" and is_needed:
+            if error.kind != "large":
                 self.service.metrics.search(request.record, "away")
             raise
         finally:
@@ -252,14 +231,7 @@ class Proxy:
                 raise
             return await self._unchanged(request, search.body, has_failed=True)
         if window and window.hits is not None:
-            try:
-                text, ranked = await self._reranked(window, search.window, request)
-            except ValueError:  # A post is gone by now: its source comes with the others.
-                whole = replace(search.window, needed=None)
-                response, window = await self._of_window(request, whole)
-                if not window or window.hits is None:
-                    return await self._unchanged(request, search.body, has_failed=True)
-                text, ranked = await self._reranked(window, whole, request)
+            text, ranked = await self._reranked(window, search.window, request)
             content = text.encode("utf-8", "surrogatepass")
             answer = _response(response, content, ranked is not None)
             if ranked and ranked.search_id:
@@ -299,48 +271,24 @@ class Proxy:
         return _response(response, content, False)
 
     async def _of_window(
-        self, request: EngineRequest, window: Window, is_needed: bool = True
+        self, request: EngineRequest, window: Window
     ) -> tuple[EngineResponse, SearchResponse | None]:
         """The engine's response to the search of a window; None for one that cannot be read.
 
         Texts are read from the hits' sources, which come anyway. Where these lack a field, as some
-        hits or mappings do, it is asked for, from then on at once. Of large sources only the needed
-        part comes.
+        hits or mappings do, it is asked for, from then on at once.
         """
-        place = self._places.setdefault((request.target, *window.added), _Place())
-        is_short, parsed = window.short is not None and not place.is_lacking, None
-        can_split = window.needed is not None and not place.is_joined
-        is_split = can_split and place.size * (window.hits - window.size) > _WORTH
+        place, parsed = (request.target, *window.added), None
+        is_short = window.short is not None and place not in self._lacking
         for body in (window.short, window.body) if is_short else (window.body,):
             assert body is not None
-            sent = window.without_sources(body) if is_split else body
-            response = await self._send(request, request.path(_PAGE), sent, is_needed)
+            response = await self._send(request, request.path(_PAGE), body)
             with suppress(ValueError):
                 parsed = await _read(read_response, response) if response.status == 200 else None
-            if is_split and not (parsed and parsed.is_whole and parsed.hits is not None):
-                place.is_joined = True
-                return await self._of_window(request, window, is_needed)
             if parsed is None or all(map(window.is_shown, parsed.hits or ())):
                 break
-            place.is_lacking = True
-        if parsed and parsed.hits and not is_split:
-            place.size = (parsed.last - parsed.first) / len(parsed.hits)
-        return response, parsed and replace(parsed, is_split=is_split)
-
-    async def _sources(
-        self, response: SearchResponse, request: EngineRequest, rows: Sequence[int]
-    ) -> Mapping[Key, str]:
-        """The whole sources of some hits, by another search; raises ValueError if some are gone."""
-        assert response.hits is not None
-        hits = [response.hits[row] for row in rows]
-        if not response.is_split or not hits:
-            return {}
-        path = request.path((*_PAGE, "track_total_hits"))
-        found = await self._send(request, path, search_of_sources(hits))
-        sources = (await _read(read_response, found)).sources() if found.status == 200 else {}
-        if any(hit.key not in sources for hit in hits):
-            raise ValueError("found no source of some hits")
-        return sources
+            self._lacking[place] = True
+        return response, parsed
 
     async def _searches(self, request: EngineRequest) -> Response:
         """Several searches: the windows of those that have one, each reranked by itself."""
@@ -393,7 +341,7 @@ class Proxy:
         async def text_of(row: int) -> str:
             response, window = responses[row], searches[row].window
             if window and row not in again and response.hits is not None:
-                return (await self._reranked(response, window, request, headers[row]))[0]
+                return (await self._reranked(response, window, request))[0]
             response = again.get(row, response)
             has_failed = response.hits is not None and window is not None
             outcome = (
@@ -406,17 +354,9 @@ class Proxy:
         return await asyncio.gather(*map(text_of, range(len(searches))))
 
     async def _reranked(
-        self,
-        response: SearchResponse,
-        window: Window,
-        request: EngineRequest,
-        header: bytes | None = None,
+        self, response: SearchResponse, window: Window, request: EngineRequest
     ) -> tuple[str, Ranked | None]:
-        """The page of a response with hits, and their ranking; None, and as it was, without one.
-
-        ``header``: of a search of several.
-        """
-        response = await self._widened(response, window, request, header)
+        """The page of a response with hits, and their ranking; None, and as it was, without one."""
         assert response.hits is not None
         rows: Sequence[tuple[int, str | None]] = [(row, None) for row in range(len(response.hits))]
         outcome, record, ranked = "unchanged", request.record, None
@@ -432,62 +372,15 @@ class Proxy:
                 record.kind, record.error = "internal", type(error).__name__
                 outcome = "failed"
         shown = rows[window.start : window.start + window.size]
-        sources = await self._sources(response, request, [row for row, _ in shown])
         self.service.metrics.search(request.record, outcome)
         ext = ranked.ext if ranked else ""
-        return response.page(shown, window.added, outcome == "failed", sources, ext), ranked
+        return response.page(shown, window.added, outcome == "failed", ext), ranked
 
-    async def _widened(
-        self, response: SearchResponse, window: Window, request: EngineRequest, header: bytes | None
-    ) -> SearchResponse:
-        """A response with further hits of its search, found by words of the best ones.
-
-        It is as it was where there are none, or where that fails.
-        """
-        hits, record, outcome = response.hits or (), request.record, "failed"
-        is_full = len(hits) >= window.hits and all(hit.score is not None for hit in hits)
-        if not (self.defaults.widens and window.can_widen and is_full and response.is_whole):
-            return response
-        end = time.perf_counter() + self.defaults.seconds / 2
-        request = replace(request, deadline=min(end, request.deadline or end))
-        try:
-            wanted, model = self._wanted(response, window)
-            scored = await self.service.score(wanted, model, record, request.deadline)
-            best = [row for row, _ in scored.best()][:HITS]
-            words = feedback(
-                window.query,
-                [wanted.texts[row] for row in best],
-                [float(orjson.dumps(scored.scores[row])) for row in best],
-                model.checkpoint.encoder.idf,
-            )
-            if words:
-                found = await self._further(request, window.widened(words), header)
-                response = response.with_hits_of(found)
-            outcome = "widened"
-            return response
-        except (RequestError, ValueError) as error:
-            LOG.warning("request %s: not widened: %s", record.request_id, error)
-            return response
-        finally:
-            self.service.metrics.widening(record, outcome)
-
-    async def _further(
-        self, request: EngineRequest, window: Window, header: bytes | None
-    ) -> SearchResponse:
-        """The response to the second search of a window; raises RequestError and ValueError."""
-        if header is None:
-            response, found = await self._of_window(request, window, is_needed=False)
-        else:
-            body = _joined([header], [window.body])
-            response = await self._send(request, request.path(), body, is_needed=False)
-            found = (await _read(read_responses, response))[0][0]
-        if found is None or found.hits is None or any(hit.score is None for hit in found.hits):
-            raise ValueError(f"found the status {response.status} and no hits")
-        return found
-
-    def _wanted(self, response: SearchResponse, window: Window) -> tuple[ScoreRequest, ServedModel]:
-        """The request for the scores of the hits, and the model; raises RequestError."""
-        hits = response.hits or ()
+    async def _order(
+        self, response: SearchResponse, window: Window, request: EngineRequest
+    ) -> Ranked:
+        """The hits, best first; raises RequestError."""
+        hits, record = response.hits or (), request.record
         fields = [window.fields_of(hit) for hit in hits]
         texts = [hit.text(own.texts) for hit, own in zip(hits, fields, strict=True)]
         if not any(texts):
@@ -499,13 +392,7 @@ class Proxy:
         ]
         first = single_precision(hit.score or 0.0 for hit in hits)
         wanted = ScoreRequest([window.query], texts, urls, first, window.model)
-        return wanted, self._model(window, hits[0].index_name)
-
-    async def _order(
-        self, response: SearchResponse, window: Window, request: EngineRequest
-    ) -> Ranked:
-        """The hits, best first; raises RequestError."""
-        (wanted, model), record = self._wanted(response, window), request.record
+        model = self._model(window, hits[0].index_name)
         record.format = "search"
         deadline = time.perf_counter() + self.defaults.seconds
         if request.deadline is not None:
