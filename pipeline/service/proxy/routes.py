@@ -7,9 +7,9 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from string import punctuation
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, unquote_plus
+from urllib.parse import quote, unquote
 
 from cachetools import LRUCache
 from starlette.requests import Request
@@ -36,8 +36,8 @@ from pipeline.service.proxy.search import (
     read_search,
     strict,
 )
-from pipeline.service.proxy.upstream import EngineResponse, Headers, Upstream
-from pipeline.service.record import LOG, Record
+from pipeline.service.proxy.upstream import EngineRequest, EngineResponse, Upstream
+from pipeline.service.record import LOG
 
 PASSED = {
     "/": ("GET", "HEAD"),
@@ -57,6 +57,8 @@ _OWN_SEARCH_FAILED = (400, 500)
 _THREAD = 1_000_000  # Bytes of a response that is read in a thread of its own
 
 _PAGE = ("from", "size")
+
+_VISIBLE = punctuation.replace("#", "")  # Of a path and its parameters, beside letters and digits
 
 _MOST_PLACES = 1000
 """Bound of the paths known to lack fields: the names in them are the callers'."""
@@ -83,43 +85,6 @@ class EngineErrors(ErrorFormat):
 
 
 ENGINE_ERRORS = EngineErrors()
-
-
-@dataclass(frozen=True)
-class EngineRequest:
-    """A request as it goes on to the engine.
-
-    Attributes:
-        target: path of the engine, in visible ASCII.
-        indexes: names and patterns in the path.
-        query: parameters of the path, as they came.
-        deadline: on the clock of ``time.perf_counter``; None is never.
-    """
-
-    method: str
-    target: str
-    indexes: Sequence[str]
-    query: str
-    headers: Headers
-    body: bytes
-    record: Record
-    deadline: float | None
-
-    @property
-    def parameters(self) -> Sequence[tuple[str, str]]:
-        """Names and values of the path's parameters."""
-        # The engines separate them by semicolons too.
-        return parse_qsl(self.query.replace(";", "&"), keep_blank_values=True)
-
-    def path(self, without: Sequence[str] = ()) -> str:
-        """Path and parameters, without some of them."""
-        parts = [
-            part
-            for part in self.query.split("&")
-            if unquote_plus(part.partition("=")[0]) not in without
-        ]
-        query = "&".join(parts)
-        return f"{self.target}?{query}" if query else self.target
 
 
 class Proxy:
@@ -157,56 +122,42 @@ class Proxy:
         self, work: Callable[[EngineRequest], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            request.state.format = ENGINE_ERRORS
-            target, indexes = self._target(request)
+            request.state.format, record = ENGINE_ERRORS, request.state.record
+            scope, (target, indexes) = request.scope, self._target(request)
+            headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
+            deadline = None
+            with suppress(RequestError):  # The header may be meant for the engine.
+                deadline = deadline_of(request)
             async with self.service.bodies.read(request) as body:
-                sent = self._request(request, target, indexes, body)
+                query = quote(scope["query_string"], _VISIBLE)
+                sent = target, indexes, query, headers, body, record, deadline
                 try:
-                    return await unless_gone(work(sent), request)
+                    work_on = work(EngineRequest(scope["method"], *sent))
+                    return await unless_gone(work_on, request)
                 finally:
-                    self.upstream.release(sent.record)
+                    self.upstream.release(record)
 
         return endpoint
 
     def _target(self, request: Request) -> tuple[str, Sequence[str]]:
         """The path for the engine, and its indexes; raises RequestError for other paths."""
-        raw = _raw_path(request)
+        raw = request.scope.get("raw_path") or request.scope["path"].encode()
         first, *others = raw.decode("latin-1").strip("/").split("/")
         if not others or unquote(first) == "_search":
-            return _visible(raw), ()
+            return quote(raw, _VISIBLE), ()
         if others[0] not in (*SEARCHES, "_pit"):
             raise _not_found(request.scope)
         names = unquote(first).split(",")
         added = readable(names, self.defaults.indexes)[len(names) :]
         request.state.record.index = served_by(names[0], self.defaults.indexes)
         path = "/".join([",".join([first, *added]), *others])
-        return f"/{_visible(path.encode('latin-1'))}", names
-
-    def _request(
-        self, request: Request, target: str, indexes: Sequence[str], body: bytes
-    ) -> EngineRequest:
-        scope = request.scope
-        headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
-        try:
-            deadline = deadline_of(request)
-        except RequestError:
-            deadline = None  # The header may be meant for the engine.
-        query, record = _visible(scope["query_string"]), request.state.record
-        return EngineRequest(
-            *(scope["method"], target, indexes, query, headers, body, record, deadline)
-        )
+        return f"/{quote(path, _VISIBLE, 'latin-1')}", names
 
     async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
         """The engine's response; raises RequestError."""
-        started, seconds = time.perf_counter(), None
+        started = time.perf_counter()
         try:
-            if request.deadline is not None:
-                seconds = request.deadline - started
-                if seconds <= 0:
-                    raise RequestError("deadline", "the deadline of the request is past")
-            return await self.upstream.send(
-                request.method, path, request.headers, body, seconds, request.record
-            )
+            return await self.upstream.send(request, path, body)
         except RequestError as error:
             if error.kind != "large":
                 self.service.metrics.search(request.record, "away")
@@ -296,18 +247,13 @@ class Proxy:
         pairs = list(zip(lines[:-1:2], lines[1:-1:2], strict=False))
         if len(lines) % 2 == 0 or lines[-1].strip() or not pairs:
             raise RequestError("json", "found no lines of header and search, each with its end")
-        headers, searches = [], []
-        for line, body in pairs:
-            header, indexes, parameters = _header(line, self.defaults.indexes)
-            headers.append(header)
-            parameters += request.parameters
-            searches.append(self._read(body, parameters, indexes or request.indexes))
-        own = _joined(headers, [search.body for search in searches])
-        if not any(search.window for search in searches):
+        searches = [self._line(*pair, request) for pair in pairs]
+        own = _joined([(header, search.body) for header, search in searches])
+        if not any(search.window for _, search in searches):
             return await self._unchanged(request, own)
-        bodies = [search.window.body if search.window else search.body for search in searches]
+        sent = _joined([(header, (search.window or search).body) for header, search in searches])
         try:
-            response = await self._send(request, request.path(), _joined(headers, bodies))
+            response = await self._send(request, request.path(), sent)
             responses, first, last = await _read(read_responses, response)
             if response.status != 200 or len(responses) != len(searches):
                 raise ValueError("found no response to each search")
@@ -316,39 +262,50 @@ class Proxy:
                 raise
             # The same search without windows gets the engine's own words.
             return await self._unchanged(request, own, has_failed=True)
-        texts = await self._texts(responses, searches, headers, request)
+        texts = await self._texts(responses, searches, request)
         whole = responses[0].text
         content = f"{whole[:first]}[{','.join(texts)}]{whole[last:]}"
         return _response(response, content.encode("utf-8", "surrogatepass"))
 
+    def _line(self, line: bytes, body: bytes, request: EngineRequest) -> tuple[bytes, Search]:
+        """One of several searches, with its header; raises RequestError."""
+        header = strict(line if line.strip() else b"{}")
+        given = [name for key in ("index", "indices") if (name := header.pop(key, None))]
+        listed = [name for v in given for name in (v if isinstance(v, list) else [v])]
+        names = [part for name in listed for part in str(name).split(",")]
+        if names and (read := readable(names, self.defaults.indexes))[len(names) :]:
+            line = json.dumps({**header, "index": read}).encode()
+        pipeline = [("search_pipeline", "named")] if "search_pipeline" in header else []
+        parameters = [*pipeline, *request.parameters]
+        return line, self._read(body, parameters, names or request.indexes)
+
     async def _texts(
         self,
         responses: Sequence[SearchResponse],
-        searches: Sequence[Search],
-        headers: Sequence[bytes],
+        searches: Sequence[tuple[bytes, Search]],
         request: EngineRequest,
     ) -> Sequence[str]:
         """The responses to searches; those without hits are sent once more, as they came."""
-        rows = [row for row, search in enumerate(searches) if search.window]
-        failed = [row for row in rows if responses[row].hits is None]
+        failed = [
+            row
+            for row, (_, search) in enumerate(searches)
+            if search.window and responses[row].hits is None
+        ]
         again: dict[int, SearchResponse] = {}
         if failed:
-            body = _joined([headers[row] for row in failed], [searches[row].body for row in failed])
+            body = _joined([(searches[row][0], searches[row][1].body) for row in failed])
             second = await self._send(request, request.path(), body)
             with suppress(ValueError):
                 again = dict(zip(failed, (await _read(read_responses, second))[0], strict=True))
 
         async def text_of(row: int) -> str:
-            response, window = responses[row], searches[row].window
+            response, window = again.get(row, responses[row]), searches[row][1].window
             if window and row not in again and response.hits is not None:
                 return (await self._reranked(response, window, request))[0]
-            response = again.get(row, response)
-            has_failed = response.hits is not None and window is not None
-            outcome = (
-                "failed" if has_failed else "refused" if response.hits is None else "unchanged"
-            )
+            outcome = "failed" if window else "unchanged"
+            outcome = "refused" if response.hits is None else outcome
             self.service.metrics.search(request.record, outcome)
-            mark = MARK if has_failed else ""
+            mark = MARK if outcome == "failed" else ""
             return f"{{{mark}{response.text[response.start + 1 : response.stop]}"
 
         return await asyncio.gather(*map(text_of, range(len(searches))))
@@ -365,12 +322,10 @@ class Proxy:
                 ranked = await self._order(response, window, request)
                 rows, outcome = ranked.rows, "reranked"
             except RequestError as error:
-                record.kind, record.error = error.kind, error.message
-                outcome = "failed"
+                outcome, record.kind, record.error = "failed", error.kind, error.message
             except Exception as error:
                 LOG.exception("request %s: not reranked", record.request_id)
-                record.kind, record.error = "internal", type(error).__name__
-                outcome = "failed"
+                outcome, record.kind, record.error = "failed", "internal", type(error).__name__
         shown = rows[window.start : window.start + window.size]
         self.service.metrics.search(request.record, outcome)
         ext = ranked.ext if ranked else ""
@@ -381,15 +336,13 @@ class Proxy:
     ) -> Ranked:
         """The hits, best first; raises RequestError."""
         hits, record = response.hits or (), request.record
-        fields = [window.fields_of(hit) for hit in hits]
-        texts = [hit.text(own.texts) for hit, own in zip(hits, fields, strict=True)]
+        fields = [(hit, window.fields_of(hit)) for hit in hits]
+        texts = [hit.text(own.texts) for hit, own in fields]
         if not any(texts):
-            listed = ", ".join(dict.fromkeys(name for own in fields for name in own.texts))
+            listed = ", ".join(dict.fromkeys(name for _, own in fields for name in own.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        urls = [
-            hit.text(own.names[len(own.texts) :]) for hit, own in zip(hits, fields, strict=True)
-        ]
+        urls = [hit.text(own.names[len(own.texts) :]) for hit, own in fields]
         first = single_precision(hit.score or 0.0 for hit in hits)
         wanted = ScoreRequest([window.query], texts, urls, first, window.model)
         model = self._model(window, hits[0].index_name)
@@ -417,40 +370,15 @@ def _not_found(scope: Scope) -> RequestError:
     return RequestError("path", f"{problem}, expected a search; ask the engine")
 
 
-def _raw_path(request: Request) -> bytes:
-    return request.scope.get("raw_path") or request.scope["path"].encode()
-
-
-def _visible(raw: bytes) -> str:
-    """Bytes of a path or of its parameters as visible ASCII."""
-    return "".join(
-        chr(byte) if 0x20 < byte < 0x7F and byte != 0x23 else f"%{byte:02X}" for byte in raw
-    )
-
-
-def _header(
-    line: bytes, served: Sequence[str]
-) -> tuple[bytes, Sequence[str], list[tuple[str, str]]]:
-    """The header of a search of several, its indexes and parameters; raises RequestError."""
-    header = strict(line if line.strip() else b"{}")
-    given = [name for key in ("index", "indices") if (name := header.pop(key, None))]
-    listed = [name for value in given for name in (value if isinstance(value, list) else [value])]
-    names = [part for name in listed for part in str(name).split(",")]
-    if names and (read := readable(names, served))[len(names) :]:
-        line = json.dumps({**header, "index": read}).encode()
-    pipeline = [("search_pipeline", "named")] if "search_pipeline" in header else []
-    return line, names, pipeline
-
-
-def _joined(headers: Sequence[bytes], bodies: Sequence[bytes]) -> bytes:
-    return b"".join(line + b"\n" for pair in zip(headers, bodies, strict=True) for line in pair)
+def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(line + b"\n" for pair in pairs for line in pair)
 
 
 async def _read(read: Callable[[str], Value], response: EngineResponse) -> Value:
     """The content of a response; raises ValueError."""
     if len(response.content) < _THREAD:
-        return read(response.text)
-    return await asyncio.to_thread(lambda: read(response.text))
+        return read(response.content.decode())
+    return await asyncio.to_thread(lambda: read(response.content.decode()))
 
 
 def _response(

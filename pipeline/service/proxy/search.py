@@ -36,13 +36,9 @@ _COMPOUND: Mapping[str, Sequence[str]] = {
     "bool": ("must", "should", "filter"),
     "boosting": ("positive",),
     "constant_score": ("filter",),
-    "dis_max": ("queries",),
-    "function_score": ("query",),
-    "has_child": ("query",),
-    "has_parent": ("query",),
-    "hybrid": ("queries",),
-    "nested": ("query",),
-    "script_score": ("query",),
+    **dict.fromkeys(("dis_max", "hybrid"), ("queries",)),
+    **dict.fromkeys(("function_score", "has_child", "has_parent"), ("query",)),
+    **dict.fromkeys(("nested", "script_score"), ("query",)),
 }
 """Queries of queries -> their keys, the scoring ones first."""
 
@@ -70,55 +66,34 @@ class ServedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchDefaults:
-    """Options of searches that do not say otherwise.
-
-    Attributes:
-        fields: of the posts.
-        window: hits to rerank.
-        most: hits to rerank at most; larger searches pass unchanged.
-        seconds: for the scores.
-        indexes: names and patterns of those that may be read.
-        served: index -> its own options; the default model and fields for others.
-        reads_ubi: whether ``ext.ubi`` is for the log here, not for the engine.
-    """
+    """Options of searches that do not say otherwise."""
 
     fields: PostFields = PostFields()
-    window: int = 100
-    most: int = 2000
-    seconds: float = 5.0
-    indexes: Sequence[str] = ("*",)
-    served: Mapping[str, ServedIndex] = field(default_factory=dict)
-    reads_ubi: bool = False
+    window: int = 100  # Hits to rerank
+    most: int = 2000  # Hits to rerank at most; larger searches pass unchanged
+    seconds: float = 5.0  # For the scores
+    indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
+    served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
+    reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
 
 
 @dataclass(frozen=True)
 class Window:
-    """The best hits of a search, to be reranked, and the page of them that is shown.
-
-    Attributes:
-        query: text of the search.
-        start, size: of the page.
-        own_fields: index -> fields of its posts, where it has others.
-        added: fields that only the reranker needs.
-        body: the search of the window.
-        short: the same without the added fields, for hits that show their whole source.
-        ubi: ``ext.ubi``, if it is for the log.
-    """
+    """The best hits of a search, to be reranked, and the page of them that is shown."""
 
     query: str
-    start: int
+    start: int  # Of the page
     size: int
-    fields: PostFields
-    own_fields: Mapping[str, PostFields]
-    added: Sequence[str]
+    fields: Mapping[str, PostFields]  # Index -> fields of its posts; "" for all others
+    added: Sequence[str]  # Fields that only the reranker needs
     model: str | None
-    body: bytes
-    short: bytes | None
-    ubi: Ubi | None = None
+    body: bytes  # The search of the window
+    short: bytes | None  # The same without the added fields, for hits that show their whole source
+    ubi: Ubi | None = None  # ``ext.ubi``, if it is for the log
 
     def fields_of(self, hit: Hit) -> PostFields:
         """The fields of a hit."""
-        return self.own_fields.get(hit.index_name, self.fields)
+        return self.fields.get(hit.index_name, self.fields[""])
 
     def is_shown(self, hit: Hit) -> bool:
         """Whether a hit's source has all that the reranker needs."""
@@ -126,8 +101,7 @@ class Window:
         return hit.has([name for name in self.added if name in names])
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(NamedTuple):
     """A search as the engine is to see it, and its window; None if it passes unchanged."""
 
     body: bytes
@@ -252,8 +226,8 @@ def _window(
         or any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
     ):
         return None
-    fields, own_fields = _fields(options.document_fields, defaults, indexes)
-    needed = list(dict.fromkeys(n for each in (fields, *own_fields.values()) for n in each.names))
+    fields = _fields(options.document_fields, defaults, indexes)
+    needed = list(dict.fromkeys(name for each in fields.values() for name in each.names))
     if ubi and ubi.object_id_field not in (None, "_id"):
         needed.append(str(ubi.object_id_field))
     patterns = [
@@ -266,16 +240,13 @@ def _window(
     short = content | {"from": 0, "size": hits}
     body = _dumped(short | {"fields": [*(shown or []), *added]} if added else short)
     first = _dumped(short) if added and _shows_source(content, given) else None
-    return Window(text, start, size, fields, own_fields, added, options.model, body, first, ubi)
+    return Window(text, start, size, fields, added, options.model, body, first, ubi)
 
 
 def _fields(
     given: Sequence[str] | None, defaults: SearchDefaults, indexes: Sequence[str]
-) -> tuple[PostFields, Mapping[str, PostFields]]:
-    """The fields of posts as a search names them, else those of its indexes.
-
-    Those of indexes with fields of their own stand by themselves.
-    """
+) -> Mapping[str, PostFields]:
+    """The fields of posts as a search names them, else those of its indexes."""
     own = {
         index: served.fields
         for index, served in defaults.served.items()
@@ -285,9 +256,9 @@ def _fields(
     of_names = dict.fromkeys(own.get(name, defaults.fields) for name in indexes)
     fields = next(iter(of_names)) if len(of_names) == 1 else defaults.fields
     if given is None:
-        return fields, {name: each for name, each in own.items() if each != fields}
+        return {"": fields, **own}
     url = fields.url if fields.url in given else None
-    return PostFields(tuple(name for name in given if name != url), url), {}
+    return {"": PostFields(tuple(name for name in given if name != url), url)}
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
@@ -308,7 +279,7 @@ def _whole(value: Any) -> int | None:
     """A number as the engines read it, also from a text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and value >= 0 else None
 
 
 def _by_score(sort: Any) -> bool:
@@ -341,7 +312,8 @@ def _text(content: Json, given: Mapping[str, str], options: _Rerank) -> str | No
         return context.query_text
     if context.query_text_path is None:
         return given.get("q") or next(_texts(content.get("query")), None)
-    text = _at(content, context.query_text_path.split("."))
+    found = _at(content, context.query_text_path)
+    text = next((value for value in found if value is not None), None)
     if not isinstance(text, str):
         problem = "found something else, expected the path of a text in the search"
         location = ("ext", "rerank", "query_context", "query_text_path")
@@ -349,19 +321,15 @@ def _text(content: Json, given: Mapping[str, str], options: _Rerank) -> str | No
     return text
 
 
-def _at(value: Any, path: Sequence[str]) -> Any:
-    """The value at a path; names may have dots in them."""
-    if not path:
-        return value
-    if isinstance(value, list) and path[0].isascii() and path[0].isdigit():
-        place = int(path[0][:6])
-        return _at(value[place], path[1:]) if place < len(value) else None
-    if isinstance(value, dict):
-        for length in range(1, len(path) + 1):
-            inner = value.get(".".join(path[:length]))
-            if inner is not None and (text := _at(inner, path[length:])) is not None:
-                return text
-    return None
+def _at(value: Any, path: str) -> Iterator[Any]:
+    """The values at a path; names may have dots in them."""
+    if isinstance(value, list):
+        value = {str(place): item for place, item in enumerate(value)}
+    for name in sorted(value, key=len) if isinstance(value, dict) else ():
+        if path == name:
+            yield value[name]
+        elif path.startswith(f"{name}."):
+            yield from _at(value[name], path[len(name) + 1 :])
 
 
 def _texts(query: Any) -> Iterator[str]:
@@ -377,7 +345,7 @@ def _texts(query: Any) -> Iterator[str]:
         if kind == "match":
             text = next(iter(inner.values()), None)
             text = text.get("query") if isinstance(text, dict) else text
-        if isinstance(text, str | int | float) and not isinstance(text, bool):
+        if type(text) in (str, int, float):
             yield str(text)
         for key in _COMPOUND.get(kind, ()):
             yield from _texts(inner.get(key))
@@ -419,8 +387,7 @@ class Hit(NamedTuple):
     def score(self) -> float | None:
         """The engine's score."""
         value = self.content.get("_score")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number else None  # type: ignore[arg-type]
+        return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
     @property
     def index_name(self) -> str:
@@ -451,23 +418,15 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchResponse:
-    """The response to a search, in a text that may hold several.
+    """The response to a search, in a text that may hold several."""
 
-    Attributes:
-        text: of all of them.
-        start, stop: of this one in the text.
-        first, last: of the list of hits in the text.
-        hits: in the engine's order; None if there is no list.
-        ext: start of the content of ``ext`` in the text, and whether there is any; None without it.
-    """
-
-    text: str
-    start: int
+    text: str  # Of all of them
+    start: int  # Of this one in the text
     stop: int
-    first: int = 0
+    first: int = 0  # Of the list of hits in the text
     last: int = 0
-    hits: Sequence[Hit] | None = None
-    ext: tuple[int, bool] | None = None
+    hits: Sequence[Hit] | None = None  # In the engine's order; None if there is no list
+    ext: tuple[int, bool] | None = None  # Start of its content in the text; whether there is any
 
     def page(
         self,
@@ -540,7 +499,8 @@ def _response(text: str, at: int) -> tuple[SearchResponse, int]:
         return SearchResponse(text, at, stop), stop
     ext = members.get("ext")
     place = (ext.begin + 1, bool(ext.value)) if ext and isinstance(ext.value, dict) else None
-    return SearchResponse(text, at, stop, *members["hits"].value["hits"], place), stop
+    first, last, hits = members["hits"].value["hits"]
+    return SearchResponse(text, at, stop, first, last, hits, place), stop
 
 
 def _hit(text: str, at: int) -> tuple[Hit, int]:
@@ -611,5 +571,5 @@ def _leaves(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_leaves, value))
     elif isinstance(value, str):
         yield value if value.isascii() else _HALVES.sub("\ufffd", value)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif type(value) in (int, float):
         yield str(value)
