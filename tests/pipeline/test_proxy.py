@@ -93,6 +93,7 @@ def test_the_window_is_reranked_and_its_page_shown(
     window = max(WINDOW, start + size)
     bare = path.partition("?")[0]
     whole = direct.post(bare, json=search(**more | {"size": window, "from": 0})).json()
+    engine.requests.clear()
     answer = client.post(path, json=search(**more))
     assert answer.status_code == 200
     assert answer.headers["x-reranked"] == "true"
@@ -107,7 +108,7 @@ def test_the_window_is_reranked_and_its_page_shown(
     rest = before.json()
     del rest["hits"]["hits"]
     assert actual == rest
-    asked = engine.bodies[-1]
+    [asked] = engine.bodies
     assert (asked["from"], asked["size"]) == (0, window)
     assert asked["query"] == search()["query"]
     assert "from=90" not in str(engine.requests[-1][0].url)
@@ -167,6 +168,7 @@ UNCHANGED: dict[str, tuple[str, Any]] = {
     "scroll": ("?scroll=1m", search()),
     "part of the answer": ("?filter_path=hits.hits._id", search()),
     "pipeline of the engine": ("?search_pipeline=mine", search()),
+    "its pipeline, with its ext": ("?search_pipeline=mine", search(ext={"rerank": {"x": 1}})),
     "no stored fields": ("", search(stored_fields="_none_")),
     "too many": ("", search(size=5000)),
     "negative": ("", search(size=-1)),
@@ -309,15 +311,20 @@ def test_each_index_has_its_own_fields(
         assert all(hit["fields"].keys() == {"_first_stage_score"} for hit in actual)
 
 
-def test_a_path_leads_to_the_text() -> None:
-    for path, name in (("query.bool.must.0.match.a.query", "a"), ("query.match.a.b", "a.b")):
-        inner = {"match": {"a": {"query": "x"}}} if name == "a" else None
-        query = {"bool": {"must": [inner]}} if inner else {"match": {"a.b": "x"}}
-        body = {"query": query, **rerank(query_context={"query_text_path": path})}
-        actual = searches.read_search(json.dumps(body).encode(), [], SearchDefaults())
-        assert actual.window
-        assert actual.window.query == "x"
-        assert json.loads(actual.body) == {"query": query}
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("query.bool.must.0.match.a.query", {"bool": {"must": [{"match": {"a": {"query": "x"}}}]}}),
+        ("query.match.a.b", {"match": {"a.b": "x"}}),
+        ("query.match.a.b", {"match": {"a": None, "a.b": "x"}}),
+    ],
+)
+def test_a_path_leads_to_the_text(path: str, query: Any) -> None:
+    body = {"query": query, **rerank(query_context={"query_text_path": path})}
+    actual = searches.read_search(json.dumps(body).encode(), [], SearchDefaults())
+    assert actual.window
+    assert actual.window.query == "x"
+    assert json.loads(actual.body) == {"query": query}
 
 
 def test_ext_false_passes(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
@@ -347,12 +354,6 @@ def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine, wrong: A
     assert answer.json()["error"]["type"] == "illegal_argument_exception"
     assert re.search("ext.rerank|model", answer.json()["error"]["reason"])
     assert engine.requests == []
-
-
-def test_the_engines_own_pipeline_gets_its_ext(client: TestClient, engine: StubEngine) -> None:
-    body = search(**rerank(query_context={"query_text": "x"}))
-    client.post("/posts/_search?search_pipeline=p", json=body)
-    assert engine.bodies == [body]
 
 
 def test_several_searches(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:

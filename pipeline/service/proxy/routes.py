@@ -132,8 +132,7 @@ class Proxy:
                 query = quote(scope["query_string"], _VISIBLE)
                 sent = target, indexes, query, headers, body, record, deadline
                 try:
-                    work_on = work(EngineRequest(scope["method"], *sent))
-                    return await unless_gone(work_on, request)
+                    return await unless_gone(work(EngineRequest(scope["method"], *sent)), request)
                 finally:
                     self.upstream.release(record)
 
@@ -262,8 +261,8 @@ class Proxy:
                 raise
             # The same search without windows gets the engine's own words.
             return await self._unchanged(request, own, has_failed=True)
-        texts = await self._texts(responses, searches, request)
         whole = responses[0].text
+        texts = await self._texts(responses, searches, request)
         content = f"{whole[:first]}[{','.join(texts)}]{whole[last:]}"
         return _response(response, content.encode("utf-8", "surrogatepass"))
 
@@ -281,26 +280,24 @@ class Proxy:
 
     async def _texts(
         self,
-        responses: Sequence[SearchResponse],
+        responses: list[SearchResponse],
         searches: Sequence[tuple[bytes, Search]],
         request: EngineRequest,
     ) -> Sequence[str]:
         """The responses to searches; those without hits are sent once more, as they came."""
-        failed = [
-            row
-            for row, (_, search) in enumerate(searches)
-            if search.window and responses[row].hits is None
-        ]
-        again: dict[int, SearchResponse] = {}
+        windows = [search.window for _, search in searches]
+        failed = [row for row, each in enumerate(windows) if each and responses[row].hits is None]
         if failed:
             body = _joined([(searches[row][0], searches[row][1].body) for row in failed])
             second = await self._send(request, request.path(), body)
             with suppress(ValueError):
-                again = dict(zip(failed, (await _read(read_responses, second))[0], strict=True))
+                again = zip(failed, (await _read(read_responses, second))[0], strict=True)
+                for row, response in list(again):
+                    responses[row] = response
 
         async def text_of(row: int) -> str:
-            response, window = again.get(row, responses[row]), searches[row][1].window
-            if window and row not in again and response.hits is not None:
+            response, window = responses[row], windows[row]
+            if window and row not in failed:
                 return (await self._reranked(response, window, request))[0]
             outcome = "failed" if window else "unchanged"
             outcome = "refused" if response.hits is None else outcome

@@ -262,11 +262,10 @@ def _fields(
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
-    limited = any(
-        name == "stored_fields" or name.startswith("_source")
-        for name in (*given, *(content.keys() - {"_source"}))
-    )
-    return content.get("_source", True) is True and not limited
+    """Whether hits have their whole sources."""
+    names = [*given, *(content.keys() - {"_source"})]
+    is_limited = any(name == "stored_fields" or name.startswith("_source") for name in names)
+    return content.get("_source", True) is True and not is_limited
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
@@ -435,13 +434,10 @@ class SearchResponse:
         marked: bool = False,
         ext: str = "",
     ) -> str:
-        """The response with these hits alone.
+        """The response with the hits of these rows alone, and their new scores, None for old ones.
 
-        Args:
-            rows: row and new score, None for the engine's own.
-            dropped: fields to leave out.
-            marked: should have been reranked.
-            ext: members for its ``ext``.
+        Without the fields ``dropped``, with the members ``ext`` in its ``ext``; ``marked`` where it
+        should have been reranked.
         """
         assert self.hits is not None
         shown = ",".join(self._hit(self.hits[row], dropped, score) for row, score in rows)
@@ -476,7 +472,7 @@ def read_response(text: str) -> SearchResponse:
     return _checked(_response, text)
 
 
-def read_responses(text: str) -> tuple[Sequence[SearchResponse], int, int]:
+def read_responses(text: str) -> tuple[list[SearchResponse], int, int]:
     """The responses to several searches, and the bounds of their list; raises ValueError."""
     members = _checked(partial(_object, readers={"responses": partial(_list, _response)}), text)
     if "responses" not in members:
