@@ -168,11 +168,6 @@ class Options:
     rerank_timeout: float = option(
         "seconds for it; then the engine's own ranking goes out", default=5.0, parse=positive_float
     )
-    expand: bool = option(
-        "rerank further hits of each search of the engine, too, which a second search finds by "
-        "words of the best ones",
-        flag=True,
-    )
     log: Path | None = option(
         "folder for a log of the reranked searches of --engine, and of their events (POST /events)",
         parse=Path,
@@ -368,7 +363,7 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     Default: those of the collections. Raises UsageError for options that lack an engine or indexes.
     """
     if options.engine is None:
-        names = ("engine_index", "text_field", "url_field", "expand")
+        names = ("engine_index", "text_field", "url_field")
         _refuse(options, names, "found no --engine, expected the address of one")
         return ()
     if options.engine_index:
@@ -440,7 +435,6 @@ def proxy_of(
         indexes=indexes,
         served=served,
         reads_ubi=loop.log is not None,
-        widens=options.expand,
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():

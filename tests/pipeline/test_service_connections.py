@@ -28,7 +28,7 @@ from helpers.proxy_samples import search
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
 from pipeline.service.http.connections import Connection
-from pipeline.service.proxy import routes, upstream
+from pipeline.service.proxy import upstream
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
@@ -286,7 +286,6 @@ def odd_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(Connection, "most", MOST_CONNECTIONS)
     monkeypatch.setattr(upstream, "LARGEST", LARGEST)
     monkeypatch.setattr(upstream, "HELD", 4 * LARGEST)
-    monkeypatch.setattr(routes, "_WORTH", 20_000)
     with odd_engine() as engine, listening(app_of(engine=engine)) as address:
         yield urlsplit(address).port or 0
     SILENT.clear()
