@@ -18,7 +18,7 @@ from helpers.engine_servers import Server, running
 from helpers.engine_stub import Proxy, stub
 from helpers.index_samples import POSTS
 from helpers.mlcommons_stub import FakeElasticsearch, FakeOpenSearch
-from helpers.service_samples import QUERY, GatedScorer, app_of, listening, scored_by
+from helpers.service_samples import QUERY, GatedScorer, app_of, listening, models, scored_by
 
 from indexes.engines.building import build
 from pipeline import engine as engine_command
@@ -28,7 +28,6 @@ from pipeline.collections.trec import read_run
 from pipeline.command.options import parse_arguments
 from pipeline.installation import opensearch
 from pipeline.service.http import connections
-from pipeline.service.http.statistics import Statistics
 from rerankers.checkpoint import SHIPPED
 
 
@@ -425,8 +424,7 @@ def slow_or_stopped_in_the_middle(server: Server, index: str, name: str, command
 def installed_and_removed(server: Server, index: str, name: str, command: Command) -> None:
     options = ("--engine", server.url, "--pipeline", name)
     before = requests.get(f"{server.url}/_cluster/settings", timeout=60).json()
-    actual = Statistics.open(f"{server.url}/{index}")
-    with listening(app_of(statistics=actual)) as service:
+    with listening(app_of(models=models("window"))) as service:
         out = install(command, server.url, service, *options[2:], "--default-for", index)
         assert f"a search in {index} reranks 10 posts" in out
         again = install(command, server.url, service, *options[2:], "--default-for", index)
@@ -440,7 +438,7 @@ def installed_and_removed(server: Server, index: str, name: str, command: Comman
         # The scores are those of the service for what a search without the pipeline finds.
         plain = searched(server, index, None, search_pipeline="_none").json()["hits"]["hits"]
         documents = [{"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain]
-        body = {"query": "alpha bravo", "documents": documents, "mix": "lexical"}
+        body = {"query": "alpha bravo", "documents": documents}
         answer = requests.post(f"{service}/v2/rerank", json=body, timeout=60).json()["results"]
         expected = {plain[item["index"]]["_id"]: item["relevance_score"] for item in answer}
         assert {hit["_id"]: hit["_score"] for hit in mixed} == pytest.approx(expected, abs=1e-6)
@@ -468,7 +466,7 @@ def installed_and_removed(server: Server, index: str, name: str, command: Comman
         "trial",
     }
     # It comes back, and nothing is to be installed again.
-    with listening(app_of(statistics=actual), int(service.rpartition(":")[2])):
+    with listening(app_of(models=models("window")), int(service.rpartition(":")[2])):
         hits = searched(server, index, "alpha bravo", search_pipeline=name).json()["hits"]["hits"]
         assert {hit["_id"]: hit["_score"] for hit in hits} == pytest.approx(expected, abs=1e-6)
     done = command("engine", "remove", *options)
@@ -514,7 +512,7 @@ def test_pages_are_ranked_as_by_a_search(
     done = command("search", "--topics", "mb2012", *engine, *checkpoint, *options)
     assert done.code == 0, done.err
     run = read_run(run_file)
-    with listening(app_of(statistics=Statistics.open(f"{server.url}/{posts}"))) as service:
+    with listening(app_of(models=models("window"))) as service:
         install(command, server.url, service, "--pipeline", name)
         for topic in open_collection("mb2012").topics:
             limit = {"range": {"number": {"lte": int(topic.max_doc_id or 0)}}}

@@ -30,7 +30,7 @@ PROJECT = PYPROJECT["project"]
 LOCKS = {
     "quickstart": ("search",),
     "serve": ("search", "serve"),
-    "docker": ("search", "serve", "opensearch", "elasticsearch", "tracing"),
+    "docker": ("search", "serve", "opensearch", "elasticsearch"),
     "gpu": ("search", "serve", "gpu"),
     "test": ("dev",),
 }

@@ -18,7 +18,7 @@ from pipeline.service.record import LOG, Record, write
 
 PUBLIC = frozenset(
     (
-        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics", "/docs"),
+        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics"),
         *("/openapi.json", "/loop", "/loop.js"),
     )
 )

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from pipeline.service.errors import Location, RequestError, path_of
-from pipeline.service.formats.base import BRANCHES, Format, ScoreRequest
+from pipeline.service.formats import BRANCHES, Format, ScoreRequest
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
