@@ -157,7 +157,7 @@ def openapi(information: Iterable[str], public: Container[str] | None) -> dict[s
     for path in information:
         is_open = public is not None and path in public
         paths[path] = {"get": {"responses": responses} | ({"security": []} if is_open else {})}
-    description = {
+    description: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "tweetrerank", "version": version("tweetrerank")},
         "paths": paths,

@@ -246,7 +246,6 @@ class Format(ErrorFormat):
 
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
-
 _LONGEST = 8192  # Characters of a link between which a text is looked for
 
 
@@ -350,9 +349,10 @@ class JinaRequest(CohereRequest):
     def _joined(cls, content: dict[str, Any]) -> dict[str, Any]:
         """The documents with the text of ``rank_fields``."""
         names, documents = content.get("rank_fields"), content.get("documents")
-        are_lists = isinstance(names, list) and isinstance(documents, list)
-        if not are_lists or not names or not all(isinstance(name, str) for name in names):
-            return content  # Nothing to join, or to be refused.
+        if not (names and isinstance(names, list) and isinstance(documents, list)):
+            return content
+        if not all(isinstance(name, str) for name in names):
+            return content  # To be refused.
         joined = [
             {**post, "text": " ".join(str(post[name]) for name in names if name in post)}
             if isinstance(post, dict)
@@ -366,7 +366,7 @@ class Jina(Cohere):
     """Jina and Cohere's first version, ``/v1/rerank``: also the number of words."""
 
     name = "jina"
-    request = JinaRequest
+    request: ClassVar[Any] = JinaRequest
     version = "1"
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
