@@ -116,15 +116,8 @@ class Options:
         metavar="SIZE",
     )
     log_texts: bool = option("write queries and documents into the log", flag=True)
-    statistics: str | None = option(
-        "index from whose word frequencies the first stage's scores are computed for requests with "
-        '"mix": "lexical"; URL/INDEX/FIELD for one that pipeline.index has not made',
-        metavar="URL/INDEX|DIR",
-    )
     engine_auth: Path | None = option(
-        "file of user and password, or api_key, for --statistics, and of ca, also for --engine, "
-        "whose callers name themselves (default: $TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, "
-        "_CA)",
+        "file of ca for --engine, whose callers name themselves (default: $TWEETRERANK_ENGINE_CA)",
         parse=existing_file,
         metavar="FILE",
     )
@@ -210,14 +203,13 @@ def main(options: Options) -> None:
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
         # The process that others are forked from imports while this one does.
-        multiprocessing.set_forkserver_preload(["pipeline.service.http.preload"])
+        multiprocessing.set_forkserver_preload(["pipeline.service.http.processes"])
         forkserver.ensure_running()
     try:
         from pipeline.service import app
         from pipeline.service.http import connections
         from pipeline.service.http.requests import Limits
         from pipeline.service.http.service import Service
-        from pipeline.service.http.tracing import traced
         from pipeline.service.loop.routes import routes as loop_routes
         from pipeline.service.record import LOG, end_log, log_as_json
     except ModuleNotFoundError as error:
@@ -225,7 +217,6 @@ def main(options: Options) -> None:
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
     from pipeline.service.http.models import Models
-    from pipeline.service.http.statistics import Statistics
     from pipeline.service.page.grades import Grades
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import SearchPage
@@ -240,10 +231,7 @@ def main(options: Options) -> None:
     device = choose_device(options.device)
     models = Models(named, options.cache, threads, of_collections, device)
     limits = Limits.of(options.max_documents, options.max_body)
-    statistics = None
-    if options.statistics:
-        statistics = Statistics.open(options.statistics, options.engine_auth)
-    service = Service(models, limits, threads, options.log_texts, statistics)
+    service = Service(models, limits, threads, options.log_texts)
     grades = Grades(options.grades) if options.grades else None
     page = None
     if collections:
@@ -269,15 +257,13 @@ def main(options: Options) -> None:
         models.reload()
         if page:
             page.reload()
-        if statistics:
-            statistics.reload()
         loop.reload()
 
     served = behind_aliases(options, collections) if options.engine else {}
     proxy = proxy_of(options, loop, indexes, served)
     pages = [*routes(page), *loop_routes(loop)]
     config = connections.config(
-        traced(app.build(service, keys, pages, proxy, reload)),
+        app.build(service, keys, pages, proxy, reload),
         loop="uvloop",
         **(certificate.options() if certificate else {}),
     )
@@ -295,8 +281,6 @@ def main(options: Options) -> None:
     connections.Server(config).run(sockets=[listening])
     if page:
         page.close()
-    if statistics:
-        statistics.close()
     if loop.log:
         loop.log.close()
     if not end_log(log):

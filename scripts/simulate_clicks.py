@@ -524,7 +524,7 @@ def cost(options: Options) -> None:
     import numpy as np
     from orjson import Fragment
 
-    from pipeline.service.formats.base import ScoreRequest, ScoreResponse
+    from pipeline.service.formats import ScoreRequest, ScoreResponse
     from pipeline.service.http.models import Models
     from pipeline.service.http.requests import Limits
     from pipeline.service.http.service import Service
@@ -534,7 +534,7 @@ def cost(options: Options) -> None:
 
     rows = range(100)
     first = [20 - row / 7 for row in rows]
-    wanted = ScoreRequest(["storm damage on the coast"], ["text"] * 100, [""] * 100, first)
+    wanted = ScoreRequest("storm damage on the coast", ["text"] * 100, [""] * 100, first)
     scores = [Fragment(f"{1 - row / 101:.12f}") for row in rows]
 
     class Instant(Service):
@@ -543,7 +543,7 @@ def cost(options: Options) -> None:
 
     ids = [str(10**17 + 7919 * row) for row in rows]
     hits = [Hit(0, 0, {"_id": ids[row], "_score": first[row], "_index": "a"}) for row in rows]
-    window = Window(wanted.queries[0], 0, SHOWN, ["contents"], None, [], None, b"", None)
+    window = Window(wanted.query, 0, SHOWN, ["contents"], None, [], None, b"", None)
     service = Instant(Models(["window"], 10**6), Limits(), 1)
 
     async def seconds(loop: Loop) -> AsyncIterator[float]:

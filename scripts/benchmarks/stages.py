@@ -21,10 +21,10 @@ from pipeline.ranking.ranker import Stopwatch
 from pipeline.service.formats import format_of
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import score_request
+from pipeline.service.http.scheduler import Slice, joined
 from pipeline.service.http.service import distinct_pairs
 from pipeline.service.record import Record
 from rerankers import checkpoint, features
-from rerankers.base import Pairs
 from rerankers.scoring.cached import CachedScorer
 
 REQUESTS, BEFORE = 40, 5  # Measured requests, and others before them
@@ -55,8 +55,7 @@ def _stages(model: ServedModel, body: bytes) -> dict[str, float]:
     wanted = score_request(content, wire, LOAD)
     queued, _ = distinct_pairs(wanted, model)
     watch.stop("read the request")
-    texts, rows = (queued.queries, queued.texts, queued.urls), np.arange(len(queued.texts))
-    pairs = Pairs(*texts, queued.query_index, rows, queued.signals)
+    pairs = joined([Slice(queued, 0, len(queued.texts))])
     families, idf = reranker.feature_families, scorer.encoder.idf
     lists = features.CandidateLists(pairs, families, idf, scorer.recent)
     candidates = lists.candidates(lists.rows[0])

@@ -30,7 +30,7 @@ PROJECT = PYPROJECT["project"]
 LOCKS = {
     "quickstart": ("search",),
     "serve": ("search", "serve"),
-    "docker": ("search", "serve", "opensearch", "elasticsearch", "tracing"),
+    "docker": ("search", "serve", "opensearch", "elasticsearch"),
     "test": ("dev",),
 }
 """Name of a file in scripts/locks -> the extras whose packages it has."""

@@ -35,12 +35,10 @@ LEAST = 128
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """The distinct pairs of a request; text i is that of pair i.
+    """The distinct pairs of a request: its query with each of its texts.
 
     Attributes:
         model: that scores them.
-        queries: [Q].
-        query_index: [P] row of ``queries``.
         texts: [P].
         urls: [P].
         signals: name -> [P].
@@ -54,8 +52,7 @@ class QueuedRequest:
     """
 
     model: ServedModel
-    queries: Sequence[str]
-    query_index: npt.NDArray[np.int64]
+    query: str
     texts: Sequence[str]
     urls: Sequence[str]
     signals: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
@@ -246,21 +243,12 @@ class Scheduler:
 
 def joined(slices: Sequence[Slice]) -> Pairs:
     """The pairs of slices of one model."""
-    queries: list[str] = []
-    texts: list[str] = []
-    urls: list[str] = []
-    rows = []
-    for request, start, stop in slices:
-        used, index = np.unique(request.query_index[start:stop], return_inverse=True)
-        rows.append(index + len(queries))
-        queries += [request.queries[row] for row in used]
-        texts += request.texts[start:stop]
-        urls += request.urls[start:stop]
+    texts = [text for request, start, stop in slices for text in request.texts[start:stop]]
+    urls = [url for request, start, stop in slices for url in request.urls[start:stop]]
     signals = {
-        name: np.concatenate(
-            [part.request.signals[name][part.start : part.stop] for part in slices]
-        )
+        name: np.concatenate([part.signals[name][start:stop] for part, start, stop in slices])
         for name in slices[0].request.signals
     }
-    posts = np.arange(len(texts), dtype=np.int64)
-    return Pairs(queries, texts, urls, np.concatenate(rows), posts, signals)
+    query_index = np.repeat(np.arange(len(slices)), [stop - start for _, start, stop in slices])
+    queries = [part.request.query for part in slices]
+    return Pairs(queries, texts, urls, query_index, np.arange(len(texts)), signals)

@@ -19,7 +19,7 @@ from pipeline.loop.comparison import Comparison
 from pipeline.loop.interleaving import is_drawn, team_draft
 from pipeline.loop.log import EVENTS, SEARCHES, LogWriter
 from pipeline.ranking.build import Source
-from pipeline.service.formats.base import ScoreRequest, ScoreResponse
+from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.service import Service
 from pipeline.service.proxy.search import Hit, Ubi, Window

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from indexes.engines.searching import single_precision
 from pipeline.service.errors import ErrorFormat, RequestError
-from pipeline.service.formats.base import ScoreRequest
+from pipeline.service.formats import ScoreRequest
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
@@ -341,7 +341,7 @@ class Proxy:
             raise RequestError("empty", problem)
         urls = [hit.text(own.names[len(own.texts) :]) for hit, own in fields]
         first = single_precision(hit.score or 0.0 for hit in hits)
-        wanted = ScoreRequest([window.query], texts, urls, first, window.model)
+        wanted = ScoreRequest(window.query, texts, urls, first, window.model)
         model = self._model(window, hits[0].index_name)
         record.format = "search"
         deadline = time.perf_counter() + self.defaults.seconds
