@@ -18,7 +18,7 @@ from pipeline.command.runtime import keep_allocations
 
 COMMANDS = (
     *("search", "rerank", "explain", "retrieve", "index", "train", "adapt", "evaluate"),
-    *("tune", "vectors", "clicks", "learn", "compare", "serve", "export", "engine", "batch"),
+    *("tune", "vectors", "clicks", "compare", "serve", "export", "engine", "batch"),
 )
 
 

@@ -24,7 +24,7 @@ from pipeline.service.formats.base import ScoreRequest
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
-from pipeline.service.loop.searches import Loop, Ranked
+from pipeline.service.log import Loop, Ranked
 from pipeline.service.proxy.feedback import HITS, feedback
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
