@@ -19,7 +19,7 @@ from pipeline.service.record import LOG, Record
 PUBLIC = frozenset(
     (
         *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics"),
-        *("/openapi.json", "/loop", "/loop.js"),
+        "/openapi.json",
     )
 )
 """Paths that need no key."""

@@ -23,7 +23,7 @@ from pipeline.service.formats import ScoreRequest
 from pipeline.service.http.models import ServedModel
 from pipeline.service.http.requests import deadline_of, unless_gone
 from pipeline.service.http.service import Service
-from pipeline.service.loop.searches import Loop, Ranked
+from pipeline.service.log import Loop, Ranked
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,

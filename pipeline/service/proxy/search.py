@@ -112,7 +112,6 @@ class Ubi(BaseModel):
     """``ext.ubi``, of OpenSearch's User Behavior Insights."""
 
     query_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
-    client_id: StrictStr | None = None
     object_id_field: StrictStr | None = None
 
 
