@@ -118,7 +118,7 @@ def sizes(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]
         posts = {post.doc_id: post for post in collection.posts()}
         pairs = [(query_id, posts[doc_id]) for query_id, of in run.items() for doc_id in of]
         distinct = {word for _, post in pairs for word in words(post.text)}
-        measures = {
+        measures: dict[str, float] = {
             "topics": len(run),
             "query-document pairs": len(pairs),
             "unique words": len(distinct),
