@@ -31,7 +31,7 @@ from starlette.routing import Route
 from indexes.files import write_bytes
 from pipeline.collections.clicks import HASHED, WRONG, read_event
 from pipeline.service.errors import PlainErrors, RequestError
-from pipeline.service.formats.base import ScoreRequest
+from pipeline.service.formats import ScoreRequest
 from pipeline.service.http.models import Models, ServedModel
 from pipeline.service.http.service import Service
 from pipeline.service.interleaving import is_drawn, team_draft
