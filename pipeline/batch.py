@@ -121,7 +121,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         raise DataError("--order: found no first_stage_score in the first row, expected one")
     if options.order in ("order", "unknown"):
         form = form._replace(has_first_stage=False, is_ordered=options.order == "order")
-    model = [options.reranker, options.checkpoint and options.checkpoint.absolute()]
+    model = options.reranker, options.checkpoint and options.checkpoint.absolute()
     # On a cluster the model is only looked at here.
     trained = load(*model, "cpu" if options.address else options.device, options.threads)
     passes = options.batch_size, options.precision
@@ -142,10 +142,12 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         return rejected
     if reads_lists:
         raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
-    model += ["cuda" if options.device.startswith("cuda") else "cpu", options.threads or 1]
+    device = "cuda" if options.device.startswith("cuda") else "cpu"
     with atomic_directory(options.output) as folder:
         how = (mixing.weight, *passes)
-        return score_on_cluster(options.address, files, folder, form, how, *model)
+        return score_on_cluster(
+            options.address, files, folder, form, how, *model, device, options.threads or 1
+        )
 
 
 def _form_of(files: Sequence[Path]) -> Form:

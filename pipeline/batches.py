@@ -86,7 +86,8 @@ def _parsed(raw: str | bytes | Row) -> Row:
 
 def _check(record: Row, where: str, *names: str) -> None:
     for name in names:
-        (kind, expected), value = KINDS[name], record.get(name)
+        kind, expected = KINDS[name]
+        value: Any = record.get(name)
         is_kind = isinstance(value, kind) and not isinstance(value, bool)
         # Whole numbers may be too large for a float.
         if not is_kind or (name == FIRST_STAGE and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
@@ -186,7 +187,7 @@ def score_on_cluster(
     is_parquet, line = files[0].suffix.lower() == ".parquet", "line"  # Column of JSON lines
     light = {"num_cpus": 0}  # Beside scoring, which has all cores
 
-    class Lines(BlockBasedFileDatasink):  # type: ignore[misc]
+    class Lines(BlockBasedFileDatasink):
         def write_block_to_file(self, block: Any, file: Any) -> None:
             for one in block.to_arrow()[line]:
                 file.write(one.as_py())
@@ -238,11 +239,13 @@ def score_on_cluster(
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    how_to: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        how_to |= {"include_dashboard": False, "object_store_memory": 200_000_000}
     try:
-        ray.init(address, runtime_env={"env_vars": ALLOCATOR}, **quiet)
+        ray.init(address, runtime_env={"env_vars": ALLOCATOR}, **how_to)
         # There, as Ray Data does not work through a client's connection.
-        return ray.get(ray.remote(**light)(run).remote())  # type: ignore[no-any-return]
+        return ray.get(ray.remote(**light)(run).remote())
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         last = str(error).strip().splitlines()[-1:]
         raise DataError(f"--address {address}: {' '.join(last)}") from error

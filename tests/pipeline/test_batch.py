@@ -93,7 +93,7 @@ def test_every_post_gets_the_model_s_score(
 def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: Any) -> None:
     rows = nested(2, first_stage=True)
     neural = predicted(rows)
-    expected = []
+    expected: list[float] = []
     for start, row in zip(range(0, 10**6, len(rows[0]["posts"])), rows, strict=False):
         first = {str(n): post["first_stage_score"] for n, post in enumerate(row["posts"])}
         model = {str(n): neural[start + n] for n in range(len(first))}
