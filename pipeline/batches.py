@@ -217,8 +217,10 @@ def score_on_cluster(
             {}
             if is_parquet
             else {
-                "read_options": csv.ReadOptions(False, block_size=LONGEST, column_names=[line]),
-                "parse_options": csv.ParseOptions("\x1f", quote_char=False),
+                "read_options": csv.ReadOptions(
+                    use_threads=False, block_size=LONGEST, column_names=[line]
+                ),
+                "parse_options": csv.ParseOptions(delimiter="\x1f", quote_char=False),
                 "convert_options": csv.ConvertOptions(column_types={line: pa.binary()}),
             }
         )

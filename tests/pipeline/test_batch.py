@@ -328,7 +328,7 @@ def test_a_cluster_gives_the_same_rows(tmp_path: Path, command: Command, ending:
     assert command("batch", *job, "--output", alone).code == 0
     # In a process of its own: Ray takes signals away that Java needs.
     words = [sys.executable, "-m", "pipeline.batch", *job, "--output", together]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_raylet_start_wait_time_s": "300"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_agent_register_timeout_ms": "200000"}
     done = subprocess.run(
         [*map(str, words), "--address", "local"], cwd=ROOT, env=environment, check=False
     )
