@@ -13,14 +13,16 @@ Files are TREC Microblog's XML, lines of ``query_id<TAB>text``, or JSON lines, B
 :class:`DataError` that begins with ``file:line``.
 """
 
+import hashlib
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from indexes.lines import numbered_lines, short
 from indexes.methods import Topic
-from indexes.posts import id_under, is_doc_id, keys_of, parsed, short_json
+from indexes.posts import id_under, is_doc_id, keys_of, parsed, short_json, well_formed
 from pipeline.command.errors import DataError
 
 _STARTS_AS_XML = re.compile(r"\s*<(\?xml|!--|top)", re.IGNORECASE)
@@ -30,7 +32,7 @@ _OTHER_TAG = re.compile(r"<(?!/?top>)[^<>]*>", re.IGNORECASE)
 _ENTITIES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
 
 
-__all__ = ["Topic", "read_topics", "topic_of"]
+__all__ = ["Topic", "normalize", "query_id", "read_topics", "topic_of"]
 
 
 def read_topics(path: Path | str) -> list[Topic]:
@@ -167,3 +169,13 @@ def _field(block: str, name: str, where: str) -> str | None:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def normalize(text: str) -> str:
+    """The form in which texts of one query are the same."""
+    return " ".join(unicodedata.normalize("NFKC", well_formed(text)).casefold().split())
+
+
+def query_id(normalized: str) -> str:
+    """Id of a normalized text: the same in all logs."""
+    return f"q{hashlib.sha256(normalized.encode()).hexdigest()[:16]}"

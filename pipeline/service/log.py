@@ -1,8 +1,8 @@
 """The log of reranked searches and of users' events, and searches that show two models.
 
 A folder has files of JSON lines, ``searches-2026-11-24-ab12cd34.jsonl`` for a day and a run of a
-service, and the ``key`` of the hashes of queries. A thread writes lines several times a second:
-nobody waits for the disk, and a killed process loses what was not written yet.
+service, and the ``key`` of the hashes of queries. A thread writes: requests do not wait for the
+disk, and a killed process loses the lines that wait.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
+import random
 import secrets
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -29,21 +32,23 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from indexes.files import write_bytes
-from pipeline.collections.clicks import HASHED, WRONG, read_event
+from pipeline.collections.clicks import CHALLENGER, CHAMPION, HASHED, WRONG, read_event
 from pipeline.service.errors import PlainErrors, RequestError
-from pipeline.service.formats import ScoreRequest
+from pipeline.service.formats import ScoreResponse
 from pipeline.service.http.models import Models, ServedModel
+from pipeline.service.http.requests import check_media_type
 from pipeline.service.http.service import Service
-from pipeline.service.interleaving import is_drawn, team_draft
 from pipeline.service.proxy.search import Hit, Ubi, Window
 from pipeline.service.record import LOG, Record
 from rerankers.text.words import MAX_CHARACTERS
 
-FLUSH = 0.25  # Seconds between two writes
 MOST_WAITING = 32_000_000  # Bytes of lines that wait to be written; further lines are dropped
 MOST_EVENTS = 1000  # Of a request
 MOST_NAME = 512  # Characters of an id or an action
 MOST_KNOWN = 100_000  # Last searches, whose events are known
+
+Score = Callable[[ServedModel, Record], Awaitable[ScoreResponse]]
+"""Scores the hits of a window by a model."""
 
 
 class SearchLog:
@@ -54,17 +59,15 @@ class SearchLog:
 
     def __init__(self, folder: Path, is_plain: bool = False, days: float = 30) -> None:
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        self.folder, self._days, self._run_id, self._day = folder, days, secrets.token_hex(4), ""
+        self.folder, self._days, self._run_id, self._name = folder, days, secrets.token_hex(4), ""
         key = folder / "key"
         if not is_plain and not key.exists():
             write_bytes(key, secrets.token_bytes(32))
             key.chmod(0o600)
         self._key = None if is_plain else key.read_bytes()
-        self.written = self.dropped = self.unknown = self._told = self._bytes = 0
-        self._waiting, self._known = list[bytes](), LRUCache[str, bool](MOST_KNOWN)
-        self._lock, self._end = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        self._thread.start()
+        self.written = self.dropped = self.unknown = self._told = self._waiting = 0
+        self._known, self._lock = LRUCache[str, bool](MOST_KNOWN), threading.Lock()
+        self._writer = ThreadPoolExecutor(1, "log")
 
     def write(self, record: dict[str, Any]) -> None:
         """Queue a search or an event."""
@@ -77,16 +80,16 @@ class SearchLog:
             if query:
                 self._known[record["search_id"]] = True
             self.unknown += record["search_id"] not in self._known
-            if not line or self._bytes + len(line) > MOST_WAITING:
-                self.dropped += 1
-            else:
-                self._waiting.append(line)
-                self._bytes += len(line)
+            is_lost = not line or self._waiting + len(line) > MOST_WAITING
+            self._waiting += 0 if is_lost else len(line)
+        if is_lost:
+            self._lose("too many wait")
+        else:
+            self._writer.submit(self._append, line)
 
     def close(self) -> None:
         """Write what waits."""
-        self._end.set()
-        self._thread.join(5)
+        self._writer.shutdown()
 
     def _hashed(self, text: str) -> str:
         if self._key is None:
@@ -94,93 +97,97 @@ class SearchLog:
         normal = " ".join(text.casefold().split()).encode("utf-8", "replace")
         return HASHED + hmac.digest(self._key, normal, "sha256").hex()[:32]
 
-    def _run(self) -> None:
-        while not self._end.wait(FLUSH):
-            self._flush()
-        self._flush()
-
-    def _flush(self) -> None:
-        now, problem = datetime.now(UTC), "too many wait"
-        if (day := f"searches-{now:%Y-%m-%d}") != self._day:
-            self._day = day
-            for path in self.folder.glob("searches-*.jsonl"):
-                if path.name < f"searches-{now - timedelta(self._days):%Y-%m-%d}":
-                    with suppress(OSError):
-                        path.unlink()
-        with self._lock:
-            lines, self._waiting = self._waiting, []
+    def _append(self, line: bytes) -> None:
+        """Append the whole line or nothing; on a new day, delete old files first."""
+        now = datetime.now(UTC)
         try:
-            if lines:
-                _append(self.folder / f"{day}-{self._run_id}.jsonl", b"".join(lines))
-            self.written += len(lines)
+            if (name := f"searches-{now:%Y-%m-%d}-{self._run_id}.jsonl") != self._name:
+                self._name = name
+                for path in self.folder.glob("searches-*.jsonl"):
+                    if path.name < f"searches-{now - timedelta(self._days):%Y-%m-%d}":
+                        path.unlink(missing_ok=True)
+            with open(self.folder / name, "ab", 0, opener=partial(os.open, mode=0o600)) as stream:
+                size = stream.tell()
+                if stream.write(line) < len(line):
+                    stream.truncate(size)
+                    raise OSError("the disk is full")
+            self.written += 1
         except OSError as error:
-            problem, self.dropped = str(error), self.dropped + len(lines)
+            self._lose(str(error))
         with self._lock:
-            self._bytes -= sum(map(len, lines))
-        if self.dropped > 2 * self._told:  # Not at each of thousands.
-            self._told = self.dropped
-            LOG.error("--log: %d lines are lost until now: %s", self._told, problem)
+            self._waiting -= len(line)
+
+    def _lose(self, problem: str) -> None:
+        with self._lock:
+            self.dropped += 1
+            if self.dropped > 2 * self._told:  # Not at each of thousands.
+                self._told = self.dropped
+                LOG.error("--log: %d lines are lost until now: %s", self._told, problem)
 
 
-def _append(path: Path, content: bytes) -> None:
-    """Append all lines or none; raises OSError."""
-    with open(path, "ab", 0, opener=partial(os.open, mode=0o600)) as stream:
-        size = stream.tell()
-        try:
-            while content:
-                content = content[stream.write(content) :]
-        except OSError:
-            stream.truncate(size)
-            raise
+def team_draft(
+    champion: Sequence[int], challenger: Sequence[int], seed: str
+) -> tuple[list[int], list[int]]:
+    """Two rankings of the same rows in one, and the team of each place.
+
+    Team-draft interleaving: Radlinski, Kurup & Joachims, "How Does Clickthrough Data Reflect
+    Retrieval Quality?" (CIKM 2008), section 5.2. In each round a coin decides which ranking first
+    adds its best row that is not in the list yet, to get the clicks on it. Rows above the first
+    difference are of no team, 0. ``seed`` makes the coins: the pages of a search must agree.
+    """
+    coins, same = random.Random(seed), 0
+    while same < len(champion) and champion[same] == challenger[same]:
+        same += 1
+    teams = dict.fromkeys(champion[:same], 0)  # Row -> team, in the new order
+    left = {CHAMPION: iter(champion[same:]), CHALLENGER: iter(challenger[same:])}
+    while len(teams) < len(champion):
+        first = coins.choice((CHAMPION, CHALLENGER))
+        for team in (first, CHAMPION + CHALLENGER - first):
+            row = next((row for row in left[team] if row not in teams), None)
+            if row is not None:
+                teams[row] = team
+    return [*teams], [*teams.values()]
 
 
 class Ranked(NamedTuple):
-    """Rows of the hits and their new scores, best first.
+    """The ranking of a window; the other fields are of logged searches only."""
 
-    If it is logged, the id of the search, and members of ``ext`` in the response.
-    """
-
-    rows: Sequence[tuple[int, str]]
+    rows: Sequence[tuple[int, str]]  # Rows of the hits and their new scores, best first
     search_id: str = ""
-    ext: str = ""
+    ext: str = ""  # Members of ``ext`` in the response
 
 
+@dataclass
 class Loop:
     """Ranks searches, and logs them if there is a log.
 
     A ``share`` of them shows posts of both the service's default model and the challenger.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        log: SearchLog | None = None,
-        challenger: Models | None = None,
-        share: float = 0.0,
-    ) -> None:
-        self.service, self.log, self.challenger, self._share = service, log, challenger, share
-        if log:
-            registry = service.metrics.registry
+    service: Service
+    log: SearchLog | None = None
+    challenger: Models | None = None
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.log:
+            registry = self.service.metrics.registry
             lines = Gauge("tweetrerank_log_lines", "Of the log", ["outcome"], registry=registry)
             for outcome in ("written", "dropped", "unknown"):
-                lines.labels(outcome).set_function(partial(getattr, log, outcome))
+                lines.labels(outcome).set_function(partial(getattr, self.log, outcome))
 
     async def rank(
-        self,
-        wanted: ScoreRequest,
-        model: ServedModel,
-        record: Record,
-        deadline: float,
-        window: Window,
-        hits: Sequence[Hit],
+        self, score: Score, model: ServedModel, record: Record, window: Window, hits: Sequence[Hit]
     ) -> Ranked:
         """The ranking of a window; raises RequestError."""
-        ubi, score = window.ubi or Ubi(), self.service.score
+        ubi, other = window.ubi or Ubi(), list[int]()
         search_id = ubi.query_id or uuid.uuid4().hex
-        rival = self._rival(search_id, model, window)
-        scored, other = await asyncio.gather(
-            score(wanted, model, record, deadline), self._order(wanted, rival, record, deadline)
-        )
+        if rival := self._rival(search_id, model, window):
+            own = Record(record.request_id, record.method, record.path)
+            of_rival = self._order(score(rival, own), record.request_id)
+            scored, other = await asyncio.gather(score(model, record), of_rival)
+        else:
+            scored = await score(model, record)
         rows = [(row, orjson.dumps(score).decode()) for row, score in scored.best()]
         order, teams = [row for row, _ in rows], None
         if other:
@@ -203,7 +210,6 @@ class Loop:
             "start": window.start,
             "shown": [hit.doc_id for hit in shown],
             "objects": names if names and all(names) else None,
-            "scores": [scored.scores[row] for row in order[page]],
             "challenger": rival.version if rival and teams else None,
             "teams": teams[page] if teams else None,
         }
@@ -222,22 +228,18 @@ class Loop:
             or window.model is not None
             # A further page must go on with the same list, which only an id of the client tells.
             or (window.start and not (window.ubi and window.ubi.query_id))
-            or not is_drawn(search_id, self._share)
+            or random.Random(f"share {search_id}").random() >= self.share
         ):
             return None
         return rival
 
-    async def _order(
-        self, wanted: ScoreRequest, rival: ServedModel | None, record: Record, deadline: float
-    ) -> list[int] | None:
-        """The challenger's order; None without it, or where it fails."""
+    async def _order(self, scored: Awaitable[ScoreResponse], request_id: str) -> list[int]:
+        """The challenger's order; empty if it fails."""
         try:
-            own = Record(record.request_id, record.method, record.path)
-            scored = rival and await self.service.score(wanted, rival, own, deadline)
-            return [*scored.order] if scored else None
+            return [*(await scored).order]
         except Exception as error:
-            LOG.error("request %s: the challenger fails: %s", record.request_id, error)
-            return None
+            LOG.error("request %s: the challenger fails: %s", request_id, error)
+            return []
 
     def routes(self) -> list[Route]:
         """``/events``, if there is a log."""
@@ -247,9 +249,7 @@ class Loop:
         """Log events in the form of OpenSearch's User Behavior Insights, one or a list."""
         assert self.log is not None
         request.state.format = PlainErrors()
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise RequestError("media", f"found {kind[:100]!r}, expected application/json")
+        check_media_type(request)
         async with self.service.bodies.read(request) as body:
             try:
                 content = orjson.loads(body)
@@ -259,13 +259,13 @@ class Loop:
         if len(events) > MOST_EVENTS:
             raise RequestError("many", f"found {len(events):,} events, expected {MOST_EVENTS:,}")
         try:
-            found = [read_event(event) for event in events]
+            events = [read_event(event) for event in events]
         except WRONG as error:
             raise RequestError("value", str(error)) from None
-        for event in found:
-            if event is None or any(len(text or "") > MOST_NAME for text in event.values()):
+        for event in events:
+            if not event or any(len(text or "") > MOST_NAME for text in event.values()):
                 problem = f'found no "action_name", or a text of more than {MOST_NAME} characters'
                 raise RequestError("value", problem)
-        for event in found:
-            self.log.write({"time": time.time(), **(event or {})})
-        return JSONResponse({"accepted": len(found)})
+        for event in events:
+            self.log.write({"time": time.time(), **event})
+        return JSONResponse({"accepted": len(events)})

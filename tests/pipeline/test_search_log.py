@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +21,14 @@ from helpers.service_process import running
 from helpers.service_samples import QUERY, models
 from starlette.testclient import TestClient
 
+from pipeline.collections.clicks import CHALLENGER, CHAMPION
 from pipeline.collections.trec import read_qrels
-from pipeline.compare import Comparison, evidence
+from pipeline.compare import evidence
 from pipeline.service.app import build
 from pipeline.service.http.models import Models
 from pipeline.service.http.requests import Limits
 from pipeline.service.http.service import Service
-from pipeline.service.interleaving import CHALLENGER, CHAMPION, NONE, team_draft
-from pipeline.service.log import MOST_EVENTS, Loop, SearchLog
+from pipeline.service.log import MOST_EVENTS, Loop, SearchLog, team_draft
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
@@ -111,13 +112,8 @@ def test_a_search_and_its_click_are_logged(
     [record] = logged(tmp_path)
     assert record["shown"] == shown
     assert (record["index"], record["model"], record["start"]) == ("posts", "mp_hcnn", 0)
-    assert record["scores"] == sorted(record["scores"], reverse=True)
-    assert [event["object_id"] for event in logged(tmp_path, True)] == [
-        shown[1],
-        "7",
-        "x",
-        shown[2],
-    ]
+    found = [event["object_id"] for event in logged(tmp_path, True)]
+    assert found == [shown[1], "7", "x", shown[2]]
     text = "".join(path.read_text() for path in tmp_path.glob("*.jsonl"))
     assert "kept nowhere" not in text
     if is_plain:
@@ -249,23 +245,25 @@ def test_a_full_disk_costs_lines(tmp_path: Path) -> None:
     assert written + dropped == 300
     assert dropped
     assert len(logged(tmp_path, True)) == written
-    assert "lines are lost until now: [Errno 27]" in done.stderr
+    assert re.search(r"lines are lost until now: (\[Errno 27\]|the disk)", done.stderr)
 
 
 def test_what_waits_and_what_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.service.log.FLUSH", 1000)
-    monkeypatch.setattr("pipeline.service.log.MOST_WAITING", 1000)
     names = ["searches-2020-01-01-ab.jsonl", "searches-2999-01-01-ab.jsonl", "mine.jsonl"]
     for name in names:
         (tmp_path / name).touch()
-    log = SearchLog(tmp_path, days=1)
+    log, can_write = SearchLog(tmp_path, days=1), threading.Event()
+    append = log._append
+    monkeypatch.setattr(log, "_append", lambda line: (can_write.wait(), append(line)))
+    monkeypatch.setattr("pipeline.service.log.MOST_WAITING", 1000)
     for number in range(100):
         log.write({"search_id": str(number), "action": "click", "object_id": "x" * 10})
     log.write({"search_id": "half", "action": "\ud83d"})
     assert log.dropped > 50
+    can_write.set()
     log.close()
     assert log.written + log.dropped == 101
-    assert len(logged(tmp_path, True)) == log.written
+    assert len(logged(tmp_path, True)) == log.written > 0
     assert [name for name in names if (tmp_path / name).exists()] == names[1:]
 
 
@@ -275,13 +273,13 @@ def test_team_draft() -> None:
     drafts = [team_draft(champion, challenger, str(seed)) for seed in range(400)]
     for order, teams in drafts:
         assert sorted(order) == champion
-        assert teams[:2] == [NONE, NONE]
+        assert teams[:2] == [0, 0]
         assert {order[2], order[3]} == {2, 5}
         assert teams.count(CHAMPION) == teams.count(CHALLENGER) == 2
     # Users who click without reading prefer nobody.
     assert 150 < [order[2] for order, _ in drafts].count(5) < 250
     assert team_draft(champion, challenger, "x") == team_draft(champion, challenger, "x")
-    assert team_draft(champion, champion, "x") == (champion, [NONE] * 6)
+    assert team_draft(champion, champion, "x") == (champion, [0] * 6)
 
 
 def test_the_test_may_be_looked_at_any_time() -> None:
@@ -298,5 +296,3 @@ def test_the_test_may_be_looked_at_any_time() -> None:
     assert called_better(0.5) <= 0.06
     assert called_better(0.47) <= 0.01
     assert called_better(0.57) > 0.95
-    low, high = Comparison(("a", "b"), 2000, 300, 240, 100).interval(0.95)
-    assert low < 0.5 < 300 / 540 < high

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from string import punctuation
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, unquote
@@ -347,7 +348,8 @@ class Proxy:
         deadline = time.perf_counter() + self.defaults.seconds
         if request.deadline is not None:
             deadline = min(deadline, request.deadline)
-        return await self.loop.rank(wanted, model, record, deadline, window, response.hits or ())
+        score = partial(self.service.score, wanted, deadline=deadline)
+        return await self.loop.rank(score, model, record, window, hits)
 
 
 class _Route(Route):
