@@ -226,7 +226,12 @@ def score_on_cluster(
         )
         read = ray.data.read_parquet if is_parquet else ray.data.read_csv
         room, gpus, rejected = ray.cluster_resources(), int(device == "cuda"), Queue(0, light)
-        size = int(room.get("GPU", 0) if gpus else room.get("CPU", 0) // threads)
+        # One core stays for Ray's own reader of Parquet, which waits for one.
+        cores = int(room.get("CPU", 0)) - 1
+        size = int(room.get("GPU", 0)) if gpus else cores // threads
+        if size < 1:
+            expected = "a GPU" if gpus else f"{threads + 1} cores or more, one of them for reading"
+            raise ValueError(f"found {room.get('CPU', 0):g} cores, expected {expected}")
         pool = {"compute": ray.data.ActorPoolStrategy(size=size), "num_cpus": threads}
         batches = {"batch_size": 20 if form.is_nested else 2000, "batch_format": "pyarrow"}
         rows = read([*map(str, files)], ray_remote_args=light, **reading)
