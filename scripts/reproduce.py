@@ -5,9 +5,10 @@
     python scripts/reproduce.py table3 --train --workers 2  # compute all cells
     python scripts/reproduce.py table3 --train --systems "MP-HCNN (paper)" --tests mb2013 \\
         --output scripts/results                            # add a row's cells to its CSV
+    python scripts/reproduce.py table5                      # from finished cells
     python scripts/reproduce.py --write
 
-table2 to table4 and figure2 are those of Rao et al. (AAAI 2019), "all" is all of these.
+table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019), "all" is all of these.
 --write makes scripts/results/README.md from the CSVs beside it. Finished cells are kept in
 $TWEETRERANK_HOME and not computed again. Rows of tables are data: scripts/experiments/tables.toml.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,19 +30,11 @@ from pipeline.command.runtime import keep_allocations
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
-    from experiments.cells import Result
+    from experiments.cells import Result, Setup
     from experiments.tables import Table
 
 ALL = "all"
 RESULTS = Path(__file__).resolve().parent / "results"
-
-
-def output_folder(text: str) -> Path:
-    """Path of an output folder, which need not exist."""
-    path = Path(text)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"found the file {text}, expected a folder")
-    return path
 
 
 @dataclass(frozen=True)
@@ -62,8 +56,9 @@ class Options:
     workers: int = option("cells at a time", default=1, parse=positive_int)
     device: str = option("device of the models", default="auto", choices=("auto", "cpu", "cuda"))
     output: Path | None = option(
-        "folder for NAME.csv and NAME.png of each table; a CSV that is there keeps its other cells",
-        parse=output_folder,
+        "folder for NAME.md or NAME.csv, and NAME.png, of each table; a CSV that is there keeps "
+        "its other cells",
+        parse=Path,
         metavar="DIR",
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
@@ -87,26 +82,26 @@ def main(options: Options) -> None:
         with atomic_file(RESULTS / "README.md") as stream:
             stream.write(readme())
         print(f"wrote {RESULTS / 'README.md'}")
-    setup = Setup(home_directory() / "experiments", options.data, options.device)
+    folder = home_directory() / "experiments"
+    setup = Setup(folder, options.data, options.device, options.workers)
     # Finished cells of other rows are there to be compared with.
     cells = {
         table.name: [
             cell
             for cell in table.cells(options.tested(table), options.seeds)
-            if options.has(cell.system) or is_finished(cell, setup)
+            if (options.train and options.has(cell.system)) or is_finished(cell, setup)
         ]
         for table in tables
-        if options.train
+        if options.train or table.report
     }
-    distinct = dict.fromkeys(cell for of_table in cells.values() for cell in of_table)
-    computed, failures = run_cells([*distinct], setup, options.workers)
+    computed, failures = run_cells([*dict.fromkeys(chain(*cells.values()))], setup)
     for table in tables:
+        own = cells.get(table.name)
         try:
-            if options.train:
-                own = [result for result in computed if result.cell in cells[table.name]]
-                results = finished(table, own, setup)
-            else:
+            if own is None:
                 results = read_csv(RESULTS / table.csv)
+            else:
+                results = finished(table, [r for r in computed if r.cell in own], setup)
             wanted = [
                 result
                 for result in results
@@ -114,7 +109,7 @@ def main(options: Options) -> None:
                 and result.cell.collection in options.tested(table)
                 and result.cell.seed <= (options.seeds or result.cell.seed)
             ]
-            show(table, wanted, options)
+            show(table, wanted, setup, options)
         except (DataError, RerankerError, OSError) as error:
             failures.append(f"{table.name}: {error}")
     if failures:
@@ -129,53 +124,54 @@ def check(options: Options) -> list[Table]:
     """
     from experiments.tables import read_tables
 
-    _, known = read_tables()
-    problems = []
-    tables: list[Table] = []
+    known = read_tables()[1]
+    tables = [known[options.table]] if options.table in known else []
     if options.table == ALL:
         tables = [t for name, t in known.items() if name.startswith(("table", "figure"))]
-    elif options.table in known:
-        tables = [known[options.table]]
-    elif options.table or not options.write:
-        problems.append(
-            f"table: found {options.table!r}, expected one of {', '.join([*known, ALL])}"
-            + did_you_mean(options.table or "", [*known, ALL])
-        )
+    chosen = {"table": [options.table] if options.table or not options.write else []}
+    expected = {"table": [*known, ALL]}
+    if tables:
+        chosen |= {"--tests": [*(options.tests or [])], "--systems": [*options.systems]}
+        expected["--tests"] = [name for table in tables for name in table.collections]
+        expected["--systems"] = [system.name for table in tables for system in table.systems]
+    problems = [
+        f"{option}: found {name!r}, expected one of {'; '.join(dict.fromkeys(expected[option]))}"
+        + did_you_mean(name or "", expected[option])
+        for option, names in chosen.items()
+        for name in names
+        if name not in expected[option]
+    ]
+    if options.output and options.output.exists() and not options.output.is_dir():
+        problems.append(f"--output: found the file {options.output}, expected a folder")
     # Checked before hours of training.
     if options.output and any(t.figure for t in tables) and find_spec("matplotlib") is None:
         problems.append(
             "--output: found no matplotlib, which draws the figures; install it with "
             "`pip install 'tweetrerank[plot]'`"
         )
-    usable = list(dict.fromkeys(name for table in tables for name in table.collections))
-    if tables and (unknown := [name for name in options.tests or () if name not in usable]):
-        problems.append(
-            f"--tests: found {', '.join(unknown)}, expected some of {', '.join(usable)}"
-        )
-    rows = list(dict.fromkeys(s.name for table in tables for s in table.systems))
-    problems += [
-        f"--systems: found {name!r}, expected one of {'; '.join(rows)}" + did_you_mean(name, rows)
-        for name in options.systems
-        if tables and name not in rows
-    ]
     if problems:
         raise UsageError(problems)
     return [table for table in tables if options.tested(table)]
 
 
-def show(table: Table, results: Sequence[Result], options: Options) -> None:
+def show(table: Table, results: Sequence[Result], setup: Setup, options: Options) -> None:
     """Print a table and write its files."""
     from experiments.cells import add_to_csv
-    from experiments.rendering import draw, render
+    from experiments.rendering import render
+    from experiments.reports import REPORTS, draw
 
-    text = render(table, results)
+    report = REPORTS.get(table.report)
+    text = report(table, results, setup) if report else render(table, results)
     text += f"\n\n{table.caption}" if table.caption else ""
     print(f"## {table.title}\n\n{text}\n" if options.table == ALL else text)
     if folder := options.output:
-        if results:
+        if report:
+            with atomic_file(folder / f"{table.name}.md") as stream:
+                stream.write(f"{text}\n")
+        elif results:
             add_to_csv(folder / table.csv, results)
         if table.figure:
-            draw(folder / f"{table.name}.png", table, results)
+            draw(folder / f"{table.name}.png", table, results, setup)
 
 
 def readme() -> str:
@@ -187,11 +183,11 @@ def readme() -> str:
     introduction, tables = read_tables()
     sections = [introduction]
     for table in tables.values():
-        parts = [f"## {table.title}: `{table.name}`", table.caption]
+        parts = [f"## {table.title}: `{table.name}`", table.caption * (not table.report)]
         csv, is_short = RESULTS / table.csv, bool(table.figure or table.csv_only)
         if csv.exists() and not is_short:
             parts.append(render(table, read_csv(csv)))
-        for name in (f"{table.name}.png", *([table.csv] if is_short else [])):
+        for name in (f"{table.name}.md", f"{table.name}.png", *([table.csv] if is_short else [])):
             if (RESULTS / name).exists():
                 parts.append(f"{'!' * name.endswith('png')}[{name}]({name})")
         sections.append("\n\n".join(filter(None, parts)))

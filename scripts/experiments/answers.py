@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,9 @@ from pipeline.collections.collection import AnswerCollection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
+from pipeline.training.tuning import tune_weight
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import TrainedReranker
 from rerankers.text.words import words
@@ -25,19 +26,17 @@ from rerankers.text.words import words
 MEASURES = ("P@1", "RR")
 REPEATS = 10  # Draws for each right answer: of a few hundred one would decide too much
 NEAREST = 20  # Candidates of a question, by Okapi (section 6.3: by a vector space model)
-ALPHAS = tuple(step / 20 for step in range(21))  # 0, 0.05, …, 1: the search space of section 6.3
 BATCH_SIZE = 256  # Questions per forward pass
 QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}  # Whether candidates are the judged posts
 
 
-def okapi(
-    texts: Mapping[str, str], k1: float = 1.2, b: float = 0.75
-) -> Callable[[str, Iterable[str]], dict[str, float]]:
+def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, float]]:
     """BM25 (Robertson et al. 1994): scores of a query and doc_ids of ``texts``, by doc_id.
 
     As in Lucene: IDF ln(1 + (N - n + 0.5) / (n + 0.5)), without the constant factor k1 + 1. Words
     are those that the models read, with stop words and without stemming.
     """
+    k1, b = 1.2, 0.75
     counts = {doc_id: Counter(words(text)) for doc_id, text in texts.items()}
     documents = Counter(word for of_text in counts.values() for word in of_text)
     idf = {w: math.log1p((len(counts) - n + 0.5) / (n + 0.5)) for w, n in documents.items()}
@@ -73,7 +72,8 @@ def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, 
 def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> dict[float, float]:
     """α -> AP of α · cosine of question vectors + (1 - α) · Okapi, each in [0, 1] per topic.
 
-    Of the training topics of a folder, whose candidates are the judged posts or the nearest.
+    α is 0, 0.05, …, 1 (section 6.3). Of the training topics of a folder, whose candidates are the
+    judged posts or the nearest.
     """
     topics = read_topics(folder / "topics.train.tsv")
     texts = {post.doc_id: post.text for post in read_posts(folder / "posts.jsonl")}
@@ -87,10 +87,7 @@ def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> d
         topic.query_id: {d: float(vector @ vectors[d]) for d in candidates[topic.query_id]}
         for topic, vector in zip(topics, of_topics, strict=True)
     }
-    return {
-        alpha: mean(evaluate(qrels, interpolate(candidates, neural, alpha), ["AP"])["AP"])
-        for alpha in ALPHAS
-    }
+    return dict(tune_weight(candidates, neural, qrels).curve)
 
 
 def question_vectors(trained: TrainedReranker, questions: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -100,14 +97,11 @@ def question_vectors(trained: TrainedReranker, questions: Sequence[str]) -> npt.
     """
     model, encoder = trained.model, trained.encoder
     inputs = encoder.queries(questions, model.query_inputs, model.idf)
-    # Batches of questions of similar length need little padding.
-    order = np.argsort(np.sum([ids.lengths for ids in inputs.values()], axis=0), kind="stable")
     parts = []
     with torch.inference_mode():
-        for start in range(0, len(order), BATCH_SIZE):
-            rows = order[start : start + BATCH_SIZE]
+        for start in range(0, len(questions), BATCH_SIZE):
+            rows = np.arange(start, min(start + BATCH_SIZE, len(questions)))
             batch = {name: ids.batch(rows, model.device_of()) for name, ids in inputs.items()}
-            vectors = model.encode_queries(batch)
-            assert isinstance(vectors, torch.Tensor)
+            vectors = cast(torch.Tensor, model.encode_queries(batch))
             parts.append(normalize(vectors, dim=1).float().cpu().numpy())
-    return np.concatenate(parts)[np.argsort(order)]
+    return np.concatenate(parts)

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -32,12 +32,8 @@ from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.training.settings import Settings
 
+# Kinds of models; ``tables.toml`` describes them.
 RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
-"""Kinds of models: an official run, measured only; a reranker with the shipped weights and λ, mixed
-with query likelihood; one measured on held-out training topics, without a look at the collection;
-one that picks right answers among drawn ones (:mod:`experiments.answers`); a form of
-:mod:`experiments.left_out`."""
-
 OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
 AUTHORS_RUN = f"{RUN}:authors"  # MP-HCNN's (github.com/jinfengr/neural-tweet-search)
 BETTER, WORSE, MIXTURE_BETTER = MARKS = "better_than", "worse_than", "interpolated_better_than"
@@ -113,6 +109,14 @@ class Setup:
     directory: Path
     data: Path | None = None
     device: str = "auto"
+    workers: int = 1  # Cells at a time
+
+    @property
+    def options(self) -> list[str]:
+        """Options of all commands."""
+        threads = max(1, len(os.sched_getaffinity(0)) // self.workers)
+        data = ["--data", str(self.data)] if self.data else []
+        return ["--threads", str(threads), "--device", self.device, *data]
 
     def collection(self, name: str) -> Collection:
         """The named collection in the data folder."""
@@ -142,11 +146,8 @@ class Setup:
         return self.run_file(cell).with_suffix(".interpolated.txt") if cell.is_mixed else None
 
 
-def run_cells(
-    cells: Sequence[Cell], setup: Setup, workers: int = 1
-) -> tuple[list[Result], list[str]]:
-    """Results of the cells, and a line for each that failed; ``workers`` are computed at a time."""
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+def run_cells(cells: Sequence[Cell], setup: Setup) -> tuple[list[Result], list[str]]:
+    """Results of the cells, and a line for each that failed."""
     results: dict[str, Result] = {}
     failures: list[str] = []
     # Cells with the same key, under different names in two tables, are computed once.
@@ -154,13 +155,13 @@ def run_cells(
 
     def run(key: str) -> None:
         try:
-            results[key] = run_cell(distinct[key], setup, threads)
+            results[key] = run_cell(distinct[key], setup)
         except Exception as error:
             failures.append(f"{distinct[key]}: {error}")
             tqdm.write(failures[-1], file=sys.stderr)
 
     is_quiet = all(is_finished(cell, setup) for cell in distinct.values())
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(setup.workers) as pool:
         done = pool.map(run, distinct)
         list(tqdm(done, total=len(distinct), unit="cell", disable=is_quiet or None))
     return [replace(results[c.key], cell=c) for c in cells if c.key in results], failures
@@ -171,9 +172,9 @@ def is_finished(cell: Cell, setup: Setup) -> bool:
     return cell.is_untrained or setup.result_file(cell).exists()
 
 
-def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
+def run_cell(cell: Cell, setup: Setup) -> Result:
     """Train, run and measure one cell, or read its finished result."""
-    path = setup.result_file(cell)
+    path, started = setup.result_file(cell), time.perf_counter()
     if path.exists():
         content = json.loads(path.read_text(encoding="utf-8"))
         known = {each.name: content[each.name] for each in fields(Result) if each.name in content}
@@ -181,26 +182,24 @@ def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
     if cell.is_untrained:
         # Not kept: measuring is cheap, and the run file may be replaced.
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
-    data = ["--data", str(setup.data)] if setup.data else []
-    common = ["--threads", str(threads), "--device", setup.device, *data]
-    started, development, epochs = time.perf_counter(), 0.0, 0
+    development, epochs = 0.0, 0
     if cell.kind == LEFT_OUT:
         run = left_out.run_of(cell.reranker, cell.collection, setup.data)
         write_run(setup.run_file(cell), run, cell.reranker)
     else:
-        _train(cell, setup, common)
+        _train(cell, setup)
         metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
         development, epochs = metrics["validation"]["AP"], metrics["epochs"]
     seconds = round(time.perf_counter() - started, 1)
     if cell.kind not in (HELD_OUT, DRAWN, LEFT_OUT):
-        _search(cell, setup, common)
+        _search(cell, setup)
     result = Result(cell, *_measure(cell, setup), development, epochs, seconds, provenance())
     with atomic_file(path) as stream:
         stream.write(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
 
 
-def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
+def _train(cell: Cell, setup: Setup) -> None:
     checkpoint = setup.checkpoint(cell)
     if cell.kind == SHIPPED or (checkpoint / "config.json").exists():
         return
@@ -209,7 +208,7 @@ def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
         # One held-out part suffices for early stopping and λ, at a fifth of the cost.
         options += ["--folds", "1"]
     options += [*_options(cell.training), "--seed", str(cell.seed), "--output", str(checkpoint)]
-    _command("pipeline.train", cell.reranker, *options, *common)
+    _command("pipeline.train", cell.reranker, *options, *setup.options)
 
 
 def _options(training: Sequence[str]) -> list[str]:
@@ -225,13 +224,13 @@ def _options(training: Sequence[str]) -> list[str]:
     return options
 
 
-def _search(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
-    how = ["--reranker", cell.reranker]
+def _search(cell: Cell, setup: Setup) -> None:
+    how = ["--reranker", cell.reranker, "--checkpoint", str(setup.checkpoint(cell))]
     is_fusion = models.reads_rankers(cell.reranker)
     how += ["--candidates", "ql"] if cell.is_retrieved and not is_fusion else []
     how += ["--lambda", "1"] if cell.is_mixed else []
-    paths = ["--checkpoint", str(setup.checkpoint(cell)), "--output", str(setup.run_file(cell))]
-    _command("pipeline.search", "--topics", cell.collection, *how, *paths, *common)
+    how += ["--output", str(setup.run_file(cell)), *setup.options]
+    _command("pipeline.search", "--topics", cell.collection, *how)
 
 
 def _command(module: str, *arguments: str) -> None:
@@ -244,22 +243,20 @@ def _command(module: str, *arguments: str) -> None:
 
 def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, float], float | None]:
     """Measures of the run, measures of its mixture with query likelihood, and λ."""
-    collection = setup.collection(cell.collection)
-    qrels, measures = collection.qrels, collection.measures
+    collection, checkpoint = setup.collection(cell.collection), setup.checkpoint(cell)
+    qrels, measures, mixture = collection.qrels, collection.measures, setup.mixture_file(cell)
     if cell.kind == DRAWN:
         part = named.find_answers(cell.collection, setup.data)
-        checkpoint = None if cell.is_untrained else setup.checkpoint(cell)
-        return answers.measure_drawn(part, checkpoint), {}, None
+        return answers.measure_drawn(part, None if cell.is_untrained else checkpoint), {}, None
+    if cell.kind == HELD_OUT or mixture:
+        held_out = HeldOut.read(checkpoint, cell.collection, setup.data)
     if cell.kind == HELD_OUT:
-        held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
         return means(held_out.qrels, held_out.neural, measures), {}, None
     scores = read_run(setup.run_file(cell))
     if cell.kind == LEFT_OUT:
         return means(left_out.judgments(collection), scores, ["AP"]), {}, None
-    mixture = setup.mixture_file(cell)
     if mixture is None:
         return means(qrels, scores, measures), {}, None
-    held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
     weight = held_out.tune("AP", min(5, len(held_out.qrels)), seed=1).weight
     mixed = interpolate(read_run(collection.runs["ql"]), scores, weight)
     write_run(mixture, mixed, "interpolated")
@@ -268,38 +265,35 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
 
 def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
     """Measure -> mean; empty without judgments."""
-    if qrels is None:
-        return {}
-    return {name: round(mean(values), 4) for name, values in evaluate(qrels, run, measures).items()}
+    values = {} if qrels is None else evaluate(qrels, run, measures)
+    return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 
 
 def add_to_csv(path: Path, results: Sequence[Result]) -> None:
     """Write results: those of a file's cells are replaced in their place, others come last."""
     known = read_csv(path) if path.exists() else []
     rows = {(r.cell.system, r.cell.collection, r.cell.seed): r for r in [*known, *results]}
-    lines = [line for result in rows.values() for line in _lines(result)]
+    # Without judgments: one line without a measure.
+    lines = [_line(result, name) for result in rows.values() for name in result.measures or ("",)]
     with atomic_file(path) as stream:
         writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
 
 
-def _lines(result: Result) -> Iterator[dict[str, object]]:
-    # Without judgments: one line without a measure.
-    for measure in result.measures or ("",):
-        marks = {name: result.marks.get(name, {}).get(measure, ()) for name in MARKS}
-        yield {
-            **{name: getattr(result.cell, name) for name in ("system", "collection", "seed")},
-            "measure": measure,
-            "value": result.measures.get(measure, ""),
-            "interpolated": result.interpolated.get(measure, ""),
-            "lambda": result.weight,
-            "development_ap": result.development,
-            "epochs": result.epochs,
-            "seconds": result.seconds,
-            **{name: result.made[name] for name in ("date", "commit", "machine")},
-            **{name: SEPARATOR.join(systems) for name, systems in marks.items()},
-        }
+def _line(result: Result, measure: str) -> dict[str, object]:
+    return {
+        **{name: getattr(result.cell, name) for name in ("system", "collection", "seed")},
+        "measure": measure,
+        "value": result.measures.get(measure, ""),
+        "interpolated": result.interpolated.get(measure, ""),
+        "lambda": result.weight,
+        "development_ap": result.development,
+        "epochs": result.epochs,
+        "seconds": result.seconds,
+        **{name: result.made[name] for name in ("date", "commit", "machine")},
+        **{name: SEPARATOR.join(result.marks.get(name, {}).get(measure, ())) for name in MARKS},
+    }
 
 
 def read_csv(path: Path) -> list[Result]:

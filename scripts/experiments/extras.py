@@ -2,9 +2,10 @@
 
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import cast
 
 import numpy as np
@@ -13,12 +14,11 @@ import numpy.typing as npt
 from experiments.answers import QUESTIONS, question_curve
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Cell, Result, Setup, means
 from experiments.left_out import Judged, judgments, reliability
-from experiments.rendering import results_of
 from experiments.tables import CLEAN, Table
 from pipeline.collections import named
 from pipeline.collections.collection import default_vectors
-from pipeline.collections.trec import Qrels, Run, best_of, read_run
-from pipeline.evaluation.measures import Evaluator
+from pipeline.collections.trec import best_of, read_run
+from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.contributions import shares
 from rerankers import checkpoint as checkpoints
@@ -30,16 +30,12 @@ Finish = Callable[[Table, Sequence[Result], Setup], list[Result]]
 
 LEVEL = 0.05
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
-Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per topic
+Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per judged topic
 
 
 def finished(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results with the table's marks and additional measures."""
     return FINISH[table.finish](table, results, setup) if table.finish else list(results)
-
-
-def _with(result: Result, measures: Mapping[str, float]) -> Result:
-    return replace(result, measures={**result.measures, **measures})
 
 
 def significance(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
@@ -48,60 +44,58 @@ def significance(table: Table, results: Sequence[Result], setup: Setup) -> list[
     By Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
     papers' tables. With several seeds, a topic's value is the mean over them.
     """
-    return marked(results, [*table.better, *table.worse], setup)
+    references = [*table.better, *table.worse]
+    return marked(results, {system.name: references for system in table.systems}, setup)
 
 
-def marked(results: Sequence[Result], references: Sequence[str], setup: Setup) -> list[Result]:
-    """The results with marks against some systems, as far as these have results and judgments."""
-    systems: dict[tuple[str, str], list[Result]] = {}
+def marked(
+    results: Sequence[Result], references: Mapping[str, Sequence[str]], setup: Setup
+) -> list[Result]:
+    """The results with marks against each system's references that have results and judgments."""
+    seeds = defaultdict(list)
     for result in results:
-        systems.setdefault((result.cell.collection, result.cell.system), []).append(result)
-    collections = [setup.collection(name) for name in dict.fromkeys(name for name, _ in systems)]
-    judges = {c.name: Evaluator(c.qrels, c.measures) for c in collections if c.qrels is not None}
-    values = {
-        (name, system): values_of(seeds, judges[name], setup)
-        for (name, system), seeds in systems.items()
-        if name in judges
-    }
+        seeds[result.cell.collection, result.cell.system].append(result)
+    values = {key: values_of(own, setup) for key, own in seeds.items()}
     marks = {}
-    for name, system in values:
-        others = {other: values[name, other] for other in references if (name, other) in values}
-        mixture = values_of(systems[name, system], judges[name], setup, is_mixture=True)
-        marks[name, system] = {MIXTURE_BETTER: _compare(mixture, others, operator.gt)}
+    for (name, system), own in seeds.items():
+        known = [other for other in references.get(system, ()) if (name, other) in values]
+        others = {other: values[name, other] for other in known}
+        mixture_better = _compare(values_of(own, setup, is_mixture=True), others, operator.gt)
         # Only a mixture is compared with its own neural score.
         others.pop(system, None)
-        marks[name, system][BETTER] = _compare(values[name, system], others, operator.gt)
-        marks[name, system][WORSE] = _compare(values[name, system], others, operator.lt)
-    return [
-        replace(result, marks=marks.get((result.cell.collection, result.cell.system), {}))
-        for result in results
-    ]
+        marks[name, system] = {
+            BETTER: _compare(values[name, system], others, operator.gt),
+            WORSE: _compare(values[name, system], others, operator.lt),
+            MIXTURE_BETTER: mixture_better,
+        }
+    return [replace(r, marks=marks[r.cell.collection, r.cell.system]) for r in results]
 
 
 def _compare(
     ours: Values, others: Mapping[str, Values], relation: Callable[[float, float], bool]
 ) -> dict[str, tuple[str, ...]]:
     """Measure -> the others to which the relation of the means holds significantly."""
-    marks: dict[str, tuple[str, ...]] = {}
-    for measure, values in ours.items():
-        for name, others_values in others.items():
-            theirs = others_values[measure]
-            if relation(values.mean(), theirs.mean()):
-                p = randomization_test(values.tolist(), theirs.tolist(), permutations=PERMUTATIONS)
-                if p < LEVEL:
-                    marks[measure] = (*marks.get(measure, ()), name)
-    return marks
+    marks: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    for (measure, values), (name, of) in product(ours.items(), others.items()):
+        if relation(values.mean(), of[measure].mean()):
+            pair = values.tolist(), of[measure].tolist()
+            if randomization_test(*pair, permutations=PERMUTATIONS) < LEVEL:
+                marks[measure] += (name,)
+    return dict(marks)
 
 
-def values_of(
-    results: Sequence[Result], evaluator: Evaluator, setup: Setup, *, is_mixture: bool = False
-) -> Values:
+def values_of(results: Sequence[Result], setup: Setup, *, is_mixture: bool = False) -> Values:
     """Values per topic of a system, or of its mixture if it has one; means over seeds."""
+    collection = setup.collection(results[0].cell.collection)
     file_of = setup.mixture_file if is_mixture else setup.run_file
-    runs = [evaluator(read_run(path)) for r in results if (path := file_of(r.cell))]
+    runs = [
+        evaluate(collection.qrels, read_run(path), collection.measures)
+        for path in (file_of(result.cell) for result in results)
+        if path and collection.qrels is not None
+    ]
     return {
         measure: np.mean([list(run[measure].values()) for run in runs], axis=0)
-        for measure in (evaluator.measures if runs else ())
+        for measure in (runs[0] if runs else ())
     }
 
 
@@ -142,11 +136,12 @@ def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> li
     for result in results:
         clean = CLEAN.get(result.cell.collection, "")
         if result.measures and clean in table.collections:
-            collection = setup.collection(clean)
-            qrels, run = collection.qrels or {}, read_run(setup.run_file(result.cell))
-            judged = {query_id: scores for query_id, scores in run.items() if query_id in qrels}
+            collection, run = setup.collection(clean), read_run(setup.run_file(result.cell))
+            judged = {
+                query_id: run[query_id] for query_id in collection.qrels or {} if query_id in run
+            }
+            measures = means(collection.qrels, judged, collection.measures)
             cell = replace(result.cell, collection=clean)
-            measures = means(qrels, judged, collection.measures)
             done.append(replace(result, cell=cell, measures=measures))
     return done
 
@@ -157,47 +152,45 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
     done = []
     for result in results:
         model = checkpoints.load(setup.checkpoint(result.cell))
-        curves: dict[str, float] = {}
-        for name, judged_only in QUESTIONS.items():
-            curve = question_curve(folder / name, judged_only, model)
-            curves |= {f"{name} {alpha:.2f}": round(value, 4) for alpha, value in curve.items()}
+        curves = {
+            f"{name} {alpha:.2f}": round(value, 4)
+            for name, judged_only in QUESTIONS.items()
+            for alpha, value in question_curve(folder / name, judged_only, model).items()
+        }
         done.append(replace(result, measures=curves))
     return done
 
 
 def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results with recall and marks against the row before."""
-    measured = []
-    for result in results:
-        qrels = setup.collection(result.cell.collection).qrels
-        run = read_run(setup.run_file(result.cell))
-        added = {} if qrels is None else {"recall": round(recall(qrels, run), 4)}
-        measured.append(_with(result, added))
-    done = results_of(table.systems[0], measured)
-    for before, system in pairwise(table.systems):
-        both = [*results_of(before, measured), *results_of(system, measured)]
-        done += results_of(system, marked(both, [before.name], setup))
-    return done
+    measured = [_with(result, _recall(result, setup)) for result in results]
+    before = {system.name: [other.name] for other, system in pairwise(table.systems)}
+    return marked(measured, before, setup)
 
 
-def recall(qrels: Qrels, run: Run) -> float:
+def _recall(result: Result, setup: Setup) -> dict[str, float]:
     """Share of all relevant posts of all topics among the first 1000 of their topic, or 0."""
-    relevant = {(q, d) for q, grades in qrels.items() for d, grade in grades.items() if grade > 0}
-    best = {(q, d) for q, scores in best_of(run, 1000).items() for d in scores}
-    return len(relevant & best) / max(1, len(relevant))
+    qrels = setup.collection(result.cell.collection).qrels
+    if qrels is None:
+        return {}
+    run = best_of(read_run(setup.run_file(result.cell)), 1000)
+    relevant = [
+        doc_id in run.get(q, {})
+        for q, grades in qrels.items()
+        for doc_id, grade in grades.items()
+        if grade > 0
+    ]
+    return {"recall": round(sum(relevant) / max(1, len(relevant)), 4)}
 
 
 def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results with the importance of the family that each leaves out."""
-    by_seed = {}
-    for whole in results_of(table.systems[0], results):
+    of_families = {}
+    for whole in (r for r in results if r.cell.system == table.systems[0].name):
         model = cast(FeatureModel, checkpoints.load(setup.checkpoint(whole.cell)).model)
-        by_seed[whole.cell.seed] = shares(model.importances())
-    done = []
-    for result in results:
-        share = by_seed.get(result.cell.seed, {}).get(result.cell.system.removeprefix("- "))
-        done.append(_with(result, {} if share is None else {"importance": round(share, 4)}))
-    return done
+        for name, share in shares(model.importances()).items():
+            of_families[f"- {name}", whole.cell.seed] = {"importance": round(share, 4)}
+    return [_with(r, of_families.get((r.cell.system, r.cell.seed), {})) for r in results]
 
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
@@ -213,6 +206,10 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
         others = [of for cell, of in judged.items() if cell.collection != name]
         done.append(_with(result, reliability(own, others)) if own and others else result)
     return done
+
+
+def _with(result: Result, measures: Mapping[str, float]) -> Result:
+    return replace(result, measures={**result.measures, **measures})
 
 
 _ALL = sizes, significance, clean_questions, question_curves, stages, importances, calibration

@@ -1,153 +1,146 @@
-"""Tables of results as Markdown, and pictures that a table names as ``figure``.
-
-The papers' figures are in parentheses, "-" is a missing one.
-
-Kinds of columns:
-
-figures       one for each collection and measure, with marks of significance
-means         one for each collection: mean ± standard deviation over seeds of its measures
-papers        published figures for collections that are not here
-differences   each measure, and its difference to that of the first row
-seeds         number of seeds of a row
-training, s   mean seconds of training
-importance, % the measure of this name in percent
-curves        a row for each α in place of one for each system
-sizes         a row for each measure, with the paper's
-"""
+"""Tables of results as Markdown; ``tables.toml`` describes the kinds of columns."""
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from io import BytesIO
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result
 from experiments.tables import CHOSEN_ON, System, Table, published
-from indexes.files import write_bytes
 from pipeline.collections import named
-from pipeline.command.errors import DataError
 
 
 class Row(NamedTuple):
-    """A system of a table with its results, or its mixture with query likelihood."""
+    """A system of a table, or its mixture with query likelihood, and the table's results."""
 
     table: Table
     system: System
     results: Sequence[Result]
     is_mixture: bool = False
 
-    def on(self, collection: str) -> Sequence[Result]:
-        """The results on one collection."""
-        return [result for result in self.results if result.cell.collection == collection]
+    @property
+    def title(self) -> str:
+        """Name of the row, with the mark of other rows that are significantly better."""
+        name = self.system.name
+        mark = self.table.better.get(name, "")
+        return self.system.mixture if self.is_mixture else f"{name} {mark}".strip()
 
-    def mean(self, measure: str, collection: str = "") -> float | None:
-        """Mean of a measure over the results."""
-        results = self.on(collection) if collection else self.results
-        return mean_of(results, measure, is_mixture=self.is_mixture)
+    def own(self, collection: str | None = None) -> list[Result]:
+        """The system's results on one collection or on all."""
+        own = [result for result in self.results if result.cell.system == self.system.name]
+        return [result for result in own if collection in (None, result.cell.collection)]
+
+    def mean(self, measure: str, collection: str | None = None) -> float | None:
+        """Mean of a measure over the system's results; None if no result has it."""
+        own = self.own(collection)
+        return mean_of(
+            (r.interpolated if self.is_mixture else r.measures).get(measure) for r in own
+        )
+
+    def published(self, collection: str) -> Sequence[float]:
+        """Published figures for one collection."""
+        return self.system.published(self.is_mixture).get(collection, ())
+
+    def curves(self, collection: str | None = None) -> dict[str, dict[float, float]]:
+        """Curve -> x -> mean of a measure of this curve, ``stackfaq 0.05``."""
+        curves: dict[str, dict[float, float]] = {}
+        names = (m for result in self.own(collection) for m in result.measures if " " in m)
+        for measure in dict.fromkeys(names):
+            name, _, x = measure.rpartition(" ")
+            curves.setdefault(name, {})[float(x)] = self.mean(measure, collection) or 0.0
+        return curves
 
 
-Column = tuple[str, Callable[[Row], str]]  # Title, and text of a row
+Column = tuple[str, Callable[..., str], tuple[Any, ...]]
+"""Title, the function that gives the text for a row and some arguments, and these."""
 
 
 def render(table: Table, results: Sequence[Result]) -> str:
     """The table without its title."""
+    names = [n for n in table.collections if any(r.cell.collection == n for r in results)]
+    first = Row(table, table.systems[0], results)
     if table.columns == ["sizes"]:
-        own = {n: [r for r in results if r.cell.collection == n] for n in table.collections}
-        present, lines = [name for name in own if own[name]], []
-        for size, of in published("rao2019_table2").items():
-            ours = [shown(mean_of(own[name], size), ",.0f") for name in present]
-            texts = [f"{n} ({of[name][0]:,.0f})" for n, name in zip(ours, present, strict=True)]
-            lines.append([size, *texts])
-        return markdown_table([["", *present], *lines])
+        lines = [["", *names]]
+        for size in table.measures:
+            own = {name: shown(first.mean(size, name), ",.0f") for name in names}
+            papers = published()[size]
+            lines.append([size, *(f"{own[name]} ({papers[name][0]:,.0f})" for name in names)])
+        return markdown_table(lines)
     if table.columns == ["curves"]:
-        curves = curves_of(results)
+        curves = first.curves()
         alphas = dict.fromkeys(alpha for curve in curves.values() for alpha in curve)
         lines = [[f"{a:.2f}", *(shown(of.get(a)) for of in curves.values())] for a in alphas]
         return markdown_table([["α", *curves], *lines])
-    columns = [column for kind in table.columns for column in _columns(kind, table, results)]
-    rows = [["system", *(title for title, _ in columns)]]
+    columns = [column for kind in table.columns for column in _columns(kind, first, names)]
+    lines = [["system", *(title for title, *_ in columns)]]
     for place, line in enumerate(table.lines):
         if isinstance(line, str):
-            rows.append([f"**{line}**", *[""] * len(columns)])
+            lines.append([f"**{line}**", *[""] * len(columns)])
             continue
-        system, is_mixture = line
-        row = Row(table, system, results_of(system, results), is_mixture)
-        name = system.mixture if is_mixture else system.name
-        if not is_mixture and name in table.better:
-            name = f"{name} {table.better[name]}"
-        rows.append([name, *(text(row) for _, text in columns)])
-        if is_mixture and table.gain_over and table.lines[place - 1] == (system, False):
-            gains = _gains(row, results)
-            titles = [title for title, _ in columns]
-            rows.append([f"– gain over {table.gain_over}", *(gains.get(t, "") for t in titles)])
-    return markdown_table(rows)
+        row = Row(table, line[0], results, line[1])
+        lines.append([row.title, *(text(row, *of) for _, text, of in columns)])
+        if row.is_mixture and table.gain_over and table.lines[place - 1] == (row.system, False):
+            (base,) = (Row(table, s, results) for s in table.systems if s.name == table.gain_over)
+            gains = [_gain(row, base, *of) if text is _figure else "" for _, text, of in columns]
+            lines.append([f"– gain over {table.gain_over}", *gains])
+    return markdown_table(lines)
 
 
-def _gains(row: Row, results: Sequence[Result]) -> dict[str, str]:
-    """Title -> a mixture's gain over another system in percent, and the paper's."""
-    other = next(system for system in row.table.systems if system.name == row.table.gain_over)
-    base, texts = Row(row.table, other, results_of(other, results)), {}
-    for name in row.table.collections:
-        ours, theirs = row.system.published(True).get(name, ()), other.published().get(name, ())
-        published = [f" ({_gain(*pair)})" for pair in zip(ours, theirs, strict=False)]
-        measures = named.find(name).measures
-        for measure, figure in zip(measures, published or [""] * len(measures), strict=True):
-            gain = _gain(row.mean(measure, name), base.mean(measure, name))
-            texts[f"{titled(name)} {measure}"] = gain + figure
-    return texts
-
-
-def _gain(value: float | None, base: float | None) -> str:
-    return "-" if value is None or not base else f"{100 * (value / base - 1):+.1f} %"
-
-
-def _columns(kind: str, table: Table, results: Sequence[Result]) -> list[Column]:
-    present = {result.cell.collection for result in results}
-    names = [name for name in table.collections if name in present]
+def _columns(kind: str, first: Row, names: Sequence[str]) -> list[Column]:
+    table, systems = first.table, first.table.systems
     measures = {name: table.measures or named.find(name).measures for name in table.collections}
-    if kind == "figures":
-        return [
-            (f"{titled(name)} {measure}", partial(_figure, name, measure, place))
+    papers = dict.fromkeys(n for s in systems for n in s.published() if n not in measures)
+    columns: dict[str, list[Column]] = {
+        "figures": [
+            (f"{titled(name)} {measure}", _figure, (name, measure, place))
             for name in names
             for place, measure in enumerate(measures[name])
-        ]
-    if kind == "means":
-        return [(f"{titled(n)} {'/'.join(measures[n])}", partial(_means, n)) for n in names]
-    if kind == "papers":
-        others = dict.fromkeys(name for system in table.systems for name in system.published())
-        return [(f"paper, {n}", partial(_paper, n)) for n in others if n not in table.collections]
-    if kind == "differences":
-        first = Row(table, table.systems[0], results_of(table.systems[0], results))
-        return [
+        ],
+        "means": [(f"{titled(n)} {'/'.join(measures[n])}", _means, (n,)) for n in names],
+        "papers": [(f"paper, {name}", _paper, (name,)) for name in papers],
+        "differences": [
             column
             for m in measures[table.collections[0]]
-            for column in ((m, partial(_value, m)), ("difference", partial(_difference, first, m)))
-        ]
-    return [(kind, {"seeds": _seeds, "training, s": _seconds, "importance, %": _importance}[kind])]
+            for column in (
+                (m, lambda row, m: shown(row.mean(m)), (m,)),
+                ("difference", _difference, (m, first)),
+            )
+        ],
+        "seeds": [(kind, _seeds, ())],
+        "training, s": [
+            (kind, lambda row: shown(mean_of(r.seconds or None for r in row.own()), ".0f"), ())
+        ],
+        "importance, %": [
+            (kind, lambda row: shown(row.mean("importance"), ".1%", "").rstrip("%"), ())
+        ],
+    }
+    return columns[kind]
 
 
-def _figure(name: str, measure: str, place: int, row: Row) -> str:
-    value, table = row.mean(measure, name), row.table
-    text = shown(value)
-    if value is not None:
-        columns = {BETTER: table.better, WORSE: table.worse}
-        for column, marks in (
-            {MIXTURE_BETTER: table.better} if row.is_mixture else columns
-        ).items():
-            systems = row.on(name)[0].marks.get(column, {}).get(measure, ())
-            any_of_them = marks.get("*", "") if systems else ""
-            text += any_of_them or "".join(marks.get(system, "") for system in systems)
-    figures = row.system.published(row.is_mixture).get(name, ())
+def _figure(row: Row, name: str, measure: str, place: int) -> str:
+    text, figures, table = shown(row.mean(measure, name)), row.published(name), row.table
+    marks = {BETTER: table.better, WORSE: table.worse}
+    for result in row.own(name)[:1]:
+        for column, signs in ({MIXTURE_BETTER: table.better} if row.is_mixture else marks).items():
+            systems = result.marks.get(column, {}).get(measure, ())
+            text += "".join(signs.get(system, signs.get("*", "")) for system in systems)
     return text + (f" ({figures[place]:.4f})" if place < len(figures) else "")
 
 
-def _means(name: str, row: Row) -> str:
-    own, figures = row.on(name), row.system.published().get(name)
+def _gain(row: Row, base: Row, name: str, measure: str, place: int) -> str:
+    """A row's gain over another in percent, and the paper's."""
+    published = [*zip(row.published(name), base.published(name), strict=False)][place : place + 1]
+    ours, *papers = (
+        "-" if value is None or not other else f"{100 * (value / other - 1):+.1f} %"
+        for value, other in ((row.mean(measure, name), base.mean(measure, name)), *published)
+    )
+    return ours + "".join(f" ({gain})" for gain in papers)
+
+
+def _means(row: Row, name: str) -> str:
+    own = row.own(name)
     text = _spread([result.measures for result in own], row.table.measures)
-    if figures:
-        text += f" ({' / '.join(f'{value:.3f}' for value in figures)})"
+    text += f" ({_paper(row, name)})" if row.published(name) else ""
     if any(result.interpolated for result in own):
         text += f", interpolated {_spread([result.interpolated for result in own])}"
     return text
@@ -164,63 +157,29 @@ def _spread(figures: Sequence[Mapping[str, float]], wanted: Sequence[str] = ()) 
     return " / ".join(texts) or "-"
 
 
-def _paper(name: str, row: Row) -> str:
-    return " / ".join(f"{value:.3f}" for value in row.system.published().get(name, ())) or "-"
+def _paper(row: Row, name: str) -> str:
+    return " / ".join(f"{value:.3f}" for value in row.published(name)) or "-"
 
 
-def _value(measure: str, row: Row) -> str:
-    return shown(row.mean(measure))
-
-
-def _difference(first: Row, measure: str, row: Row) -> str:
+def _difference(row: Row, measure: str, first: Row) -> str:
     value, base = row.mean(measure), first.mean(measure)
     return "" if value is None or base is None or row == first else f"{value - base:+.4f}"
 
 
 def _seeds(row: Row) -> str:
-    counts = sorted({*Counter(result.cell.collection for result in row.results).values()})
+    counts = sorted({*Counter(result.cell.collection for result in row.own()).values()})
     return " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) or "-"
 
 
-def _seconds(row: Row) -> str:
-    return shown(_mean([result.seconds for result in row.results if result.seconds]), ".0f")
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Mean of those that are there, None without any."""
+    present = [value for value in values if value is not None]
+    return statistics.mean(present) if present else None
 
 
-def _importance(row: Row) -> str:
-    value = row.mean("importance")
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def curves_of(results: Sequence[Result]) -> dict[str, dict[float, float]]:
-    """Curve -> x -> mean over results; a measure is ``stackfaq 0.05``."""
-    curves: dict[str, dict[float, float]] = {}
-    for measure in dict.fromkeys(m for result in results for m in result.measures if " " in m):
-        name, _, x = measure.rpartition(" ")
-        curves.setdefault(name, {})[float(x)] = mean_of(results, measure) or 0.0
-    return curves
-
-
-def results_of(
-    system: System, results: Sequence[Result], collection: str | None = None
-) -> list[Result]:
-    """Results of a system on one collection or, by default, on all."""
-    own = [result for result in results if result.cell.system == system.name]
-    return [result for result in own if collection in (None, result.cell.collection)]
-
-
-def mean_of(results: Sequence[Result], measure: str, *, is_mixture: bool = False) -> float | None:
-    """Mean of a measure over results; None if no result has it."""
-    measures = [result.interpolated if is_mixture else result.measures for result in results]
-    return _mean([values[measure] for values in measures if measure in values])
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.mean(values) if values else None
-
-
-def shown(value: float | None, form: str = ".4f") -> str:
-    """A formatted value, "-" for None."""
-    return "-" if value is None else format(value, form)
+def shown(value: float | None, form: str = ".4f", missing: str = "-") -> str:
+    """A formatted value."""
+    return missing if value is None else format(value, form)
 
 
 def titled(collection: str) -> str:
@@ -232,61 +191,3 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows as Markdown; the first one is the header."""
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def draw(path: Path, table: Table, results: Sequence[Result]) -> None:
-    """Write the table's figure as PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12.0, 5.4) if table.figure == "reliability" else (6.0, 4.0))
-    FIGURES[table.figure](figure, table, results)
-    content = BytesIO()
-    figure.savefig(content, dpi=150, bbox_inches="tight", format="png")
-    write_bytes(path, content.getvalue())
-
-
-def depths(figure: Any, table: Table, results: Sequence[Result]) -> None:
-    """AP by depth, a line per year."""
-    lines = {}
-    for name in table.collections:
-        values = [mean_of(results_of(system, results, name), "AP") for system in table.systems]
-        lines[titled(name)] = {float(n): ap for n, ap in enumerate(values) if ap is not None}
-    if not any(lines.values()):
-        raise DataError("found no result with judgments, expected some to draw")
-    axes = _lines(figure, {name: of for name, of in lines.items() if of}, "o")
-    axes.set(xlabel="convolutional layers N", xticks=range(len(table.systems)))
-
-
-def curves(figure: Any, table: Table, results: Sequence[Result]) -> None:
-    """AP by α, a line per collection of questions."""
-    _lines(figure, curves_of(results), ".").set(xlabel="α")
-
-
-def _lines(figure: Any, lines: Mapping[str, Mapping[float, float]], marker: str) -> Any:
-    axes = figure.subplots()
-    for name, points in lines.items():
-        axes.plot(list(points), list(points.values()), marker=marker, label=name)
-    axes.set(ylabel="AP")
-    axes.grid(axis="y", alpha=0.3)
-    axes.legend()
-    return axes
-
-
-def reliability(figure: Any, table: Table, results: Sequence[Result]) -> None:
-    """Share of relevant posts by their probability: a panel per system, a line per collection."""
-    systems = [s for s in table.systems if any(curves_of(results_of(s, results)))]
-    for axes, system in zip(figure.subplots(1, len(systems), sharey=True), systems, strict=True):
-        axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="right")
-        for name in table.collections:
-            bins = curves_of(results_of(system, results, name))
-            x, y, pairs = (list(bins[key].values()) for key in ("probability", "relevant", "pairs"))
-            (line,) = axes.plot(x, y, linewidth=1, label=name)
-            axes.scatter(x, y, [4 * count**0.35 for count in pairs], color=line.get_color())
-        axes.set(title=system.name, xlabel="probability", aspect="equal")
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("share of relevant posts")
-    figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=5)
-
-
-FIGURES = {f.__name__: f for f in (depths, curves, reliability)}

@@ -30,28 +30,25 @@ Figures = Mapping[str, tuple[float, ...]]
 
 
 @cache
-def published(table: str = "*") -> dict[str, Figures]:
-    """Row -> figures of a CSV in ``published/``, or of all but the sizes of collections.
+def published() -> Mapping[str, Figures]:
+    """Row -> figures of the CSVs in ``published/``.
 
     A column is named by collection and measure; an empty field means no published figure.
     """
     figures: dict[str, dict[str, tuple[float, ...]]] = {}
-    for path in sorted(FOLDER.glob(f"published/{table}.csv")):
-        if table == "*" and path.stem == "rao2019_table2":
-            continue
+    for path in sorted(FOLDER.glob("published/*.csv")):
         with path.open(encoding="utf-8", newline="") as stream:
             for row in csv.DictReader(stream):
-                of_row = figures.setdefault(row["system"], {})
-                for column, value in row.items():
-                    if column not in ("system", "source") and value:
-                        name = column.partition(" ")[0]
-                        of_row[name] = (*of_row.get(name, ()), float(value))
-    return dict(figures)
+                of_row = figures.setdefault(row.pop("system"), {})
+                row.pop("source", None)
+                for name, value in ((c.partition(" ")[0], v) for c, v in row.items() if v):
+                    of_row[name] = (*of_row.get(name, ()), float(value))
+    return figures
 
 
 @dataclass(frozen=True)
 class System:
-    """A row of a table; see the head of ``tables.toml``."""
+    """A row of a table; ``tables.toml`` describes the fields."""
 
     name: str
     model: str
@@ -72,24 +69,22 @@ class System:
 
     def published(self, is_mixture: bool = False) -> Figures:
         """Published figures of the row, or of its mixture with query likelihood."""
-        if is_mixture:
-            return published().get(f"{self.plain}+", {})
-        return published().get(self.name) or published().get(self.plain, {})
+        names = [f"{self.plain}+"] if is_mixture else [self.name, self.plain]
+        return next((published()[name] for name in names if name in published()), {})
 
     def cells(self, collections: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
         """A cell per collection and seed; an untrained system has the first seed only."""
         for name in collections:
-            if name in (self.collections or collections):
-                training = (*self.training.split(), *self.more.get(name, "").split())
-                for seed in seeds[: self.seeds]:
-                    cell = Cell(self.name, self.model, training, name, seed)
-                    if seed == seeds[0] or not cell.is_untrained:
-                        yield cell
+            training = (*self.training.split(), *self.more.get(name, "").split())
+            for seed in seeds[: self.seeds] if name in (self.collections or collections) else ():
+                cell = Cell(self.name, self.model, training, name, seed)
+                if seed == seeds[0] or not cell.is_untrained:
+                    yield cell
 
 
 @dataclass(frozen=True)
 class Table:
-    """A section of ``tables.toml``."""
+    """A section of ``tables.toml``, which describes the fields."""
 
     name: str
     title: str
@@ -101,9 +96,11 @@ class Table:
     columns: Sequence[str] = ()
     measures: Sequence[str] = ()
     finish: str = ""
+    report: str = ""
     figure: str = ""
     csv_only: bool = False
     gain_over: str = ""
+    paper: Mapping[str, Sequence[int]] = field(default_factory=dict)
     better: Mapping[str, str] = field(default_factory=dict)
     worse: Mapping[str, str] = field(default_factory=dict)
 

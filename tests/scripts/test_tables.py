@@ -9,18 +9,20 @@ import pytest
 from experiments.cells import Cell, Result, Setup, read_csv, run_cells
 from experiments.extras import finished, marked
 from experiments.left_out import reliability
-from experiments.rendering import draw, render
+from experiments.rendering import render
+from experiments.reports import REPORTS, draw
 from experiments.tables import System, read_tables
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import result, run_commands_here
 
 from pipeline.collections.trec import read_run, write_run
+from pipeline.command.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
 _, TABLES = read_tables()
-QL = TABLES["table3"].systems[0]
+QL, MP_HCNN = TABLES["figure3"].systems
 PNG = b"\x89PNG"
 RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "results"
 SMALL = "signal:ql,signal:run_ql,overlap"
@@ -78,7 +80,8 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
         write_run(setup.run_file(made.cell), run, name)
         write_run(mixture, runs["good"], name)
         results.append(made)
-    good, bad = marked(results, ["good", "bad", "absent"], setup)
+    references = ["good", "bad", "absent"]
+    good, bad = marked(results, {"good": references, "bad": references}, setup)
     assert good.marks["better_than"] == {"AP": ("bad",)}  # Of 14 posts the first 30 are all.
     assert good.marks["worse_than"] == {}
     assert bad.marks["worse_than"]["AP"] == ("good",)
@@ -113,6 +116,16 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     assert rows["hashtags"] == ["0 (8,019)", "0 (7,346)"]
 
 
+@pytest.fixture(scope="module")
+def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """QL and a hardly trained MP-HCNN on a small collection."""
+    folder = tmp_path_factory.mktemp("tables")
+    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
+    quick = ("--steps", "2", "--epochs", "1", "--vectors", str(folder / "data" / "vectors.txt"))
+    cells = [Cell("QL", "run:ql", (), "mb2011"), Cell(MP_HCNN.name, "mp_hcnn", quick, "mb2011")]
+    return computed(setup, cells, folder)
+
+
 def computed(setup: Setup, cells: list[Cell], folder: Path) -> Finished:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
@@ -122,14 +135,44 @@ def computed(setup: Setup, cells: list[Cell], folder: Path) -> Finished:
     return setup, results
 
 
+def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
+    setup, results = mp_hcnn
+    table = TABLES["figure3"]
+    qrels = setup.collection("mb2011").qrels
+    assert qrels is not None
+    runs = (read_run(setup.run_file(r.cell)) for r in results)
+    base, ours = (evaluate(qrels, run, ["AP"])["AP"] for run in runs)
+    gains = [ours[query_id] - base[query_id] for query_id in qrels]
+    above, below = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
+    report = REPORTS["gains"](table, results, setup)
+    assert f"\n| {MP_HCNN.name} | {above} | {below} | 26 | 13 |\n" in report
+    assert "| MP-HCNN+ (ours) |" in report
+    assert f"{max(gains):+.3f}" in report
+    draw(tmp_path / "3.png", table, results, setup)
+    assert (tmp_path / "3.png").read_bytes().startswith(PNG)
+    with pytest.raises(DataError, match=r"mb2011: found no finished cell of MP-HCNN"):
+        REPORTS["gains"](table, results[:1], setup)
+
+
+def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
+    setup, results = mp_hcnn
+    shares = REPORTS["categories"](TABLES["table5"], results, setup)
+    # Every made-up post has a word of its query.
+    assert "\n| exact word match | 100 | 100 |\n" in shares
+    assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
+    rows = REPORTS["samples"](TABLES["table6"], results, setup).splitlines()
+    assert sum("(#1)" in line for line in rows) >= 2
+    assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
+
+
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
     table = TABLES["figure2"]
     depths = [result(table.systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
-    draw(tmp_path / "figure2.png", table, depths)
+    draw(tmp_path / "figure2.png", table, depths, Setup(tmp_path))
     assert (tmp_path / "figure2.png").read_bytes().startswith(PNG)
     for name in ("question-retrieval", "left-out"):
         table = TABLES[name]
-        draw(tmp_path / f"{name}.png", table, read_csv(RESULTS / table.csv))
+        draw(tmp_path / f"{name}.png", table, read_csv(RESULTS / table.csv), Setup(tmp_path))
         assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
 
 
