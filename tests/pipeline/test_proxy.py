@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
 from helpers.reranking_samples import POSTS
-from helpers.service_samples import QUERY, GatedScorer, client_of, models, scored_by
+from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
 from starlette.testclient import TestClient
 
-from pipeline.ranking.interpolation import interpolate
 from pipeline.service.http.requests import Limits
 from pipeline.service.proxy import search as searches
 from pipeline.service.proxy import upstream
@@ -50,16 +49,6 @@ def client(served: tuple[str, StubEngine]) -> Iterator[TestClient]:
 def direct(served: tuple[str, StubEngine], engine: StubEngine) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=served[0]) as opened:
         yield opened
-
-
-def expected(hits: list[Any], engine: StubEngine, query: str = QUERY) -> dict[str, float]:
-    """Id -> mixed score of the engine's hits, computed by the client's own means."""
-    posts = {hit["_id"]: engine.posts[int(hit["_id"].partition('"')[0])] for hit in hits}
-    pairs = [(query, (post["contents"], post["url"])) for post in posts.values()]
-    neural = dict(zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True))
-    lexical = {hit["_id"]: hit["_score"] for hit in hits}
-    mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
-    return dict(sorted(mixed.items(), key=lambda item: -item[1]))
 
 
 def restored(hit: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +87,7 @@ def test_the_window_is_reranked_and_its_page_shown(
     assert answer.status_code == 200
     assert answer.headers["x-reranked"] == "true"
     actual = answer.json()
-    mixed = expected(whole["hits"]["hits"], engine)
+    mixed = engine.mixture(whole["hits"]["hits"])
     page = list(mixed)[start : start + size]
     hits = actual["hits"].pop("hits")
     assert [hit["_id"] for hit in hits] == page
@@ -141,15 +130,29 @@ def test_packed_responses(
             texts.add(answer.text)
     assert len(texts) == 1
     assert engine.requests[-1][0].headers["accept-encoding"] == "gzip"
-    for content, status in (
-        (gzip.compress(b" " * 40_000_000), 502),
-        (gzip.compress(b"{}")[:-3], 502),
-        (b"{}", 502),
-    ):
+    for content in (gzip.compress(b" " * 40_000_000), gzip.compress(b"{}")[:-3], b"{}"):
         engine.packed = content
         with client_of(engine=served[0]) as client:
             answer = client.post("/posts/_search", json={})
-            assert (answer.status_code, answer.json()["status"]) == (status, status)
+            assert (answer.status_code, answer.json()["status"]) == (502, 502)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"\xff{}", b'{"hits":{"hits":[{"_id":"1"', b'{"hits":' * 5000),
+        b'{"hits":{"hits":[5,{"_score":"x"},{}]}}',
+    ],
+)
+def test_responses_without_a_ranking_pass(
+    client: TestClient, engine: StubEngine, content: bytes
+) -> None:
+    """Marked, if they are objects."""
+    engine.packed = gzip.compress(content)
+    for path, body in (("_search", json.dumps(search())), ("_msearch", line_pair({}))):
+        answer = client.post(f"/posts/{path}", content=body)
+        assert (answer.status_code, answer.headers["x-reranked"]) == (200, "false")
+        assert answer.content.replace(b'"_reranked":false,', b"") == content
 
 
 UNCHANGED: dict[str, tuple[str, Any]] = {
@@ -191,64 +194,68 @@ def test_other_searches_pass_unchanged(
     assert second.headers.get("x-reranked") == ("false" if first.is_success else None)
 
 
-@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "several"])
 def test_long_texts_are_read_by_their_best_passages(
-    client: TestClient, direct: httpx.Client, engine: StubEngine, is_alone: bool
+    client: TestClient, direct: httpx.Client, engine: StubEngine
 ) -> None:
     """And come back whole."""
     lunch, cuts = "lunch was good today , see you " * 100, POSTS[0][0]
     for row, text in ((50, lunch + cuts), (51, f"{cuts} {lunch}"), (52, lunch)):
         engine.posts[row]["contents"] = text
     whole = direct.post("/posts/_search", json=search(size=100)).json()["hits"]["hits"]
-    if is_alone:
-        content = client.post("/long/_search", json=search(size=100)).json()
-    else:
-        lines = line_pair({}, search(size=100))
-        content = client.post("/long/_msearch", content=lines).json()["responses"][0]
-    hits = content["hits"]["hits"]
+    hits = client.post("/long/_search", json=search(size=100)).json()["hits"]["hits"]
     assert [restored(hit) for hit in hits] == [
         next(each for each in whole if each["_id"] == hit["_id"]) for hit in hits
     ]
     texts = [post["contents"] for post in engine.posts[:100]]
     for post, passage in zip(engine.posts, best_passages([QUERY] * 100, texts), strict=False):
         post["contents"] = passage
-    mixed = expected(whole, engine)
+    mixed = engine.mixture(whole)
     assert {hit["_id"]: hit["_score"] for hit in hits} == pytest.approx(mixed, abs=1e-5)
     ranks = {hit["_id"].partition('"')[0]: rank for rank, hit in enumerate(hits)}
     assert max(ranks["50"], ranks["51"]) < ranks["52"]
 
 
-TEXTS: list[tuple[Any, str | None]] = [
-    ({"match": {"contents": "a b"}}, "a b"),
-    ({"match": {"contents": {"query": "a b", "operator": "and"}}}, "a b"),
-    ({"match": {"n": 12}}, "12"),
-    ({"multi_match": {"query": "a", "fields": ["x"]}}, "a"),
-    ({"query_string": {"query": "a AND b"}}, "a AND b"),
-    ({"simple_query_string": {"query": "a +b"}}, "a +b"),
-    ({"bool": {"filter": [{"match": {"x": "f"}}], "should": {"match": {"x": "s"}}}}, "s"),
-    ({"bool": {"filter": [{"term": {"x": 1}}, {"match": {"x": "f"}}]}}, "f"),
-    ({"dis_max": {"queries": [{"term": {}}, {"match": {"x": "d"}}]}}, "d"),
-    ({"function_score": {"query": {"bool": {"must": {"match": {"x": "m"}}}}}}, "m"),
-    ({"nested": {"path": "p", "query": {"match": {"p.x": "n"}}}}, "n"),
-    ({"boosting": {"negative": {"match": {"x": "no"}}}}, None),
-    ({"bool": {"must_not": {"match": {"x": "no"}}}}, None),
-    ({"term": {"match": {"query": "no"}}}, None),
-    ({"match": {"x": {"query": True}}}, None),
-    ({"match": "odd"}, None),
-    ("odd", None),
-]
-
-
-@pytest.mark.parametrize(("query", "text"), TEXTS)
-def test_the_text_of_a_query(query: Any, text: str | None) -> None:
-    actual = searches.read_search(
-        json.dumps({"query": query}).encode(), [], SearchDefaults()
-    ).window
-    assert (actual.query if actual else None) == text
-
-
 def rerank(**more: Any) -> dict[str, Any]:
     return {"ext": {"rerank": more}}
+
+
+MATCH, PATH = {"match": {"x": "s"}}, "query.bool.must"
+TEXTS: list[tuple[Any, str | None, str]] = [
+    ({"match": {"contents": "a b"}}, "a b", ""),
+    ({"match": {"a": None, "a.b": "x"}}, "x", "query.match.a.b"),
+    ({"match": {"a": {"query": "a b", "operator": "and"}}}, "a b", ""),
+    ({"match": {"n": 12}}, "12", ""),
+    ({"multi_match": {"query": "a", "fields": ["x"]}}, "a", ""),
+    ({"query_string": {"query": "a AND b"}}, "a AND b", ""),
+    ({"simple_query_string": {"query": "a +b"}}, "a +b", ""),
+    ({"bool": {"filter": [{"match": {"x": "f"}}], "should": MATCH}}, "s", ""),
+    ({"bool": {"filter": [{"term": {"x": 1}}, MATCH]}}, "s", ""),
+    (
+        {"bool": {"must": [{"match": {"a": {"query": "x"}}}]}},
+        "x",
+        "query.bool.must.0.match.a.query",
+    ),
+    ({"dis_max": {"queries": [{"term": {}}, MATCH]}}, "s", ""),
+    ({"function_score": {"query": {"bool": {"must": MATCH}}}}, "s", ""),
+    ({"nested": {"path": "p", "query": {"match": {"p.x": "n"}}}}, "n", ""),
+    ({"boosting": {"negative": MATCH}}, None, ""),
+    ({"bool": {"must_not": MATCH}}, None, ""),
+    ({"term": {"match": {"query": "no"}}}, None, ""),
+    ({"match": {"x": {"query": True}}}, None, ""),
+    ({"match": "odd"}, None, ""),
+    ("odd", None, ""),
+]
+"""Queries, their texts, and paths that lead to these."""
+
+
+@pytest.mark.parametrize(("query", "text", "path"), TEXTS)
+def test_the_text_of_a_query(query: Any, text: str | None, path: str) -> None:
+    more = rerank(query_context={"query_text_path": path}) if path else {}
+    actual = searches.read_search(
+        json.dumps({"query": query, **more}).encode(), [], SearchDefaults()
+    )
+    assert (actual.window.query if actual.window else None) == text
+    assert json.loads(actual.body) == {"query": query}
 
 
 def test_ext_says_how_to_rerank(client: TestClient, engine: StubEngine) -> None:
@@ -311,48 +318,26 @@ def test_each_index_has_its_own_fields(
         assert all(hit["fields"].keys() == {"_first_stage_score"} for hit in actual)
 
 
-@pytest.mark.parametrize(
-    ("path", "query"),
-    [
-        ("query.bool.must.0.match.a.query", {"bool": {"must": [{"match": {"a": {"query": "x"}}}]}}),
-        ("query.match.a.b", {"match": {"a.b": "x"}}),
-        ("query.match.a.b", {"match": {"a": None, "a.b": "x"}}),
-    ],
-)
-def test_a_path_leads_to_the_text(path: str, query: Any) -> None:
-    body = {"query": query, **rerank(query_context={"query_text_path": path})}
-    actual = searches.read_search(json.dumps(body).encode(), [], SearchDefaults())
-    assert actual.window
-    assert actual.window.query == "x"
-    assert json.loads(actual.body) == {"query": query}
-
-
 def test_ext_false_passes(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
     actual = client.post("/posts/_search", json=search(ext={"rerank": False}))
     assert actual.content == direct.post("/posts/_search", json=search()).content
     assert actual.headers["x-reranked"] == "false"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        5,
-        {"query_context": 5},
-        {"query_context": {"query_text": 5}},
-        {"query_context": {"query_text_path": "query.match.other"}},
-        {"rerank_window": 0},
-        {"rerank_window": "9"},
-        {"document_fields": []},
-        {"document_fields": "contents"},
-        {"model": 5},
-        {"model": "unknown"},
-    ],
-)
-def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine, wrong: Any) -> None:
-    answer = client.post("/posts/_search", json=search(ext={"rerank": wrong}))
-    assert answer.status_code == 400
-    assert answer.json()["error"]["type"] == "illegal_argument_exception"
-    assert re.search("ext.rerank|model", answer.json()["error"]["reason"])
+WRONG: dict[str, list[Any]] = {
+    "query_context": [5, {"query_text": 5}, {"query_text_path": "query.match.other"}],
+    "rerank_window": [0, "9"],
+    "document_fields": [[], "contents"],
+    "model": [5, "unknown"],
+}
+
+
+def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine) -> None:
+    for wrong in (5, *({name: value} for name, values in WRONG.items() for value in values)):
+        answer = client.post("/posts/_search", json=search(ext={"rerank": wrong}))
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "illegal_argument_exception"
+        assert re.search("ext.rerank|model", answer.json()["error"]["reason"])
     assert engine.requests == []
 
 
@@ -398,32 +383,29 @@ def test_clients_may_ask_who_it_is(client: TestClient, engine: StubEngine, metho
     assert len(engine.requests) == 1
 
 
-def test_a_get_with_a_body_or_a_text(client: TestClient, engine: StubEngine) -> None:
+def test_a_get_with_a_body_or_a_text_and_a_packed_body(
+    client: TestClient, engine: StubEngine
+) -> None:
     content = client.request("GET", "/posts/_search", json=search(size=4)).json()
     assert content == client.post("/posts/_search", json=search(size=4)).json()
     assert [request.method for request, _ in engine.requests] == ["GET", "POST"]
     assert content == client.get("/posts/_search", params={"q": QUERY, "size": "4"}).json()
+    packed = gzip.compress(json.dumps(search(size=4)).encode())
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    assert content == client.post("/posts/_search", content=packed, headers=headers).json()
+    assert "content-encoding" not in engine.requests[-1][0].headers
+
+
+OTHERS = "PUT /posts, POST /posts/_doc, DELETE /posts, POST /_bulk, PUT /posts/_search"
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("PUT", "/posts"),
-        ("POST", "/posts/_doc"),
-        ("DELETE", "/posts"),
-        ("POST", "/_bulk"),
-        ("PUT", "/posts/_search"),
-        ("POST", "/posts/_doc/_search"),
-        ("GET", "/_cluster/health"),
-    ],
+    "other", [*OTHERS.split(", "), "POST /posts/_doc/_search", "GET /_cluster/health"]
 )
-def test_nothing_else_passes(
-    client: TestClient, engine: StubEngine, method: str, path: str
-) -> None:
-    answer = client.request(method, path, json={})
-    assert answer.status_code == 404
+def test_nothing_else_passes(client: TestClient, engine: StubEngine, other: str) -> None:
+    answer = client.request(*other.split(), json={})
+    assert answer.status_code == answer.json()["status"] == 404
     assert answer.json()["error"]["type"] == "resource_not_found_exception"
-    assert answer.json()["status"] == 404
     assert engine.requests == []
 
 
@@ -516,14 +498,6 @@ def test_headers_of_both_sides(
     assert (logged["trace_id"], logged["parent_span_id"]) == ("a" * 32, "b" * 16)
     labels = 'index="*",model="mp_hcnn",outcome="ok",stage="engine"'
     assert f"tweetrerank_seconds_count{{{labels}}}" in client.get("/metrics").text
-
-
-def test_a_packed_body(client: TestClient, engine: StubEngine) -> None:
-    packed = gzip.compress(json.dumps(search()).encode())
-    headers = {"content-encoding": "gzip", "content-type": "application/json"}
-    answer = client.post("/posts/_search", content=packed, headers=headers)
-    assert answer.headers["x-reranked"] == "true"
-    assert "content-encoding" not in engine.requests[0][0].headers
 
 
 def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: StubEngine) -> None:
@@ -640,7 +614,7 @@ def test_a_reranker_that_fails(
         scorer.gate.set()
 
 
-def test_outcomes_are_counted(served: tuple[str, StubEngine], engine: StubEngine) -> None:
+def test_outcomes_are_counted(served: tuple[str, StubEngine]) -> None:
     with client_of(engine=served[0]) as client:
         client.post("/posts/_search", json=search())
         client.post("/posts/_search", json={})

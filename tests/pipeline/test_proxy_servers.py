@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 import requests
 from helpers.engine_servers import SERVERS, running
-from helpers.proxy_samples import post, search, stub_engine
-from helpers.service_samples import QUERY, app_of, listening, models
+from helpers.proxy_samples import mixture, post, search, stub_engine
+from helpers.service_samples import QUERY, app_of, listening
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import rerankers
-from pipeline.ranking.interpolation import interpolate
 from pipeline.service.proxy.search import SearchDefaults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,26 +136,19 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
     window = max(WINDOW, more.get("size", 10) + more.get("from", 0))
     whole = search(**more | {"from": 0, "size": window})
     direct, client = served.client(served.direct), served.client(served.proxy)
-    before, actual, candidates = (
+    before, actual, candidates, with_texts = (
         plain(item.search(index=served.index, body=content))
-        for item, content in ((direct, body), (client, body), (direct, whole))
+        for item, content in (
+            *((direct, body), (client, body), (direct, whole)),
+            (direct, search(size=window)),
+        )
     )
-    with_texts = direct.search(index=served.index, body=search(size=window))["hits"]["hits"]
-    posts = {hit["_id"]: hit["_source"] for hit in with_texts}
-    reranker = rerankers.load("mp_hcnn")
-    pairs = [(QUERY, (item["contents"], item["url"])) for item in posts.values()]
-    neural = dict(zip(posts, map(float, reranker.predict(pairs)), strict=True))
-    lexical = {hit["_id"]: hit["_score"] for hit in candidates["hits"]["hits"]}
-    mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
-    order = sorted(mixed, key=lambda doc_id: -mixed[doc_id])
-    start, size = more.get("from", 0), more.get("size", 10)
-    hits = actual["hits"]["hits"]
-    assert [round(mixed[hit["_id"]], 5) for hit in hits] == [
-        pytest.approx(mixed[item], abs=2e-5) for item in order[start : start + size]
-    ]
-    assert [hit["_score"] for hit in hits] == pytest.approx(
-        [mixed[hit["_id"]] for hit in hits], abs=1e-5
-    )
+    texts = {hit["_id"]: hit["_source"] for hit in with_texts["hits"]["hits"]}
+    mixed = mixture(texts, candidates["hits"]["hits"])
+    start, hits = more.get("from", 0), actual["hits"]["hits"]
+    best = sorted(mixed.values(), reverse=True)[start : start + len(hits)]
+    assert [mixed[hit["_id"]] for hit in hits] == pytest.approx(best, abs=2e-5)
+    assert [hit["_score"] for hit in hits] == pytest.approx(best, abs=2e-5)
     check(before, actual, candidates)
 
 
