@@ -316,7 +316,7 @@ def test_busy_posts_are_sent_again_and_refused_ones_named(
     fake: tuple[FakeIndex, str], tmp_path: Path
 ) -> None:
     index, url = fake
-    busy = {"3": 2, "17": 1}
+    busy, bad = {"3": 2, "17": 1}, {"4", "9", "13", "21"}
 
     def item(doc_id: str) -> tuple[int, str] | None:
         if busy.get(doc_id):
@@ -324,7 +324,6 @@ def test_busy_posts_are_sent_again_and_refused_ones_named(
             return 429, "queue full"
         return (400, f"no {doc_id}") if doc_id in bad else None
 
-    bad = {"4", "9", "13", "21"}
     index.item = item
     with pytest.raises(CollectionError, match=r"refused 4 of 40 posts: post \d+: no \d+; .* 1"):
         fill(url, tmp_path)
