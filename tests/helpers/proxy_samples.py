@@ -38,6 +38,7 @@ class StubEngine:
     """A search engine: 120 posts, each found by every query; those with a body are ``notes``.
 
     Attributes:
+        url: its address.
         requests: all until now, with their bodies.
         fail: status of each answer, in place of an answer.
         wait: seconds before each answer.
@@ -45,6 +46,8 @@ class StubEngine:
         outside: fields that the sources of hits lack.
         packed: body that is called gzip, in place of an answer.
     """
+
+    url: str
 
     def __init__(self) -> None:
         self.clear()
@@ -184,6 +187,7 @@ def stub_engine() -> Iterator[tuple[str, StubEngine]]:
     engine = StubEngine()
     methods = ["GET", "HEAD", "POST", "PUT", "DELETE"]
     with listening(Starlette(routes=[Route("/{p:path}", engine.answer, methods=methods)])) as url:
+        engine.url = url
         yield url, engine
 
 

@@ -28,26 +28,26 @@ WINDOW = 100
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[str, StubEngine]]:
-    with stub_engine() as opened:
+def served() -> Iterator[StubEngine]:
+    with stub_engine() as (_, opened):
         yield opened
 
 
 @pytest.fixture
-def engine(served: tuple[str, StubEngine]) -> StubEngine:
-    served[1].clear()
-    return served[1]
+def engine(served: StubEngine) -> StubEngine:
+    served.clear()
+    return served
 
 
 @pytest.fixture(scope="module")
-def client(served: tuple[str, StubEngine]) -> Iterator[TestClient]:
-    with client_of(engine=served[0], defaults=SearchDefaults(seconds=60)) as opened:
+def client(served: StubEngine) -> Iterator[TestClient]:
+    with client_of(engine=served.url, defaults=SearchDefaults(seconds=60)) as opened:
         yield opened
 
 
 @pytest.fixture
-def direct(served: tuple[str, StubEngine], engine: StubEngine) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served[0]) as opened:
+def direct(engine: StubEngine) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=engine.url) as opened:
         yield opened
 
 
@@ -116,15 +116,13 @@ def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.C
     assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"' in answer
 
 
-def test_packed_responses(
-    served: tuple[str, StubEngine], engine: StubEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_responses(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their content is bounded as that of others; what is no gzip is no answer."""
     texts = set()
     monkeypatch.setattr(upstream, "UNPACKED", 1000)
     for encoding in ("identity", "gzip"):
         monkeypatch.setattr(upstream, "encoding_of", lambda url, encoding=encoding: encoding)
-        with client_of(engine=served[0]) as client:
+        with client_of(engine=engine.url) as client:
             answer = client.post("/posts/_search", json=search())
             assert answer.headers["x-reranked"] == "true"
             texts.add(answer.text)
@@ -132,7 +130,7 @@ def test_packed_responses(
     assert engine.requests[-1][0].headers["accept-encoding"] == "gzip"
     for content in (gzip.compress(b" " * 40_000_000), gzip.compress(b"{}")[:-3], b"{}"):
         engine.packed = content
-        with client_of(engine=served[0]) as client:
+        with client_of(engine=engine.url) as client:
             answer = client.post("/posts/_search", json={})
             assert (answer.status_code, answer.json()["status"]) == (502, 502)
 
@@ -230,11 +228,8 @@ TEXTS: list[tuple[Any, str | None, str]] = [
     ({"simple_query_string": {"query": "a +b"}}, "a +b", ""),
     ({"bool": {"filter": [{"match": {"x": "f"}}], "should": MATCH}}, "s", ""),
     ({"bool": {"filter": [{"term": {"x": 1}}, MATCH]}}, "s", ""),
-    (
-        {"bool": {"must": [{"match": {"a": {"query": "x"}}}]}},
-        "x",
-        "query.bool.must.0.match.a.query",
-    ),
+    ({"bool": {"filter": [{"term": {}}, MATCH]}}, "s", "query.bool.filter.1.match.x"),
+    ({"bool": {"must": {"match": {"a": {"query": "x"}}}}}, "x", "query.bool.must.match.a.query"),
     ({"dis_max": {"queries": [{"term": {}}, MATCH]}}, "s", ""),
     ({"function_score": {"query": {"bool": {"must": MATCH}}}}, "s", ""),
     ({"nested": {"path": "p", "query": {"match": {"p.x": "n"}}}}, "n", ""),
@@ -295,14 +290,12 @@ def test_fields_outside_the_source_are_asked_for(
 
 @pytest.mark.parametrize("name", ["posts,notes", "posts*,n*", "notes", "mine"])
 @pytest.mark.parametrize("more", [{}, {"_source": False}], ids=["sources", "no sources"])
-def test_each_index_has_its_own_fields(
-    served: tuple[str, StubEngine], engine: StubEngine, more: dict[str, Any], name: str
-) -> None:
+def test_each_index_has_its_own_fields(engine: StubEngine, more: dict[str, Any], name: str) -> None:
     """Searched together, by a pattern, alone, or behind an alias."""
     own = ServedIndex("mp_hcnn", PostFields(("body",), "link"))
     defaults = SearchDefaults(seconds=60, served={"mine" if name == "mine" else "notes": own})
     lines = line_pair({"index": name.split(",")}, search(**more))
-    with client_of(engine=served[0], defaults=defaults) as client:
+    with client_of(engine=engine.url, defaults=defaults) as client:
         before = client.post("/posts/_search", json=search(**more)).json()["hits"]["hits"]
         for row in range(0, 120, 2 if "posts" in name else 1):
             post = engine.posts[row]
@@ -438,11 +431,9 @@ def line_pair(header: Any, body: Any = None) -> str:
         ("/posts-1/_msearch", line_pair({})[:-1]),
     ],
 )
-def test_other_indexes_are_refused(
-    served: tuple[str, StubEngine], engine: StubEngine, path: str, content: str
-) -> None:
+def test_other_indexes_are_refused(engine: StubEngine, path: str, content: str) -> None:
     """Those of the engine itself first; nothing of the request reaches it."""
-    with client_of(engine=served[0], defaults=SearchDefaults(indexes=("posts-*",))) as client:
+    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
         answer = client.post(path, content=content, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 403), answer.text
         if answer.status_code == 403:
@@ -500,8 +491,8 @@ def test_headers_of_both_sides(
     assert f"tweetrerank_seconds_count{{{labels}}}" in client.get("/metrics").text
 
 
-def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: StubEngine) -> None:
-    with client_of(keys=["secret"], engine=served[0]) as client:
+def test_keys_protect_the_scores_alone(engine: StubEngine) -> None:
+    with client_of(keys=["secret"], engine=engine.url) as client:
         assert client.post("/posts/_search", json=search()).status_code == 200
         assert client.get("/").status_code == 200
         assert client.put("/posts").status_code == 404
@@ -527,13 +518,11 @@ def test_errors_of_the_engine_pass(
     assert client.post("/posts/_msearch", content=b"{}\n{}\n").status_code == status
 
 
-def test_large_responses_are_bounded(
-    served: tuple[str, StubEngine], engine: StubEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_responses_are_bounded(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a window gives way to the caller's own page; of one by one, and of all together."""
     monkeypatch.setattr(upstream, "LARGEST", 10_000)
     lines = line_pair({}, search(size=2)) + line_pair({}, search(size=3))
-    with client_of(engine=served[0]) as client:
+    with client_of(engine=engine.url) as client:
         for _ in range(20):  # What was read is released.
             answer = client.post("/posts/_search", json=search())
             assert (answer.status_code, answer.json()["_reranked"]) == (200, False)
@@ -547,14 +536,14 @@ def test_large_responses_are_bounded(
         assert client.post("/posts/_search", json=search(size=3)).status_code == 429
 
 
-def test_an_engine_that_is_away(served: tuple[str, StubEngine], engine: StubEngine) -> None:
+def test_an_engine_that_is_away(engine: StubEngine) -> None:
     with client_of(engine="http://127.0.0.1:9") as client:
         answer = client.post("/posts/_search", json=search())
         assert answer.status_code == 502
         assert answer.json()["error"]["type"] == "proxy_exception"
         assert outcomes(client) == {"away": 1}
     engine.wait = 2
-    with client_of(engine=served[0]) as client:
+    with client_of(engine=engine.url) as client:
         headers = {"x-request-timeout-ms": "200"}
         answer = client.post("/posts/_search", json=search(), headers=headers)
         assert answer.status_code == 504
@@ -562,7 +551,7 @@ def test_an_engine_that_is_away(served: tuple[str, StubEngine], engine: StubEngi
 
 
 def test_a_node_that_takes_no_connection(
-    served: tuple[str, StubEngine], engine: StubEngine, monkeypatch: pytest.MonkeyPatch
+    engine: StubEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one is asked, within the time of the request."""
     monkeypatch.setattr(upstream, "CONNECTING", 0.3)
@@ -572,7 +561,7 @@ def test_a_node_that_takes_no_connection(
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
         silent = f"http://127.0.0.1:{full.getsockname()[1]}"
-        with client_of(engine=f"{silent},{served[0]}") as client:
+        with client_of(engine=f"{silent},{engine.url}") as client:
             assert client.post("/posts/_search", json=search()).status_code == 200
             assert len(engine.requests) == 1
         with client_of(engine=f"{silent},{silent}") as client:
@@ -588,9 +577,7 @@ def failing(*_: Any) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("problem", ["broken", "late", "overload", "no text"])
-def test_a_reranker_that_fails(
-    served: tuple[str, StubEngine], direct: httpx.Client, engine: StubEngine, problem: str
-) -> None:
+def test_a_reranker_that_fails(direct: httpx.Client, engine: StubEngine, problem: str) -> None:
     """The engine's own ranking goes out, marked and counted, without our fields."""
     scorer = GatedScorer()
     options: dict[str, Any] = {"models": scored_by(scorer), "defaults": SearchDefaults(seconds=0.2)}
@@ -602,7 +589,7 @@ def test_a_reranker_that_fails(
         options["limits"] = Limits(waiting_requests=0)
     body = search(_source=False, size=7, **{"from": 3})
     plain = direct.post("/posts/_search", json=body).json()
-    with client_of(engine=served[0], **options) as client:
+    with client_of(engine=engine.url, **options) as client:
         if problem == "overload":
             client.app.service.scheduler.requests = 1  # type: ignore[attr-defined]
         started = time.perf_counter()
@@ -614,8 +601,8 @@ def test_a_reranker_that_fails(
         scorer.gate.set()
 
 
-def test_outcomes_are_counted(served: tuple[str, StubEngine]) -> None:
-    with client_of(engine=served[0]) as client:
+def test_outcomes_are_counted(engine: StubEngine) -> None:
+    with client_of(engine=engine.url) as client:
         client.post("/posts/_search", json=search())
         client.post("/posts/_search", json={})
         client.post("/posts/_search", json=search(size=-1))
