@@ -13,7 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from helpers.reranking_samples import POSTS
-from helpers.service_samples import QUERY, listening
+from helpers.service_samples import QUERY, listening, models
+from pipeline.ranking.interpolation import interpolate
 
 VENDOR = "application/vnd.elasticsearch+json;compatible-with=9"
 MOST = 500
@@ -37,6 +38,7 @@ class StubEngine:
     """A search engine: 120 posts, each found by every query; those with a body are ``notes``.
 
     Attributes:
+        url: its address.
         requests: all until now, with their bodies.
         fail: status of each answer, in place of an answer.
         wait: seconds before each answer.
@@ -44,6 +46,8 @@ class StubEngine:
         outside: fields that the sources of hits lack.
         packed: body that is called gzip, in place of an answer.
     """
+
+    url: str
 
     def __init__(self) -> None:
         self.clear()
@@ -58,6 +62,11 @@ class StubEngine:
     @property
     def bodies(self) -> list[Any]:
         return [json.loads(body) for _, body in self.requests]
+
+    def mixture(self, hits: Sequence[Any]) -> dict[str, float]:
+        """:func:`mixture` of hits."""
+        texts = {hit["_id"]: self.posts[int(hit["_id"].partition('"')[0])] for hit in hits}
+        return mixture(texts, hits)
 
     async def answer(self, request: Request) -> Response:
         body = await request.body()
@@ -178,7 +187,17 @@ def stub_engine() -> Iterator[tuple[str, StubEngine]]:
     engine = StubEngine()
     methods = ["GET", "HEAD", "POST", "PUT", "DELETE"]
     with listening(Starlette(routes=[Route("/{p:path}", engine.answer, methods=methods)])) as url:
+        engine.url = url
         yield url, engine
+
+
+def mixture(posts: dict[str, Any], hits: Sequence[Any]) -> dict[str, float]:
+    """Id -> mixed score of the engine's hits, by the model in Python; the best come first."""
+    pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
+    neural = dict(zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True))
+    lexical = {hit["_id"]: hit["_score"] for hit in hits}
+    mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
+    return dict(sorted(mixed.items(), key=lambda item: -item[1]))
 
 
 def search(query: str = QUERY, **more: Any) -> dict[str, Any]:

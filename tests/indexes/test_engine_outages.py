@@ -151,19 +151,13 @@ def test_a_run_is_whole_or_absent(
 # --- users and certificates -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def guarded(server: Server) -> Server:
-    """A server that asks for a password."""
+def test_an_unknown_authority(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     if "TWEETRERANK_ENGINE_PASSWORD" not in server.credentials:
         pytest.skip("this server asks for no password")
-    return server
-
-
-def test_an_unknown_authority(guarded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TWEETRERANK_ENGINE_CA")
     with pytest.raises(EngineError, match=r"not from a known authority .*TWEETRERANK_ENGINE_CA"):
-        Engine.connect(guarded.address())
-    plain = EngineAddress(guarded.url.replace("https", "http"), "x")
+        Engine.connect(server.address())
+    plain = EngineAddress(server.url.replace("https", "http"), "x")
     with pytest.raises(EngineError, match="https://"):
         Engine.connect(plain)
 

@@ -11,7 +11,7 @@ import pytest
 
 from indexes.errors import CollectionError
 from indexes.pairs import read_pair_folder
-from indexes.posts import Post, is_doc_id, read_posts
+from indexes.posts import Post, read_posts
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -36,10 +36,7 @@ def read_one(tmp_path: Path, record: Any) -> Post:
             {"id": 34952194402811900, "id_str": "34952194402811904", "text": "x"},
             Post("34952194402811904", "x", ""),
         ),
-        (
-            {"id": 1, "text": "cut o…", "full_text": "cut off no more"},
-            Post("1", "cut off no more", ""),
-        ),
+        ({"id": 1, "text": "cut…", "full_text": "cut no more"}, Post("1", "cut no more", "")),
     ],
 )
 def test_forms_of_a_post(tmp_path: Path, record: Any, expected: Post) -> None:
@@ -50,13 +47,16 @@ def links(*urls: str) -> dict[str, Any]:
     return {"urls": [{"url": "http://t.co/x", "expanded_url": url} for url in urls]}
 
 
-def test_twitter_links(tmp_path: Path) -> None:
-    tweet = {"id": 1, "text": "look", "entities": links("http://long.example/a", "http://b")}
-    assert read_one(tmp_path, tweet).url == "http://long.example/a"
-    shortened = {"id": 1, "text": "look", "entities": {"urls": [{"url": "http://t.co/x"}]}}
-    assert read_one(tmp_path, shortened).url == "http://t.co/x"
-    for nothing in ({}, {"urls": []}, {"urls": None}, None):
-        assert read_one(tmp_path, {"id": 1, "text": "x", "entities": nothing}).url == ""
+@pytest.mark.parametrize(
+    ("entities", "url"),
+    [
+        (links("http://long.example/a", "http://b"), "http://long.example/a"),
+        ({"urls": [{"url": "http://t.co/x"}]}, "http://t.co/x"),
+        *(({}, ""), ({"urls": []}, ""), ({"urls": None}, ""), (None, "")),
+    ],
+)
+def test_twitter_links(tmp_path: Path, entities: Any, url: str) -> None:
+    assert read_one(tmp_path, {"id": 1, "text": "x", "entities": entities}).url == url
 
 
 def test_extended_tweets_and_retweets(tmp_path: Path) -> None:
@@ -80,16 +80,8 @@ def test_extended_tweets_and_retweets(tmp_path: Path) -> None:
 
 
 def test_unusual_texts_survive(tmp_path: Path) -> None:
-    texts = [
-        "",
-        " \t ",
-        "nul\0byte",
-        "💥👩‍👩‍👧 emoji",
-        "مرحبا بالعالم שלום",
-        "x" * 10_000,
-        "one\nline\r\nand\u2028another\x85one",
-        '"quoted" \\ back',
-    ]
+    texts = ["", " \t ", "nul\0byte", "💥👩‍👩‍👧 emoji", "مرحبا بالعالم שלום", "x" * 10_000]
+    texts += ["one\nline\r\nand\u2028another\x85one", '"quoted" \\ back']
     path = write(tmp_path / "p.jsonl", *({"id": n, "text": t} for n, t in enumerate(texts)))
     assert [post.text for post in read_posts(path)] == texts
 
@@ -114,10 +106,6 @@ def test_lines_that_hold_no_post(tmp_path: Path) -> None:
         "",
     )
     assert [post.doc_id for post in read_posts(path)] == ["1", "2"]
-
-
-def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "w.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"id": 1, "text": "a"}\r\n{"id": 2, "text": "b"}')
     assert list(read_posts(path)) == [Post("1", "a"), Post("2", "b")]
 
@@ -168,11 +156,6 @@ def test_damaged_compressed_files(tmp_path: Path, ending: str, pack: Any) -> Non
         list(read_posts(tmp_path))
 
 
-def test_ids_are_those_that_a_run_can_hold() -> None:
-    assert all(map(is_doc_id, ["1", "a-b", "пост", "😀"]))
-    assert not any(map(is_doc_id, ["", "a b", " a", "a\n", "a\u2003b", "a\0b", "\ud800"]))
-
-
 PAIRS = {
     "a.toks": ["first query", "first query", "second"],
     "b.toks": ["post one ", "", "post one "],
@@ -202,10 +185,7 @@ def test_pair_folder(tmp_path: Path) -> None:
         ({"b_toks": None}, r"found no b\.toks; expected"),
         ({"b_toks": ["one", "two"]}, r"b\.toks: found 2 lines, expected as many"),
         ({"url_txt": [""] * 4}, r"a\.toks: found 3 lines, expected as many"),
-        (
-            {"id_txt": ["1 Q0 11 1 9.5 tag", "1 Q0 12", "x"]},
-            r"id\.txt:2: found '1 Q0 12', expected",
-        ),
+        ({"id_txt": ["1 Q0 1 1 9 t", "1 Q0 12", "x"]}, r"id\.txt:2: found '1 Q0 12', expected"),
     ],
 )
 def test_bad_pair_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> None:

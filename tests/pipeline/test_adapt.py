@@ -127,9 +127,7 @@ def test_an_interrupted_adaptation_goes_on(
     assert teacher.encoded == 2 + distinct
 
 
-def test_a_failure_leaves_the_old_vectors(
-    run: Run, mine: Path, teacher: Words, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_leaves_the_old_vectors(run: Run, mine: Path, teacher: Words) -> None:
     assert run(mine).code == 0
     path = find(str(mine)).adapted_path
     assert path is not None

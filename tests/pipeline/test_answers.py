@@ -68,11 +68,8 @@ def test_answers_are_counted_where_only_questions_have_ids(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"b_toks": None}, r"found no b\.toks; expected"),
-        ({"sim_txt": ["1"] * 4}, r"a\.toks: found 3 lines, expected as many"),
         ({"sim_txt": ["1", "2", "0"]}, r"sim\.txt:2: found '2', expected 0 or 1"),
         ({"id_txt": ["1", " ", "2"]}, r"id\.txt:2: found '', expected one word: the id of a"),
-        ({"id_txt": ["1", "-D1-0", "2"]}, r"id\.txt:2: found '-D1-0', expected one word"),
         ({"id_txt": ["1", "1", "1 Q0 7 1 2 x"]}, r"id\.txt:3: found '1 Q0 7 1 2 x', expected one"),
         ({"id_txt": ["Q1-0", "Q1-1", "Q1-0"]}, r"id\.txt:3: found the answer 'Q1-0' again, .* 1$"),
     ],
@@ -103,9 +100,7 @@ def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
             read()
     # What may not be passed on is put there by hand.
     part = named.find_answers("trecqa-all-raw", tmp_path).part("train")
-    with pytest.raises(
-        DataError, match=r"train-all/a\.toks and 2 more not found.*xuchen/jacana at"
-    ):
+    with pytest.raises(DataError, match=r"train-all/a\.toks and 2 more not found.*xuchen/jacana"):
         part.require_files()
     test = named.find("wikiqa", data)
     assert test.missing() == []
@@ -113,7 +108,7 @@ def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
     assert str(data / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
 
 
-def test_only_these_collections_have_given_answers(tmp_path: Path) -> None:
+def test_only_these_collections_have_given_answers() -> None:
     for name in ("mb2012", "sample", "trecqa"):
         with pytest.raises(UsageError, match=f"found '{name}', expected a collection of questions"):
             named.find_answers(name)

@@ -1,10 +1,8 @@
 """Command lines from dataclasses."""
 
 import errno
-import os
 import re
 import signal
-import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Result
+from helpers.processes import ROOT, run_python
 
 from indexes.errors import CollectionError
 from pipeline.command import main, options
@@ -26,11 +25,8 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
-from pipeline.command.ranking import EngineOptions
-from pipeline.command.runtime import bar, choose_device, device_name, print_posts
+from pipeline.command.runtime import choose_device, device_name
 from rerankers.errors import RerankerError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -95,10 +91,7 @@ def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "dataclasses.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.batch"], env=environment, capture_output=True, text=True
-    )
+    done = run_python("-m", "pipeline.batch", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
@@ -150,14 +143,6 @@ def test_a_gpu_that_is_not_there_is_bad_usage(monkeypatch: pytest.MonkeyPatch) -
         choose_device("cuda:0")
 
 
-def test_mistakes_of_ours_keep_their_traceback() -> None:
-    def main(options: Options) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run_command(Options, main, "program", None, ["go"])
-
-
 def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         run_command(Options, lambda options: None, "program", "What it does.", ["--help"])
@@ -166,19 +151,6 @@ def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "What it does." in text
     assert "how many (default: 1000)" in text
     assert "way; one of ql, bm25 (default: ql)" in text
-
-
-def test_help_lists_inherited_options_by_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    @dataclass(frozen=True)
-    class Inherited(EngineOptions):
-        last: str | None = option("of its own")
-
-    with pytest.raises(SystemExit):
-        run_command(Inherited, lambda options: None, "program", None, ["--help"])
-    text = capsys.readouterr().out
-    own, _, engine = text.partition("\nsearch engine:\n")
-    assert "--last" in own.partition("\noptions:\n")[2]
-    assert "--engine-index" in engine
 
 
 def tweetrerank(
@@ -233,30 +205,3 @@ def test_changes_of_settings() -> None:
         apply_changes(Configuration(), ["detph=2", "depth=two", "words=maybe", "dropout"])
     assert len(error.value.problems) == 4
     assert "did you mean 'depth'?" in error.value.problems[0]
-
-
-@pytest.mark.parametrize(("is_terminal", "width"), [(True, 40), (False, 10 + 100)])
-def test_posts_are_cut_to_the_width_of_the_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    is_terminal: bool,
-    width: int,
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    print_posts([["1", "0.5", "a post of\nmany words " * 20], ["10", "0.25", "short 東京"]])
-    long, short = capsys.readouterr().out.splitlines()
-    assert len(long) == width
-    assert re.fullmatch(r" 1   0\.5  a post of many words .*…", long)
-    assert short == "10  0.25  short 東京"
-
-
-def test_a_progress_bar_has_whole_numbers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with bar(2000, "scoring", "pair") as progress:
-        progress(2000)
-    begin, *_, end = capsys.readouterr().err.strip().split("\r")
-    assert re.fullmatch(r"scoring:   0%\|.*\| 0/2,000 pairs \[00:00\]", begin)
-    assert re.fullmatch(r"scoring: 100%\|.*\| 2,000/2,000 pairs \[00:00<00:00, .* pairs/s\]", end)

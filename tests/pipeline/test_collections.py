@@ -67,6 +67,7 @@ POSTS = [
     {"_id": "d3", "title": "storm", "text": "storm is over"},
 ]
 TEXTS = {"d1": "Harbour storm closes the harbour", "d2": "ferry tickets", "d3": "storm is over"}
+HEAD = "query-id corpus-id score"
 QUERIES = {"a": "storm harbour", "b": "ferry tickets", "c": "storm"}
 
 
@@ -133,42 +134,23 @@ def test_commands_take_a_folder_of_beir(beir: Path, tmp_path: Path, command: Com
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "queries.jsonl",
-            '{"_id": "a"}',
-            r'queries\.jsonl:1: found the keys "_id", expected a text',
-        ),
-        (
-            "queries.jsonl",
-            '{"text": "a"}',
-            r'found the keys "text", expected an id under "query_id"',
-        ),
+        ("queries.jsonl", '{"_id": "a"}', r'jsonl:1: found the keys "_id", expected a text'),
+        ("queries.jsonl", '{"text": "a"}', r'the keys "text", expected an id under "query_id"'),
         ("queries.jsonl", "{", r"queries\.jsonl:1: found '{', expected one JSON object a line"),
-        (
-            "qrels/test.tsv",
-            "query-id corpus-id score\na d1",
-            r"tsv:2: found 2 columns in 'a d1', exp",
-        ),
-        ("qrels/test.tsv", "query-id corpus-id score\na d1 x", r"tsv:2: found the relevance 'x'"),
-        (
-            "qrels/test.tsv",
-            "a d1 1",
-            r"tsv:1: found 3 columns .*, expected query_id 0 doc_id relev",
-        ),
+        ("queries.jsonl", "", r"found no queries\.jsonl, expected one beside corpus"),
+        ("qrels/test.tsv", f"{HEAD}\na d1", r"tsv:2: found 2 columns in 'a d1', exp"),
+        ("qrels/test.tsv", f"{HEAD}\na d1 x", r"tsv:2: found the relevance 'x'"),
+        ("qrels/test.tsv", "a d1 1", r"tsv:1: found 3 columns .*, expected query_id 0 doc_id rele"),
         ("corpus.jsonl", '{"_id": "1", "text": "a", "title": 1}', r"jsonl:1: found title '1', exp"),
     ],
 )
 def test_malformed_files_of_beir(beir: Path, name: str, content: str, message: str) -> None:
     (beir / name).write_text(f"{content}\n")
+    if not content:
+        (beir / name).unlink()
     with pytest.raises((DataError, CollectionError), match=message):
         collection = named.open_collection(beir=beir)
         _ = collection.topics, collection.qrels, texts_of(collection)
-
-
-def test_a_folder_of_beir_without_queries(beir: Path) -> None:
-    (beir / "queries.jsonl").unlink()
-    with pytest.raises(DataError, match=r"found no queries\.jsonl, expected one beside corpus"):
-        named.open_collection(beir)
 
 
 def frame(rows: list[dict[str, Any]]) -> Any:
@@ -192,13 +174,6 @@ def test_values_in_memory(of: Callable[[list[dict[str, Any]]], Any]) -> None:
     assert collection.topics[0].query_id == "a"
 
 
-def test_posts_alone_have_no_topics() -> None:
-    collection = named.open_collection(posts=[Post("1", "storm")])
-    assert not collection.has_topics
-    with pytest.raises(DataError, match="found no topics, expected a file of them"):
-        _ = collection.topics
-
-
 def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
     indexes.build([Post("1", "storm")], tmp_path / "index")
     collection = named.open_collection(
@@ -219,19 +194,19 @@ def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
         ({"qrels": {"a": {"1": 0.5}}}, r"qrels\[0\]: found relevance '0.5', expected a whole"),
         ({"qrels": {}}, "qrels: found no judgment, expected rows"),
         ({"qrels": {"x": {"1": 1}}}, "has judgments for no topic of"),
+        ({"topics": None}, "found no topics, expected a file of them"),
     ],
 )
 def test_malformed_values(values: dict[str, Any], message: str) -> None:
     good = {"posts": [{"id": 1, "text": "a"}], "topics": {"a": "storm"}}
     with pytest.raises((DataError, CollectionError), match=message):
-        named.open_collection(**good | values)
+        _ = named.open_collection(**good | values).topics
 
 
 def test_a_collection_is_named_in_one_way(tmp_path: Path) -> None:
+    problem = "expected one of name, posts, topics, beir and ir_data"
     for values in ({}, {"name": "sample", "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
-        with pytest.raises(
-            UsageError, match="expected one of name, posts, topics, beir and ir_data"
-        ):
+        with pytest.raises(UsageError, match=problem):
             named.open_collection(**values)
     given = named.open_collection("sample", qrels={"1": {"101": 1}})
     assert given.qrels == {"1": {"101": 1}}

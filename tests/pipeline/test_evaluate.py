@@ -1,16 +1,13 @@
 """The command ``python -m pipeline.evaluate``: what it prints, what it tells, how it fails."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import Command
 from scipy import stats
 
-from pipeline.collections import named
 from pipeline.collections.trec import Qrels, Run, write_run
-from pipeline.command.errors import UsageError
 from pipeline.evaluation.significance import holm
 
 TOPICS = [str(number) for number in range(1, 13)]
@@ -148,34 +145,14 @@ def test_bad_arguments(evaluate: Evaluate, arguments: str, code: int, message: s
     assert message in "\n".join(errors)
 
 
-@dataclass(frozen=True)
-class FakeCollection:
-    qrels: Qrels | None
-    measures: tuple[str, ...] = ("RR", "AP")
-    missing_judgments: str = "fake has no judgments: fake.qrels is missing"
-
-
-def test_names_of_collections(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def find(name: str, data: Path | None = None) -> FakeCollection:
-        asked.append((name, data))
-        if name not in ("fake", "silent"):
-            raise UsageError(f"unknown collection {name!r}")
-        return FakeCollection(QRELS if name == "fake" else None)
-
-    monkeypatch.setattr(named, "find", find)
-    Path("silent").mkdir()  # a folder is no file of judgments
-    code, output, _ = evaluate("fake", "base", "--data", "somewhere")
-    assert (code, output[0]) == (0, "fake, 12 judged topics")
-    assert asked == [("fake", Path("somewhere"))]
-    assert output[1].split() == ["RR", "AP"]
-    assert evaluate("silent", "base") == (
-        1,
-        [],
-        ["python -m pipeline.evaluate: error: fake has no judgments: fake.qrels is missing"],
-    )
+def test_names_of_collections(evaluate: Evaluate) -> None:
+    code, output, _ = evaluate("sample", "base")
+    assert (code, output[0]) == (0, "sample, 20 judged topics")
+    assert output[1].split() == ["AP", "P@30"]
+    Path("mb2011").mkdir()  # a folder is no file of judgments
+    code, _, errors = evaluate("mb2011", "base", "--data", "somewhere")
+    assert (code, len(errors)) == (1, 1) and "mb2011 has no judgments" in errors[0]
     assert evaluate("fakee", "base")[0] == 2
     # A file of that name comes first.
-    Path("fake").write_text("1 0 a 1\n")
-    assert evaluate("fake", "base")[1][0] == "fake, 1 judged topic"
+    Path("sample").write_text("1 0 a 1\n")
+    assert evaluate("sample", "base")[1][0] == "sample, 1 judged topic"

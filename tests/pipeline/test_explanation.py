@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,7 +14,7 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.explanation.contributions import Contribution, FusionExplanation, PostContributions
+from pipeline.explanation.contributions import FusionExplanation, PostContributions
 from pipeline.explanation.contributions import explain as explain_fusion
 from pipeline.explanation.matches import MatchExplanation, columns_of, explain_post, shade_words
 from pipeline.explanation.pages import page
@@ -63,13 +62,11 @@ def match_explanation(
 def fusion_explanation(
     *families: Mapping[str, float],
     post: Post = POST,
-    features: Mapping[str, float] | None = None,
     query: str = "storm",
     **changes: str,
 ) -> FusionExplanation:
     """Contributions by ``families``, one mapping per post; all posts have one text."""
     posts = [post._replace(doc_id=f"{post.doc_id}{'+' * n}") for n in range(len(families))]
-    parts = [Contribution(name, 1 / 3, added) for name, added in (features or {}).items()]
     shaded = shade_words(query, posts, by_meaning=False)
     return FusionExplanation(
         reranked(*posts, query=query, **changes),
@@ -78,7 +75,7 @@ def fusion_explanation(
         -0.5,
         dict.fromkeys(families[0], 0.5),
         {
-            post.doc_id: PostContributions(added, parts, [], shades)
+            post.doc_id: PostContributions(added, [], [], shades)
             for post, added, shades in zip(posts, families, shaded, strict=True)
         },
     )
@@ -257,32 +254,6 @@ def test_a_query_and_a_post_without_words() -> None:
         assert ("The query has no words" in found.text) == (query == "!!!")
 
 
-def test_bars_have_one_scale() -> None:
-    first, second = {"links": 3.0, "overlap": 0.0}, {"links": 0.5, "overlap": -1.0}
-    explanation = fusion_explanation(first, second, features={"links.has_url": 0.7})
-    found = Page(page(explanation))
-    bars = [
-        (attributes["class"], attributes["x"], attributes["width"])
-        for tag, attributes in found.elements
-        if tag == "rect"
-    ]
-    # -1 to 3 is 100 %, so 0 is at 25 %.
-    assert bars[:4] == [
-        ("plus", "25.00%", "75.00%"),
-        ("plus", "25.00%", "0.00%"),
-        ("plus", "25.00%", "12.50%"),
-        ("minus", "0.00%", "25.00%"),
-    ]
-    numbers = {"+3.000", "0.000", "+0.500", "-1.000", "50.0%"}
-    assert numbers | {"links.has_url", "0.3333", "+0.700"} <= set(found.texts)
-    # Features are folded away; a model may have no importances.
-    assert found.count("details") == 2
-    plain = replace(fusion_explanation({"links": -0.0004}), importances={"links": 0.0})
-    found = Page(page(plain))
-    assert found.count("details") == 0
-    assert {"0.0%", "0.000"} <= set(found.texts)
-
-
 def test_posts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = "\x1b[2Jwater [bold]x[/bold] :smile: \u202e"
     for explanation in (
@@ -304,21 +275,3 @@ def test_matches_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     row = next(line for line in lines if line.startswith("water "))
     assert "‹1.00 water›" in row
     assert all(line == line.rstrip() for line in lines)
-
-
-def test_small_contributions_are_left_out_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    families = {"links": 1.0, "overlap": -0.051, "phrases": 0.05, "quality": 0.3, "hashtags": 0.0}
-    print_explanation(fusion_explanation(families, {**families, "links": 0.0}, {"links": 0.0}))
-    first, second, third = re.split(r"\n#\d  ", capsys.readouterr().out)[1:]
-    assert first.splitlines() == [
-        "▲ 2, from #3  highly relevant [2]  post 5",
-        "before #3 (0.0000), after #1 (1.0000)",
-        "storm today",
-        "http://x.org",
-        "links    +1.000",
-        "quality  +0.300",
-        "overlap  -0.051",
-    ]
-    assert "phrases  +0.050" in second
-    assert "links" not in second
-    assert third.startswith("▼ 2, from #1  not judged  post 5++\n")

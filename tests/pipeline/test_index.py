@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Command
 from helpers.data_samples import write_microblog
+from helpers.processes import ROOT
 
 from indexes.errors import CollectionError
 from indexes.lucene import LuceneIndex
@@ -19,9 +20,6 @@ from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection
 from pipeline.command.errors import UsageError
 from pipeline.command.options import parse_arguments
-
-ROOT = Path(__file__).resolve().parents[2]
-CHECKPOINT = ROOT / "rerankers" / "checkpoints" / "fusion" / "all"
 
 
 def parse(*arguments: str | Path) -> index.Options:

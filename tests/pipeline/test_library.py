@@ -1,13 +1,11 @@
 """The public functions: from a collection to a ranking, its runs, its measures and its reasons."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import ir_measures
 import pytest
+from helpers.processes import run_python
 
 import pipeline
 from pipeline.collections.trec import ranked
@@ -33,8 +31,7 @@ def test_importing_the_package_loads_nothing() -> None:
     code = (
         "import sys, pipeline; print([m for m in ('torch', 'numpy', 'jnius') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert run_python("-c", code).stdout == "[]\n"
     assert all(hasattr(pipeline, name) for name in pipeline.__all__)
     assert {*pipeline.__all__} <= {*dir(pipeline)}
     with pytest.raises(AttributeError, match="no attribute 'rank'"):
@@ -46,6 +43,9 @@ def test_the_command_of_the_name_is_the_function_too() -> None:
 
     ranking = pipeline.ranker("sample", "none").rank(hits=5)
     assert pipeline.evaluate(ranking)["ql"].keys() == {"AP", "P@30"}  # type: ignore[operator]
+    frame = pipeline.ranker("sample", "none").rank("storm", hits=3).to_dataframe()
+    assert [*frame.columns] == ["qid", "query", "docno", "text", "url", "score", "rank"]
+    assert [*frame["rank"]] == [0, 1, 2] and frame["score"].is_monotonic_decreasing
 
 
 def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
@@ -68,12 +68,6 @@ def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["rm3", "mp_hcnn", "mp_hcnn"]
 
 
-def test_one_text_is_a_topic() -> None:
-    frame = pipeline.ranker("sample", "none").rank("storm", hits=3).to_dataframe()
-    assert [*frame.columns] == ["qid", "query", "docno", "text", "url", "score", "rank"]
-    assert [*frame["rank"]] == [0, 1, 2] and frame["score"].is_monotonic_decreasing
-
-
 @pytest.mark.parametrize("reranker", ["mp_hcnn", "fusion", "none"])
 def test_given_candidates_keep_their_posts(reranker: str) -> None:
     """By every kind of ranker; the last stage has the posts of the first."""
@@ -92,14 +86,6 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
     else:
         with pytest.raises(UsageError, match="expected a model with an explanation"):
             ranker.explain(ranking, ["0"], query_id="a")
-
-
-def test_a_fusion_reranks_a_run_of_ones_own(tmp_path: Path) -> None:
-    run = tmp_path / "given.run"
-    pipeline.write_run(run, {"a": {"3": 2.0, "0": 1.0}})
-    ranking = pipeline.ranker(collection(), "fusion", candidates=str(run)).rank()
-    assert next(iter(ranking.stages)) == str(run)
-    assert [doc_id for doc_id, _ in ranked(ranking.run["a"])] == ["0", "3"]
 
 
 def test_a_collection_searches_and_measures_itself() -> None:
@@ -140,13 +126,7 @@ def test_a_ranker_in_pyterrier() -> None:
 @pytest.mark.slow
 def test_the_first_ten_minutes_of_a_notebook(tmp_path: Path) -> None:
     script = Path(pipeline.__file__).parents[1] / "scripts" / "examples" / "notebook.py"
-    done = subprocess.run(
-        [sys.executable, script, "lambda.png"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(pipeline.__file__).parents[1])},
-    )
+    done = run_python(script, "lambda.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Storm warning for the whole coast") == 1
     assert pipeline.read_run(tmp_path / "mine.run").keys() == {"a", "b"}

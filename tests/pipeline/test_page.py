@@ -25,7 +25,7 @@ from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from pipeline.service.page import searching
 from pipeline.service.page.routes import describe, results, search_request
-from pipeline.service.page.searching import KEPT, SearchPage
+from pipeline.service.page.searching import SearchPage
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 MP_HCNN = {"model": "mp_hcnn"}
@@ -90,21 +90,16 @@ def test_results_have_the_parts_of_the_mixture(served_page: ServedPage, method: 
     assert 10 < len(posts) <= 50
     assert (actual["first_stage"], actual["query"]["judged"]) == (method, True)
     assert {method, "mp_hcnn"} < actual["milliseconds"].keys()
+    run = served_page.page.index.search([served_page.page.topics["1"]], METHODS[method](), hits=50)
+    assert first == run
+    pairs = [(TOPIC["q"], (post["text"], post["url"])) for post in posts]
+    expected = models().default.checkpoint.predict(pairs)
+    assert [post["neural"] for post in posts] == pytest.approx(expected.tolist(), abs=1e-5)
     judged = (find("sample").qrels or {})["1"]
     assert all(post["grade"] == judged.get(post["doc_id"]) for post in posts)
     assert all(post["time"] <= actual["query"]["time"] for post in posts)
-
-
-def test_scores_are_those_of_a_search(served_page: ServedPage) -> None:
-    page = served_page.page
-    topic = page.topics["2"]
-    given = {"query_id": "2", **MP_HCNN, "method": "bm25", "hits": 20}
-    posts = content_of(served_page, "search", **given)["posts"]
-    run = page.index.search([topic], METHODS["bm25"](), hits=20)["2"]
-    assert {post["doc_id"]: post["first"] for post in posts} == run
-    pairs = [(topic.text, (post["text"], post["url"])) for post in posts]
-    expected = models().default.checkpoint.predict(pairs)
-    assert [post["neural"] for post in posts] == pytest.approx(expected.tolist(), abs=1e-5)
+    again = content_of(served_page, "search", **TOPIC, **MP_HCNN, method=method, hits=50)
+    assert (again["kept"], again["posts"]) == (True, posts)
 
 
 def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
@@ -122,39 +117,42 @@ def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
     assert all(post["time"] < "2012-02-01" for post in over["posts"])
 
 
+HITS = "hits: found '1001', expected a whole number from 1"
+
+
 @pytest.mark.parametrize(
-    ("parameters", "problem"),
+    ("path", "parameters", "status", "problem"),
     [
-        ({"q": " \t"}, "q: found nothing"),
-        ({"q": "a" * 1001}, "q: found 1001 characters, expected at most 1000"),
-        ({"query_id": "99"}, "query_id: found '99', expected a topic of pages: 1, 2"),
-        ({"q": "other", "query_id": "1"}, "query_id: found '1', the topic"),
-        ({"q": "a", "method": "bm52"}, "method: found 'bm52', expected one of ql"),
-        ({"q": "a", "model": "<b>"}, "model: found '<b>', expected one of fusion, mp_hcnn"),
-        ({"q": "a", "hits": "1001"}, "hits: found '1001', expected a whole number from 1"),
-        ({"q": "a", "hits": "-1", "method": "x"}, "; hits: found '-1'"),
-        ({"q": "a", "hits": "²"}, "hits: found '²'"),
-        ({"q": "a", "time": "yesterday"}, "time: found 'yesterday', expected a time"),
-        ({"q": "a", "time": "1999-01-01T00:00"}, "time: found '1999-01-01T00:00'"),
-        ({"q": "a", "time": "9999-12-31T23:59:59-20:00"}, "time: found '9999"),
+        ("search", {"q": " \t"}, 422, "q: found nothing"),
+        ("search", {"q": "a" * 1001}, 422, "q: found 1001 characters, expected at most 1000"),
+        ("search", {"query_id": "99"}, 422, "query_id: found '99', expected a topic of pages: 1"),
+        ("search", {"q": "other", "query_id": "1"}, 422, "query_id: found '1', the topic"),
+        ("search", {"q": "a", "method": "bm52"}, 422, "method: found 'bm52', expected one of ql"),
+        ("search", {"q": "a", "model": "<b>"}, 422, "model: found '<b>', expected one of fusion"),
+        ("search", {"q": "a", "hits": "1001"}, 422, HITS),
+        ("search", {"q": "a", "hits": "-1", "method": "x"}, 422, "; hits: found '-1'"),
+        ("search", {"q": "a", "hits": "²"}, 422, "hits: found '²'"),
+        ("search", {"q": "a", "time": "yesterday"}, 422, "time: found 'yesterday', expected a ti"),
+        ("search", {"q": "a", "time": "1999-01-01T00:00"}, 422, "time: found '1999-01-01T00:00'"),
+        ("search", {"q": "a", "time": "9999-12-31T23:59:59-20:00"}, 422, "time: found '9999"),
+        ("explain", {**TOPIC, "doc_id": []}, 422, "doc_id: found 0 posts, expected 1 to 50"),
+        ("explain", {**TOPIC, "doc_id": ["1"] * 51}, 422, "doc_id: found 51 posts"),
+        ("explain", {**TOPIC, "doc_id": ["1", "2"]}, 404, "found 1, 2, expected posts of this s"),
+        ("grade", {**TOPIC, "doc_id": "1", "grade": "3"}, 422, "found '3', expected 0, 1, 2"),
+        ("grade", {**TOPIC, "doc_id": "1", "grade": "1"}, 404, "doc_id: found no post '1'"),
+        ("grade", {"doc_id": "1", "grade": "1"}, 422, "q: found nothing"),
+        ("grade", {**TOPIC, "kind": "text/plain"}, 422, "Content-Type: expected application/json"),
     ],
 )
-def test_bad_parameters_are_named(
-    parameters: dict[str, str], problem: str, served_page: ServedPage
+def test_refusals_name_their_parameter(
+    path: str, parameters: dict[str, Any], status: int, problem: str, served_page: ServedPage
 ) -> None:
-    response = get(served_page, "/api/search", **parameters)
-    assert (response.status_code, response.headers["Content-Type"]) == (422, "application/json")
+    if path == "grade":
+        response = post_grade(served_page, **parameters)
+    else:
+        response = get(served_page, f"/api/{path}", **parameters)
+    assert (response.status_code, response.headers["Content-Type"]) == (status, "application/json")
     assert problem in response.json()["error"]
-
-
-def test_posts_that_cannot_be_explained(served_page: ServedPage) -> None:
-    for doc_ids, status, problem in [
-        ([], 422, "doc_id: found 0 posts, expected 1 to 50"),
-        (["1"] * 51, 422, "doc_id: found 51 posts"),
-        (["1", "2"], 404, "doc_id: found 1, 2, expected posts of this search's"),
-    ]:
-        response = get(served_page, "/api/explain", **TOPIC, doc_id=doc_ids)
-        assert (response.status_code, problem in response.json()["error"]) == (status, True)
 
 
 def test_matches_of_posts(served_page: ServedPage) -> None:
@@ -222,22 +220,6 @@ def test_grades_are_saved_as_judgments_and_topics(served_page: ServedPage) -> No
     grades.reload()
 
 
-@pytest.mark.parametrize(
-    ("given", "status", "problem"),
-    [
-        ({**TOPIC, "doc_id": "1", "grade": "3"}, 422, "grade: found '3', expected 0, 1, 2"),
-        ({**TOPIC, "doc_id": "1", "grade": "1"}, 404, "doc_id: found no post '1'"),
-        ({"doc_id": "1", "grade": "1"}, 422, "q: found nothing"),
-        ({**TOPIC, "kind": "text/plain"}, 422, "Content-Type: expected application/json"),
-    ],
-)
-def test_grades_that_cannot_be_saved(
-    given: dict[str, str], status: int, problem: str, served_page: ServedPage
-) -> None:
-    response = post_grade(served_page, **given)
-    assert (response.status_code, problem in response.json()["error"]) == (status, True)
-
-
 def test_a_page_takes_no_grades_unless_asked(served_page: ServedPage) -> None:
     with opened(served_page.page.collection) as page:
         assert describe(page)["grades_file"] is None
@@ -249,14 +231,6 @@ def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
     for model in ("mp_hcnn", "fusion"):
         actual = content_of(served_page, "search", q="zzzz \U0001f600 '\"\x00", model=model)
         assert actual["posts"] == []
-
-
-def test_only_the_latest_searches_are_kept(served_page: ServedPage) -> None:
-    assert not content_of(served_page, "search", q="storm")["kept"]
-    assert content_of(served_page, "search", q="storm")["kept"]
-    for number in range(KEPT):
-        content_of(served_page, "search", q="storm", hits=number + 1)
-    assert not content_of(served_page, "search", q="storm")["kept"]
 
 
 def test_too_many_waiting_searches_are_refused(

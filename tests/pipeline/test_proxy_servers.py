@@ -3,20 +3,18 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import requests
 from helpers.engine_servers import SERVERS, running
-from helpers.proxy_samples import post, search, stub_engine
-from helpers.service_samples import QUERY, app_of, listening, models
+from helpers.proxy_samples import mixture, post, search, stub_engine
+from helpers.service_samples import QUERY, app_of, listening
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import rerankers
-from pipeline.ranking.interpolation import interpolate
 from pipeline.service.proxy.search import SearchDefaults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,26 +136,19 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
     window = max(WINDOW, more.get("size", 10) + more.get("from", 0))
     whole = search(**more | {"from": 0, "size": window})
     direct, client = served.client(served.direct), served.client(served.proxy)
-    before, actual, candidates = (
+    before, actual, candidates, with_texts = (
         plain(item.search(index=served.index, body=content))
-        for item, content in ((direct, body), (client, body), (direct, whole))
+        for item, content in (
+            *((direct, body), (client, body), (direct, whole)),
+            (direct, search(size=window)),
+        )
     )
-    with_texts = direct.search(index=served.index, body=search(size=window))["hits"]["hits"]
-    posts = {hit["_id"]: hit["_source"] for hit in with_texts}
-    reranker = rerankers.load("mp_hcnn")
-    pairs = [(QUERY, (item["contents"], item["url"])) for item in posts.values()]
-    neural = dict(zip(posts, map(float, reranker.predict(pairs)), strict=True))
-    lexical = {hit["_id"]: hit["_score"] for hit in candidates["hits"]["hits"]}
-    mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
-    order = sorted(mixed, key=lambda doc_id: -mixed[doc_id])
-    start, size = more.get("from", 0), more.get("size", 10)
-    hits = actual["hits"]["hits"]
-    assert [round(mixed[hit["_id"]], 5) for hit in hits] == [
-        pytest.approx(mixed[item], abs=2e-5) for item in order[start : start + size]
-    ]
-    assert [hit["_score"] for hit in hits] == pytest.approx(
-        [mixed[hit["_id"]] for hit in hits], abs=1e-5
-    )
+    texts = {hit["_id"]: hit["_source"] for hit in with_texts["hits"]["hits"]}
+    mixed = mixture(texts, candidates["hits"]["hits"])
+    start, hits = more.get("from", 0), actual["hits"]["hits"]
+    best = sorted(mixed.values(), reverse=True)[start : start + len(hits)]
+    assert [mixed[hit["_id"]] for hit in hits] == pytest.approx(best, abs=2e-5)
+    assert [hit["_score"] for hit in hits] == pytest.approx(best, abs=2e-5)
     check(before, actual, candidates)
 
 
@@ -197,36 +188,20 @@ def test_reranking_in_an_application(served: Served, capsys: pytest.CaptureFixtu
 fields = st.sampled_from(["contents", "url", "n", "*", "con*", "other", "_id", ""])
 numbers = st.integers(-2, 130) | st.sampled_from(["10", "x", 1.5, None, True, 9999, 20_000])
 texts = st.text(max_size=12) | st.sampled_from([QUERY, "cuts", "bbc world", "\ud83d", " "])
-leaves = st.builds(
-    lambda kind, field, text: {
-        "match": {"match": {field: text}},
-        "long match": {"match": {field: {"query": text, "operator": "or"}}},
-        "multi_match": {"multi_match": {"query": text, "fields": [field]}},
-        "query_string": {"query_string": {"query": text, "default_field": field}},
-        "simple": {"simple_query_string": {"query": text, "fields": ["contents"]}},
-        "all": {"match_all": {}},
-        "odd": {"match": text},
-    }[kind],
-    st.sampled_from(["match"] * 3 + ["long match", "multi_match", "query_string", "simple", "all"])
-    | st.just("odd"),
-    st.just("contents") | fields,
-    st.just(QUERY) | texts,
-)
-queries = st.recursive(
-    leaves,
-    lambda inner: st.builds(
-        lambda kind, item, two: {
-            "bool": {"bool": {"must": [item], "should": two}},
-            "filter": {"bool": {"filter": [item], "must_not": [two]}},
-            "dis_max": {"dis_max": {"queries": [item, two]}},
-            "constant": {"constant_score": {"filter": item}},
-        }[kind],
-        st.sampled_from(["bool", "filter", "dis_max", "constant"]),
-        inner,
-        inner,
-    ),
-    max_leaves=4,
-)
+MATCH: Any = {"match": {"contents": QUERY}}
+QUERIES: list[Callable[[str], Any]] = [
+    lambda text: {"match": {"contents": text}},
+    lambda text: {"match": {"url": {"query": text, "operator": "or"}}},
+    lambda text: {"multi_match": {"query": text, "fields": ["con*", "other"]}},
+    lambda text: {"query_string": {"query": text, "default_field": "*"}},
+    lambda text: {"simple_query_string": {"query": text, "fields": ["contents"]}},
+    lambda text: {"bool": {"must": [MATCH], "should": {"match": {"n": text}}}},
+    lambda text: {"bool": {"filter": [MATCH], "must_not": [{"match": {"contents": text}}]}},
+    lambda text: {"dis_max": {"queries": [MATCH, {"match": {"contents": text}}]}},
+    lambda text: {"constant_score": {"filter": {"match": {"contents": text}}}},
+    *(lambda text: {"match": text}, lambda text: {"match_all": {}}),
+]
+queries = st.builds(lambda of, text: of(text), st.sampled_from(QUERIES), st.just(QUERY) | texts)
 parts: dict[str, st.SearchStrategy[Any]] = {
     "size": numbers,
     "from": numbers,

@@ -120,17 +120,8 @@ def test_runs_are_reranked_as_a_search_does_it(
     write_run(tmp_path / "mine", backwards(official()), "mine")
     code, _, errors = rerank("rm3", "mine")
     assert code == 0, errors
-    alone = (
-        "--topics",
-        "mb2012",
-        "--candidates",
-        "mine",
-        "--reranker",
-        "sm_cnn",
-        "--output",
-        "one",
-    )
-    done = command("search", *alone, "--lambda", "0.3")
+    alone = "--topics mb2012 --candidates mine --reranker sm_cnn --output one --lambda 0.3"
+    done = command("search", *alone.split())
     assert done.code == 0, done.err
     assert list(read_run("runs/reranked/mine.sm_cnn").items()) == list(read_run("one").items())
     # Without the model's share the order stays.
@@ -245,23 +236,3 @@ def test_without_a_checkpoint_it_is_said_how_to_train_one(rerank: Rerank) -> Non
     code, _, errors = rerank("ql", "--reranker", "knrm", topics="mb2013")
     assert code == 1
     assert "python -m pipeline.train knrm --test mb2013" in errors
-
-
-def test_topics_and_posts_of_ones_own(
-    rerank: Rerank, command: Command, home: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "posts.jsonl").write_text(
-        '{"id": "a", "text": "storm at the harbour"}\n{"id": "b", "text": "coffee, lol"}\n'
-    )
-    (tmp_path / "topics.tsv").write_text("1\tstorm harbour\n")
-    (tmp_path / "qrels").write_text("1 0 a 1\n1 0 b 0\n")
-    (tmp_path / "run").write_text("1 Q0 b 1 2.0 t\n1 Q0 a 2 1.0 t\n")
-    built = command("index", "--posts", "posts.jsonl", "--index", "index")
-    assert built.code == 0, built.err
-    paths = ("--index", "index", "--qrels", "qrels", "--output", "out")
-    code, output, errors = rerank(
-        "run", *paths, "--checkpoint", home / CHECKPOINT, topics="topics.tsv"
-    )
-    assert code == 0, errors
-    assert output[0].startswith("topics, 1 judged topics, 1 runs reranked by sm_cnn")
-    assert posts_of(read_run("out/run.sm_cnn")) == {"1": {"a", "b"}}

@@ -81,28 +81,6 @@ def test_the_sample_from_topics_to_run(search: Search, tmp_path: Path) -> None:
         assert scores == pytest.approx(run[query_id], abs=1e-5)
 
 
-def test_the_weight_decides_between_the_scores(search: Search, tmp_path: Path) -> None:
-    alone = tmp_path / "lexical"
-    search("sample", "--reranker", "none", "--output", alone)
-    for weight, same in (("0", True), ("1", False)):
-        path = tmp_path / weight
-        result = search("sample", "--lambda", weight, "--output", path)
-        assert f"λ = {weight} (given)" in result.err
-        orders = [
-            {q: sorted(s, key=lambda d, s=s: (-s[d], d)) for q, s in read_run(p).items()}
-            for p in (alone, path)
-        ]
-        assert (orders[0] == orders[1]) == same
-
-
-@pytest.mark.parametrize("method", ["bm25", "rm3", "axiom"])
-def test_every_first_stage(method: str, search: Search, tmp_path: Path) -> None:
-    first, output = ("--method", method, "--hits", "20"), tmp_path / "run"
-    result = search("sample", *first, "--reranker", "none", "--output", output)
-    assert result.code == 0, result.err
-    assert max(map(len, read_run(output).values())) == 20
-
-
 POSTS = [
     {"id": "a", "text": "Gale force winds expected on the coast tonite #storm"},
     {"id": "b", "text": "", "url": "http://news.example.com/storm-warning"},
@@ -181,17 +159,6 @@ def test_unknown_posts_of_a_run_are_left_out_if_asked(search: Search, tmp_path: 
     assert {q: set(s) for q, s in read_run(tmp_path / "run").items()} == {
         q: set(s) for q, s in read_run(whole).items()
     }
-
-
-@pytest.mark.slow
-def test_the_official_run_of_2011_has_posts_without_text(
-    data_dir: Path, search: Search, tmp_path: Path
-) -> None:
-    run = data_dir / "microblog" / "runs" / "run.microblog2011.QL.txt"
-    arguments = ["mb2011", "--candidates", run, "--reranker", "none", "--data", data_dir]
-    arguments += ["--output", tmp_path / "run"]
-    assert "874 of its" in search(*arguments).err
-    assert search(*arguments, "--skip-unknown").code == 0
 
 
 @pytest.mark.slow

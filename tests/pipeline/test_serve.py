@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from pipeline.ranking.checkpoints import tuned_weight
 from pipeline.ranking.interpolation import interpolate
-from pipeline.service.formats import PATHS, between_links
+from pipeline.service.formats import between_links
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +115,11 @@ def test_null_is_no_value(client: TestClient, wire: Wire) -> None:
 
 
 def test_unknown_fields_are_ignored(client: TestClient, wire: Wire) -> None:
+    """Also vendors' names of models, where there is one."""
     body = wire.body(priority=0, max_chunks_per_doc=10, truncation_direction="Right", x={"y": [1]})
-    assert client.post(wire.path, json=body).status_code == 200
+    answer = client.post(wire.path, json=body | {"model": "gpt-17"})
+    assert answer.status_code == 200
+    assert wire is WIRES["tei"] or answer.json()["model"] == "mp_hcnn"
 
 
 SCORED = [{**document, "first_stage_score": n % 5 - 1.5} for n, document in enumerate(DOCUMENTS)]
@@ -145,14 +148,16 @@ def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
 
 
 def test_a_mixture_needs_all_scores(client: TestClient, wire: Wire) -> None:
-    for documents, more, row in (
-        ([*SCORED[:3], "none", *SCORED[3:]], {}, 3),
-        (["none", *SCORED], {}, 0),
-        (DOCUMENTS, {"mix": "interpolated"}, 0),
+    none = "first_stage_score: found none"
+    for documents, more, problem in (
+        ([*SCORED[:3], "none", *SCORED[3:]], {}, f"{wire.documents}[3].{none}"),
+        (["none", *SCORED], {}, f"{wire.documents}[0].{none}"),
+        (DOCUMENTS, {"mix": "interpolated"}, f"{wire.documents}[0].{none}"),
+        (TEXTS, {"mix": "lexical"}, "mix: found a string: input should be 'neural' or 'interpo"),
     ):
         answer = client.post(wire.path, json=wire.body(documents, **more))
         assert answer.status_code in (400, 422)
-        assert f"{wire.documents}[{row}].first_stage_score: found none" in answer.text
+        assert problem in answer.text
 
 
 @pytest.mark.parametrize("score", [3.4e38, -3.4e38, 5e-324, 0, 7])
@@ -161,12 +166,6 @@ def test_extreme_first_stage_scores(client: TestClient, score: float) -> None:
     answer = client.post("/v2/rerank", json=WIRES["cohere"].body(documents))
     assert answer.status_code == 200
     assert all(0 <= result["relevance_score"] <= 1 for result in answer.json()["results"])
-
-
-def test_a_mixture_that_there_is_not(client: TestClient, wire: Wire) -> None:
-    answer = client.post(wire.path, json=wire.body(mix="lexical"))
-    assert answer.status_code in (400, 422)
-    assert "mix: found a string: input should be 'neural' or 'interpolated'" in answer.text
 
 
 def test_the_root_is_that_of_text_embeddings_inference(client: TestClient) -> None:
@@ -234,11 +233,6 @@ def test_pages_without_texts_are_refused(client: TestClient) -> None:
     assert "found 2 empty texts" in refused.json()["message"]
     for documents in (["", "gale"], [""]):
         assert client.post("/v2/rerank", json=body | {"documents": documents}).status_code == 200
-
-
-def test_the_description_lists_every_path(client: TestClient) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
-    assert {*PATHS} - {"/"} | {"/info", "/health", "/metrics", "/v1/models"} <= paths.keys()
 
 
 def test_information(client: TestClient) -> None:

@@ -54,18 +54,6 @@ def test_scores_are_those_of_the_checkpoint(
         np.testing.assert_allclose(scorer.score(PAIRS), checkpoint.score(PAIRS), atol=4e-6)
 
 
-def test_kept_posts_of_all_processes_are_counted() -> None:
-    others = {*descendants(os.getpid())}
-    scorer = scorer_of(checkpoints.find("window"))
-    for hits in (4, 8):
-        scorer.check()  # Two posts by each of both, which know them since they were warmed up.
-        assert scorer.counts[:2] == (hits, 0)
-    size = scorer.counts.bytes
-    os.kill(first_that_scores(others), signal.SIGKILL)
-    scorer.check()
-    assert scorer.counts == (12, 0, size) and size > 0
-
-
 def test_threads_get_their_own_answers(scorer: ParallelScorer) -> None:
     expected = scorer.score(PAIRS)
     rng = np.random.default_rng(1)

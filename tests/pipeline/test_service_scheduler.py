@@ -29,8 +29,8 @@ def queued(model: ServedModel, count: int, query: str = "") -> QueuedRequest:
     return QueuedRequest(model, query, texts, [""] * count)
 
 
-def run(use: Callable[[Scheduler], Coroutine[Any, Any, None]], threads: int = 1) -> None:
-    scheduler = Scheduler(threads, most_pairs=10_000, most_requests=100)
+def run(use: Callable[[Scheduler], Coroutine[Any, Any, None]]) -> None:
+    scheduler = Scheduler(1, most_pairs=10_000, most_requests=100)
 
     async def main() -> None:
         scheduler.start()
@@ -57,21 +57,10 @@ async def blocked(scheduler: Scheduler, scorer: GatedScorer, request: QueuedRequ
     return task
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_large_request_is_cut(scorer: GatedScorer, model: ServedModel, threads: int) -> None:
-    async def use(scheduler: Scheduler) -> None:
-        scorer.gate.set()
-        count = 3 * SLICE
-        assert (await scheduler.score(queued(model, count))).tolist() == list(range(count))
-        assert sum(scorer.seen) == count
-        assert max(scorer.seen) <= SLICE
-
-    run(use, threads)
-
-
 def test_small_requests_of_a_model_are_scored_together(
     scorer: GatedScorer, model: ServedModel
 ) -> None:
+    """A failure is of one request only."""
     other_scorer = GatedScorer()
     other = scored_by(other_scorer).default
 
@@ -87,7 +76,20 @@ def test_small_requests_of_a_model_are_scored_together(
         await first
         assert (scorer.seen, other_scorer.seen) == ([1, 30], [30])
 
+    async def fail(scheduler: Scheduler) -> None:
+        first = await blocked(scheduler, scorer, queued(model, 1))
+        bad = QueuedRequest(model, "q", ["fail"], [""])
+        tasks = [await started(scheduler, request) for request in (queued(model, 5), bad)]
+        scorer.gate.set()
+        await first
+        assert (await tasks[0]).tolist() == list(range(5))
+        with pytest.raises(RerankerError, match="fail"):
+            await tasks[1]
+
     run(use)
+    scorer.gate.clear()
+    scorer.begun.clear()
+    run(fail)
 
 
 def test_large_and_small_requests_take_turns(scorer: GatedScorer, model: ServedModel) -> None:
@@ -101,23 +103,10 @@ def test_large_and_small_requests_take_turns(scorer: GatedScorer, model: ServedM
         for task in small:
             assert (await task).tolist() == list(range(100, 100 + SLICE))
         # The first slice of the large one was in work already.
+        assert max(scorer.seen) <= SLICE
         starts = [len(texts[0]) for texts in scorer.first_texts]
         places = [place for place, start in enumerate(starts) if start == 0][1:]
         assert places[0] <= 2 and max(np.diff(places)) == 2
         assert places[-1] <= 11
-
-    run(use)
-
-
-def test_a_failure_is_of_one_request_only(scorer: GatedScorer, model: ServedModel) -> None:
-    async def use(scheduler: Scheduler) -> None:
-        first = await blocked(scheduler, scorer, queued(model, 1))
-        bad = QueuedRequest(model, "q", ["fail"], [""])
-        tasks = [await started(scheduler, request) for request in (queued(model, 5), bad)]
-        scorer.gate.set()
-        await first
-        assert (await tasks[0]).tolist() == list(range(5))
-        with pytest.raises(RerankerError, match="fail"):
-            await tasks[1]
 
     run(use)

@@ -31,14 +31,10 @@ def test_randomization_is_exact_for_few_topics(pairs: list[tuple[int, int]]) -> 
     assert p == pytest.approx(brute_force(a, b), abs=1e-12)
 
 
-def some_values(topics: int, seed: int) -> tuple[list[float], list[float]]:
-    drawn = random.Random(seed)
-    a = [drawn.random() for _ in range(topics)]
-    return a, [x + drawn.gauss(0.03, 0.1) for x in a]
-
-
 def test_a_sample_is_close_to_the_exact_value() -> None:
-    a, b = some_values(12, seed=3)
+    drawn = random.Random(3)
+    a = [drawn.random() for _ in range(12)]
+    b = [x + drawn.gauss(0.03, 0.1) for x in a]
     exact = randomization_test(a, b)
     sampled = [randomization_test(a, b, seed, permutations=4_000) for seed in (1, 2, 2)]
     assert sampled == pytest.approx([exact] * 3, abs=6 * math.sqrt(exact * (1 - exact) / 4_000))

@@ -70,20 +70,6 @@ def test_cross_validation_chooses_without_the_fold_that_it_scores() -> None:
     assert tuning.cross_validated < max(tuning.curve.values())
 
 
-def test_middle_of_equal_weights_is_chosen() -> None:
-    lexical = {str(n): {"good": 1.0, "bad": 0.0} for n in range(4)}
-    neural = {str(n): {"good": 0.0, "bad": 1.0} for n in range(4)}
-    qrels = {str(n): {"good": 1} for n in range(4)}
-    # Min-max makes it 1 - λ against λ: good wins at 0, 0.05, …, 0.5, where the tie goes to it.
-    tuning = tune_weight(lexical, neural, qrels, folds=2)
-    best = [weight for weight, value in tuning.curve.items() if value == 1.0]
-    assert best == WEIGHTS[:11]
-    assert tuning.weight == 0.25
-    flat = tune_weight(lexical, lexical, qrels, folds=4)
-    assert (flat.weight, flat.fold_weights) == (0.5, (0.5,) * 4)
-    assert flat.cross_validated == 1.0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"folds": 6}, "found 6 folds, expected 2 to 5"), ({"measure": "map"}, "did you mean 'AP'")],
