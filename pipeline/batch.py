@@ -170,7 +170,7 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     from pipeline.ranking.build import mixing_of
     from rerankers import checkpoint as checkpoints
     from rerankers import features
-    from rerankers.base import PRIOR
+    from rerankers.pairs import PRIOR
 
     files = input_files(options.input)
     form = form_of(files)

@@ -37,10 +37,10 @@ from pipeline.evaluation.measures import evaluate, mean
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from rerankers.models.window import Model
 
     from pipeline.collections.trec import Qrels, Run
     from pipeline.ranking.retrievers import Candidates
-    from rerankers.models.window import Model
     from rerankers.text.vocabulary import Idf
 
 FOLDS = 5  # Parts of a collection's own topics
@@ -138,8 +138,8 @@ def _trained(
     """The model of pairs with features [P, K], or their first; it extends the trees of another."""
     import numpy as np
     import torch
-
     from rerankers.models.window import Model
+
     from rerankers.text.vocabulary import Vocabulary
 
     words = Vocabulary([], np.zeros((0, 1), np.float32))

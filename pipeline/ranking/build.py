@@ -27,7 +27,7 @@ from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from rerankers import models
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import Model
 
 
 @runtime_checkable
@@ -85,7 +85,8 @@ def ranker(
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
         reranker = default_reranker(collection, is_mixed, folder, has_weight)
-    if models.reads_rankers(reranker):
+    reads = models.reads(reranker)
+    if reads == "searches":
         known = None
         if candidates:
             known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
@@ -95,7 +96,7 @@ def ranker(
     if reranker == defaults.NONE:
         return Mixture(retriever, None, Mixing(), collection)
     scorer = load_scorer(reranker, collection, folder, Loading(**loading))
-    if weight is None and not scorer.checkpoint.model.reads_windows:
+    if weight is None and reads == "posts":
         weight = default_weight
     if weight is None:
         mixing = tuned_mixing(collection, scorer, has_scores=bool(candidates))
@@ -121,9 +122,8 @@ def default_reranker(
         return defaults.DEFAULT_RERANKER
 
     def fits(name: str) -> bool:
-        return not (
-            (is_mixed and models.reads_rankers(name)) or (has_weight and models.reads_windows(name))
-        )
+        reads = models.reads(name)
+        return not ((is_mixed and reads == "searches") or (has_weight and reads == "lists"))
 
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
@@ -197,7 +197,7 @@ def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) 
 
 
 def mixing_of(
-    trained: TrainedReranker,
+    trained: Model,
     weight: float | None,
     has_scores: bool,
     key: str = "",
@@ -211,7 +211,7 @@ def mixing_of(
         return Mixing(1.0, "nothing to mix: the candidates are given without scores")
     if weight is not None:
         return Mixing(weight)
-    if trained.model.reads_windows:
+    if trained.reads != "posts":
         return Mixing(1.0, "its score contains the first stage's")
     if tuned := tuned_weight(trained.directory, key):
         return Mixing(*tuned)

@@ -21,14 +21,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from rerankers.scoring.cached import CachedScorer
 
 from benchmarks.measuring import Row, printed, threads
 from benchmarks.workload import Workload
 from rerankers import checkpoint as checkpoints
-from rerankers.base import Pairs
 from rerankers.checkpoint import SHIPPED
+from rerankers.pairs import Pairs
 from rerankers.reranker import TrainedReranker
-from rerankers.scoring.cached import CachedScorer
 
 SERVED = SHIPPED / "window" / "all"  # The service's default model
 SINGLE = 40  # Measured requests of one client, of each size

@@ -12,6 +12,7 @@ from statistics import median
 import numpy as np
 import orjson
 import torch
+from rerankers.scoring.cached import CachedScorer
 
 from benchmarks.measuring import Row, printed, threads
 from benchmarks.service import requests
@@ -24,8 +25,7 @@ from pipeline.service.http.requests import score_request
 from pipeline.service.http.service import distinct_pairs
 from pipeline.service.record import Record
 from rerankers import checkpoint, features
-from rerankers.base import Pairs
-from rerankers.scoring.cached import CachedScorer
+from rerankers.pairs import Pairs
 
 MODEL, POSTS = "window", 100
 REQUESTS, BEFORE = 40, 5  # Measured requests, and others before them

@@ -12,7 +12,7 @@ from pipeline.collections.named import ANSWERS, open_collection
 from pipeline.ranking.checkpoints import default_directory
 from pipeline.ranking.retrievers import Candidates, retriever_for
 from rerankers import checkpoint
-from rerankers.base import Pairs
+from rerankers.pairs import Pairs
 from rerankers.reranker import TrainedReranker
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from rerankers.models._feature_model import FeatureModel
 
 from experiments.answers import QUESTIONS, question_curve
 from experiments.cells import Cell, Result, Setup
@@ -19,7 +20,6 @@ from pipeline.evaluation.measures import Evaluator, evaluate, mean
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.contributions import shares
 from rerankers import checkpoint as checkpoints
-from rerankers.models._feature_model import FeatureModel
 
 Finish = Callable[[Table, Sequence[Result], Setup], list[Result]]
 

@@ -11,9 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from rerankers.models._feature_model import ADAPTED_FAMILY
+
 from experiments.cells import Cell
 from rerankers import models
-from rerankers.models._feature_model import ADAPTED_FAMILY
 
 FOLDER = Path(__file__).parent
 

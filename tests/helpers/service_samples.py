@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import uvicorn
+from rerankers.scoring.cached import SOME, Counts
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
@@ -31,9 +32,8 @@ from pipeline.service.page.routes import routes
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
-from rerankers.base import Pairs
 from rerankers.errors import RerankerError
-from rerankers.scoring.cached import SOME, Counts
+from rerankers.pairs import Pairs
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]

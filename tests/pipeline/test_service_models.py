@@ -13,7 +13,7 @@ from pipeline.ranking.retrievers import Candidates
 from pipeline.service.http.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
-from rerankers.base import Pairs
+from rerankers.pairs import Pairs
 from rerankers.text.inputs import TextEncoder
 
 

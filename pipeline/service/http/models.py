@@ -11,6 +11,7 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 from orjson import Fragment
+from rerankers.scoring.cached import CachedScorer
 
 from pipeline.collections.collection import Collection
 from pipeline.command.defaults import UNTUNED_WEIGHT
@@ -29,11 +30,10 @@ from pipeline.service.http.processes import ParallelScorer
 from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
 from rerankers import features
-from rerankers.base import PRIOR
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
+from rerankers.pairs import PRIOR
 from rerankers.reranker import TrainedReranker
-from rerankers.scoring.cached import CachedScorer
 
 Scores = npt.NDArray[np.float64]
 

@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
+from rerankers.scoring.cached import SOME, CachedScorer, Counts
 
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG, json_handler
 from rerankers import checkpoint as checkpoints
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
-from rerankers.scoring.cached import SOME, CachedScorer, Counts
 
 if TYPE_CHECKING:
-    from rerankers.base import Pairs
+    from rerankers.pairs import Pairs
 
 Scores = npt.NDArray[np.float32]
 CONTEXT = multiprocessing.get_context("forkserver")

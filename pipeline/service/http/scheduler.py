@@ -24,7 +24,7 @@ import torch
 
 from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
-from rerankers.base import Pairs
+from rerankers.pairs import Pairs
 
 SLICE = 256  # Pairs that are scored at once by a core: a few milliseconds
 BEGUN_TURN = 4  # Every so many turns, requests that are begun come before new ones

@@ -32,7 +32,7 @@ from pipeline.service.http.requests import (
 from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from pipeline.service.http.statistics import Statistics
 from pipeline.service.record import Record
-from rerankers.base import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
+from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
