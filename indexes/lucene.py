@@ -6,7 +6,6 @@ where ids and texts are found several times faster than in Lucene's stored field
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,7 @@ from indexes.manifest import (
 )
 from indexes.methods import Method, Topic, id_limit
 from indexes.posts import Post, places_of
-from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyze, analyzer
+from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyzer
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -265,18 +264,6 @@ class LuceneIndex:
             return None
         oldest, newest = self.posts.ids_at([self.size - 1, 0])
         return oldest, newest
-
-    def words(self, texts: Iterable[str]) -> list[dict[str, int]]:
-        """The words of each text, after text analysis, and how often each is there."""
-        with JAVA_LOCK:
-            return [dict(Counter(analyze(text, self._analyzer))) for text in texts]
-
-    def occurrences(self, words: Iterable[str]) -> tuple[dict[str, int], int]:
-        """How often each of these words is in all posts, and how many words these have."""
-        term_class = java_class("org.apache.lucene.index.Term")
-        with JAVA_LOCK:
-            found = {word: self._reader.totalTermFreq(term_class(CONTENTS, word)) for word in words}
-            return found, self._reader.getSumTotalTermFreq(CONTENTS)
 
     def close(self) -> None:
         """Close the files."""

@@ -37,7 +37,7 @@ from pipeline.command.runtime import bar, choose_device, counted
 if TYPE_CHECKING:
     from pipeline.batches.job import BatchJob, BatchManifest, Part
     from pipeline.batches.worker import Done
-    from rerankers.reranker import TrainedReranker
+    from rerankers.reranker import Model
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _problems(options: Options) -> list[str]:
     return problems
 
 
-def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
+def _open(options: Options) -> tuple[BatchJob, Model, str]:
     """The job, its model, and where λ is from."""
     from rerankers.scoring.precomputed import version_of
 
@@ -169,7 +169,6 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     from pipeline.batches.worker import load
     from pipeline.ranking.build import mixing_of
     from rerankers import checkpoint as checkpoints
-    from rerankers import features
     from rerankers.pairs import PRIOR
 
     files = input_files(options.input)
@@ -184,8 +183,8 @@ def _open(options: Options) -> tuple[BatchJob, TrainedReranker, str]:
     trained = load(folder, options.reranker, device)
     mixing = mixing_of(trained, options.weight, form.has_first_stage)
     if form.has_first_stage:
-        reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
-        is_read = mixing.weight < 1 or reads_prior or trained.model.reads_windows
+        reads_prior = PRIOR in trained.signals
+        is_read = mixing.weight < 1 or reads_prior or trained.reads == "lists"
         form = form._replace(has_first_stage=is_read)
     settings = BatchSettings(
         options.reranker,
@@ -215,7 +214,7 @@ def _plan(manifest: BatchManifest, left: Sequence[Part]) -> str:
 
 
 def _score(
-    options: Options, job: BatchJob, left: Sequence[Part], trained: TrainedReranker, started: float
+    options: Options, job: BatchJob, left: Sequence[Part], trained: Model, started: float
 ) -> None:
     """Score the parts, with a progress bar, and say how long it took."""
     posts, began = 0, math.inf
@@ -232,9 +231,7 @@ def _score(
     )
 
 
-def _done(
-    options: Options, job: BatchJob, left: Sequence[Part], trained: TrainedReranker
-) -> Iterator[Done]:
+def _done(options: Options, job: BatchJob, left: Sequence[Part], trained: Model) -> Iterator[Done]:
     from pipeline.batches.worker import Worker
 
     if options.address:

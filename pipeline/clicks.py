@@ -2,34 +2,28 @@
 
   python -m pipeline.clicks log.jsonl --output qrels.txt
   python -m pipeline.clicks log --output qrels.txt
-  python -m pipeline.clicks --engine http://localhost:9200 --output qrels.txt
   python -m pipeline.evaluate qrels.txt my.run
 
-The second reads the folder of pipeline.serve --log DIR --log-queries plain, with the events that
-were posted to the service; the third OpenSearch's User Behavior Insights, the indexes ubi_queries
-and ubi_events. A file, which may be .gz, has one list of results a line, with a click or without:
+The second reads a folder: that of pipeline.serve --log DIR --log-queries plain, or exports of
+OpenSearch's User Behavior Insights. Files are JSON lines, .gz or not. Of your own, a line is a list
+of results, with a click or without:
 
   {"query": "storm damage", "shown": ["17", "4", "9"], "clicked": ["4"]}
 
 "shown" is in the order of the page. An optional "query_id" names the topic; without it the id is
 made of the text, the same in all logs. Other keys (session, time, …) are ignored.
 
-A post that was clicked is relevant, one that was skipped above a click is not, and one that was
-only shown without a click below it is not judged. People look at the first positions most: a
-position-based model, fitted to the whole log, tells how often each position is looked at, and how
-much each post attracts those who look. Where the service has interleaved two models, the first
-follows from posts that were shown at several positions by chance. Neither a click nor a skip is
-certainty: the estimate starts from the attractiveness that is usual at a post's place or, in the
-log of a service, for its score. Grades follow from the probability that a post attracts more than
-those that are clicked by mistake.
+People look at the first positions most: a position-based model, fitted to the whole log, tells how
+often each position is looked at, and how much each post attracts those who look. Grades follow from
+the probability that a post attracts more than those that are clicked by mistake.
 
-  grade 2      clicked twice or more, probability of --highly-relevant or more
-  grade 1      clicked, probability of --relevant or more
+  grade 2      clicked twice or more, probability of .9 or more
+  grade 1      clicked, probability of .5 or more
   grade 0      clicked or skipped above a click, lower probability
   not judged   never clicked, and not skipped above a click, or not enough for a lower probability
 
 Model: Chuklin, Markov & de Rijke, Click Models for Web Search (2015), section 3.3; Wang et al.,
-WSDM 2018, section 4. Estimation: pipeline/collections/clicks/model.py.
+WSDM 2018, section 4. Estimation: pipeline/collections/clicks.py.
 """
 
 from __future__ import annotations
@@ -37,75 +31,27 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.errors import UsageError
 from pipeline.command.main import run
-from pipeline.command.options import (
-    argument,
-    existing_file,
-    fraction,
-    option,
-    output_file,
-    positive_float,
-)
-from pipeline.command.ranking import addresses
-from pipeline.command.runtime import bar, print_table
+from pipeline.command.options import argument, option, output_file, positive_float
+from pipeline.command.runtime import print_table
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
-    from pipeline.collections.clicks.log import ClickLog
-    from pipeline.collections.clicks.model import ClickModel
+    from pipeline.collections.clicks import ClickLog, ClickModel
     from pipeline.collections.trec import Qrels
 
 POSITIONS = 10  # Rows of the table of positions; those below are one row
 
 
-def existing(text: str) -> Path:
-    """A file or folder that is there."""
-    return Path(text) if Path(text).is_dir() else existing_file(text)
-
-
 @dataclass(frozen=True)
-class LogOptions:
-    """A log of searches and clicks."""
-
-    log: Path | None = argument(
-        "click log: JSON lines, .gz or not, or the folder of serve --log",
-        parse=existing,
-        required=False,
-    )
-    engine: str | None = option(
-        "read the log of OpenSearch's User Behavior Insights in the engine at this address",
-        parse=addresses,
-        metavar="URL",
-    )
-    log_index: str = option(
-        "its index of queries; that of events has events for queries",
-        default="ubi_queries",
-        metavar="NAME",
-    )
-    engine_auth: Path | None = option(
-        "file of user and password, or api_key, and ca (default: $TWEETRERANK_ENGINE_USER, …)",
-        parse=existing_file,
-        metavar="FILE",
-    )
-
-    @property
-    def source(self) -> Path | EngineAddress:
-        """Where the log is; raises UsageError unless there is one place."""
-        from indexes.engines.address import EngineAddress
-
-        if (self.log is None) == (self.engine is None):
-            raise UsageError("give one of a log and --engine URL")
-        return self.log or EngineAddress(self.engine or "", self.log_index, self.engine_auth)
-
-
-@dataclass(frozen=True)
-class Options(LogOptions):
+class Options:
     """Files, and what clicks are worth."""
 
+    log: Path = argument("click log: a file of JSON lines, or a folder of them", parse=Path)
     output: Path = option(
         "file of judgments to write, in TREC's form",
         parse=output_file,
@@ -118,115 +64,71 @@ class Options(LogOptions):
         parse=output_file,
         metavar="FILE",
     )
-    relevant: float = option("least probability of grade 1", default=0.5, parse=fraction)
-    highly_relevant: float = option("least probability of grade 2", default=0.9, parse=fraction)
     prior_strength: float = option(
         "impressions that the usual attractiveness counts for in the estimate of a post's own",
         default=2.0,
         parse=positive_float,
     )
 
-    @property
-    def topics_file(self) -> Path:
-        """``qrels.txt`` -> ``qrels.topics.tsv``."""
-        return self.topics or self.output.with_name(f"{self.output.name.split('.')[0]}.topics.tsv")
-
 
 def main(options: Options) -> None:
     """Read the log, estimate, write both files and report."""
-    from pipeline.collections.clicks.log import judgments, read_click_log
-    from pipeline.loop.impressions import fitted, read_logged
-
-    _check(options)
-    source = options.source
-    with bar(0, "reading", "impression") as progress:
-        if isinstance(source, Path) and source.is_file():
-            log = read_click_log(source, progress)
-        else:
-            log = read_logged(source, progress)
-    model = fitted(log, options.prior_strength)
-    qrels = judgments(log, model.relevance, options.relevant, options.highly_relevant)
-    write_judgments(options.topics_file, options.output, log, qrels)
-    _report(options, log, model, qrels)
-
-
-def _check(options: Options) -> None:
-    problems = []
-    if options.highly_relevant < options.relevant:
-        problems.append(
-            f"--highly-relevant: found {options.highly_relevant:g}, expected at least "
-            f"{options.relevant:g}, the probability of --relevant"
-        )
-    files = [
-        ("log", options.log or Path()),
-        ("--output", options.output),
-        ("--topics", options.topics_file),
-    ]
-    for index, (name, path) in enumerate(files):
-        for other, earlier in files[:index]:
-            if path.resolve() == earlier.resolve():
-                problems.append(f"{name}: found {path}, expected another file than that of {other}")
-    if problems:
-        raise UsageError(problems)
-
-
-def write_judgments(topics_file: Path, output: Path, log: ClickLog, qrels: Qrels) -> None:
-    """Write judgments and the topics that have any; neither is replaced if one fails."""
+    from pipeline.collections.clicks import fit, judgments, read_click_log
     from pipeline.collections.trec import written_file
 
-    topics = (query.topic for query in log.queries)
-    with written_file(topics_file) as topics_stream, written_file(output) as qrels_stream:
-        for topic in topics:
-            if topic.query_id in qrels:
-                topics_stream.write(f"{topic.query_id}\t{topic.text}\n")
-        for query_id, grades in qrels.items():
-            for doc_id, grade in sorted(grades.items(), key=lambda item: (-item[1], item[0])):
-                qrels_stream.write(f"{query_id} 0 {doc_id} {grade}\n")
+    output = options.output
+    topics_file = options.topics or output.with_name(f"{output.name.split('.')[0]}.topics.tsv")
+    files = {"log": options.log, "--output": output, "--topics": topics_file}
+    for (name, path), (other, second) in combinations(files.items(), 2):
+        if path.resolve() == second.resolve():
+            raise UsageError(f"{other}: found {second}, expected another file than that of {name}")
+    log = read_click_log(options.log)
+    model = fit(log, options.prior_strength)
+    qrels = judgments(log, model.relevance)
+    # Neither is replaced if one fails.
+    with written_file(topics_file) as topics, written_file(output) as judged:
+        for query_id, text, *_ in log.topics:
+            grades = sorted(qrels.get(query_id, {}).items(), key=lambda item: (-item[1], item[0]))
+            topics.write(f"{query_id}\t{text}\n" if grades else "")
+            judged.writelines(f"{query_id} 0 {doc_id} {grade}\n" for doc_id, grade in grades)
+    if log.notes:
+        print("\n".join(log.notes), file=sys.stderr)
+    _report(log, model, qrels, options.log)
+    print(f"\nwrote {output} and {topics_file}")
+    print(
+        "the file of a collection with them has the lines\n"
+        f'  topics = "{topics_file.name}"\n  qrels = "{output.name}"\n  judged_only = true'
+    )
 
 
-def _report(options: Options, log: ClickLog, model: ClickModel, qrels: Qrels) -> None:
+def _report(log: ClickLog, model: ClickModel, qrels: Qrels, path: Path) -> None:
+    import numpy as np
+
     grades = Counter(grade for judged in qrels.values() for grade in judged.values())
-    print(f"{log.impressions:,} impressions, {log.impressions_with_click:,} with a click")
-    print(f"{len(log.queries):,} queries, {len(qrels):,} with judgments")
+    print(f"{log.impressions:,} impressions, {log.with_click:,} with a click")
+    print(f"{len(log.topics):,} queries, {len(qrels):,} with judgments")
     by_grade = ", ".join(f"{grades[grade]:,} of grade {grade}" for grade in (2, 1, 0))
     print(f"{len(log.pairs):,} pairs of query and post, {grades.total():,} judged: {by_grade}")
-    moved = log.pairs_at_several_positions
+    places = np.unique(np.column_stack((log.pair, log.position)), axis=0)
+    moved = int((np.bincount(places[:, 0]) > 1).sum())
     print(f"{moved:,} pairs were shown at several positions; these tell examination from relevance")
     if not moved:
         print(
-            f"{options.source}: found no pair at two positions; the examination of position k is "
+            f"{path}: found no pair at two positions; the examination of position k is "
             "little more than the usual assumption, 1 / k",
             file=sys.stderr,
         )
     print()
-    print_table(("position", "impressions", "click rate", "examination"), _positions(log, model))
-    print(f"\nwrote {options.output} and {options.topics_file}")
-    print(
-        "the file of a collection with them has the lines\n"
-        f'  topics = "{options.topics_file.name}"\n  qrels = "{options.output.name}"\n'
-        "  judged_only = true"
-    )
-
-
-def _positions(log: ClickLog, model: ClickModel) -> list[tuple[str, ...]]:
-    """Rows of the table: the first positions, and the mean of the others."""
-    import numpy as np
-
-    shown = np.bincount(log.position)
-    clicked = np.bincount(log.position, weights=log.click)
-    ends = [*range(1, min(len(shown), POSITIONS) + 1)]
-    parts = [slice(end - 1, end) for end in ends]
-    if len(shown) > POSITIONS:
-        parts.append(slice(POSITIONS, len(shown)))
-    return [
-        (
-            f"{part.start + 1}" if part.stop == part.start + 1 else f"{part.start + 1}-{part.stop}",
-            f"{shown[part].sum():,}",
-            f"{clicked[part].sum() / shown[part].sum():.3f}",
-            f"{np.average(model.examination[part], weights=shown[part]):.3f}",
-        )
-        for part in parts
-    ]
+    shown, clicked = np.bincount(log.position), np.bincount(log.position, weights=log.click)
+    rows = []
+    for first in range(min(len(shown), POSITIONS + 1)):
+        last = first + 1 if first < POSITIONS else len(shown)
+        part = slice(first, last)
+        name = f"{last}" if last == first + 1 else f"{first + 1}-{last}"
+        rate = clicked[part].sum() / shown[part].sum()
+        examination = np.average(model.examination[part], weights=shown[part])
+        rows.append((name, f"{shown[part].sum():,}", f"{rate:.3f}", f"{examination:.3f}"))
+    print_table(("position", "impressions", "click rate", "examination"), rows)
 
 
 if __name__ == "__main__":

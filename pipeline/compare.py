@@ -1,182 +1,134 @@
-"""Compare the served model with its challenger by users' clicks, and promote the better one.
+"""Compare the served model with its challenger by users' clicks.
 
   python -m pipeline.compare log
-  python -m pipeline.compare log --promote
-  python -m pipeline.compare log --rollback
 
-The log is that of pipeline.serve --log DIR --challenger DIR. A search is a win of the challenger if
-more of its posts were clicked than of the served model's. The test may be looked at any time: of
-challengers that are no better, a share of 1 - --level at most is ever promoted (sources:
-pipeline/loop/comparison.py). --promote gives the challenger the served model's place, as soon as
-the level is reached; the old model is kept, and --rollback puts it back. SIGHUP tells the service.
+The log is that of pipeline.serve --log DIR --challenger MODEL. A search is a win of the challenger
+if more of its posts were clicked than of the served model's, a loss if fewer. Ties say nothing. The
+test may be looked at any time: of challengers that are no better, a share of 1 - --level at most is
+ever called better.
+
+p is the share of wins among wins and losses. The evidence against "p ≤ p0" is the likelihood of the
+searches under a mixture of all q > p0, divided by that under p0. Where p ≤ p0 this is a
+supermartingale, which ever reaches 1/α with probability α at most (Ville's inequality). The p0 that
+are not rejected are a confidence sequence. Howard, Ramdas, McAuliffe & Sekhon, "Time-uniform,
+nonparametric, nonasymptotic confidence sequences" (Annals of Statistics, 2021), proposition 7.
 """
 
 from __future__ import annotations
 
-import shutil
+import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, fraction, option
 
 if TYPE_CHECKING:
-    from pipeline.collections.collection import SearchedCollection
-    from pipeline.loop.comparison import Comparison
+    from pipeline.collections.clicks import Search
 
-PREVIOUS = ".previous"  # At the end of the name of a folder or file that was replaced
+PRIOR = 30.0
+"""a of the mixture Beta(a, a): rankers that users can tell apart win 50 to 65 % of the searches."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The log, and what to do."""
+    """The log, and the test."""
 
     log: Path = argument("folder of the log", parse=Path)
-    level: float = option("confidence that a promotion needs", default=0.95, parse=fraction)
-    promote: bool = option("serve the challenger, if it is better at this level", flag=True)
-    rollback: bool = option("serve the model before the last promotion", flag=True)
+    level: float = option("confidence of the test", default=0.95, parse=fraction)
 
 
 def main(options: Options) -> None:
-    """Report, and move models."""
-    from pipeline.loop.comparison import read_comparison
-
-    if options.promote and options.rollback:
-        raise UsageError("--promote and --rollback: found both, expected one of them")
+    """Report."""
     if not 0.5 <= options.level < 1:
         raise UsageError(f"--level: found {options.level:g}, expected from 0.5 to below 1")
-    if options.rollback:
-        rollback(options.log)
-        return
-    state = read_comparison(options.log)
+    from pipeline.collections.clicks import LogReader
+
+    log = LogReader(options.log)
+    state = read_comparison(log)
+    if log.notes:
+        print("\n".join(log.notes), file=sys.stderr)
     report(state, options.level)
-    if options.promote:
-        if not state.is_agreed(options.level):
-            raise DataError(f"the challenger is not better at the level {options.level:g} (yet)")
-        promote(options.log, state, options.level)
+
+
+class Comparison(NamedTuple):
+    """Wins, losses and ties of the challenger in clicked searches, of all interleaved ones."""
+
+    models: tuple[str, str]  # Versions: the served model's, the challenger's
+    searches: int
+    wins: int
+    losses: int
+    ties: int
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Limits of p, each of which is wrong at any time with the probability 1 - level."""
+        lower = lower_limit(self.wins, self.losses, level)
+        return lower, 1 - lower_limit(self.losses, self.wins, level)
+
+
+def evidence(wins: float, losses: float, p0: float = 0.5) -> float:
+    """The logarithm of the evidence against "p ≤ p0", for 0 < p0 < 1."""
+    from scipy.special import betaln
+    from scipy.stats import beta
+
+    ratio = betaln(PRIOR + wins, PRIOR + losses) - betaln(PRIOR, PRIOR)
+    tails = beta.logsf(p0, PRIOR + wins, PRIOR + losses) - beta.logsf(p0, PRIOR, PRIOR)
+    return float(ratio + tails - wins * math.log(p0) - losses * math.log1p(-p0))
+
+
+def lower_limit(wins: float, losses: float, level: float) -> float:
+    """The smallest p0 that is not rejected at a level, such as .95."""
+    low, high = 1e-6, max(1e-6, wins / max(1.0, wins + losses))
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_rejected = evidence(wins, losses, middle) >= -math.log(1 - level)
+        low, high = (middle, high) if is_rejected else (low, middle)
+    return low
+
+
+def read_comparison(log: Iterable[Search]) -> Comparison:
+    """The comparison of the last two models in a log; raises DataError without any."""
+    from pipeline.service.interleaving import CHALLENGER, CHAMPION
+
+    last = (0.0, ("", ""))
+    # Versions -> search_id -> sign of the challenger's lead in clicks on each clicked page
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for _, record, shown, clicked in log:
+        if teams := record.get("teams"):
+            models = str(record.get("version")), str(record.get("challenger"))
+            last = max(last, (record["time"], models))
+            signs = found.setdefault(models, {}).setdefault(record["search_id"], [])
+            if clicked:
+                of = [team for doc_id, team in zip(shown, teams, strict=True) if doc_id in clicked]
+                lead = of.count(CHALLENGER) - of.count(CHAMPION)
+                signs.append((lead > 0) - (lead < 0))
+    if not found:
+        raise DataError("found no interleaved search, expected some by serve --challenger MODEL")
+    searches = [*found[last[1]].values()]
+    leads = [sum(signs) for signs in searches if signs]
+    wins, losses = (sum(lead * sign > 0 for lead in leads) for sign in (1, -1))
+    return Comparison(last[1], len(searches), wins, losses, len(leads) - wins - losses)
 
 
 def report(state: Comparison, level: float) -> None:
     """Print outcomes, the test, and what it needs."""
     from pipeline.command.runtime import print_table
 
-    if not state.searches:
-        raise DataError("found no interleaved search, expected some by serve --challenger DIR")
-    print(f"champion {state.champion[:12]}, challenger {state.challenger[:12]}")
-    outcomes = ("searches", "wins", "losses", "ties")
-    print_table(outcomes, [[f"{getattr(state, name):,}" for name in outcomes]], left=())
+    print(f"champion {state.models[0][:12]}, challenger {state.models[1][:12]}")
+    print_table(Comparison._fields[1:], [[f"{count:,}" for count in state[1:]]], left=())
     low, high = state.interval(level)
+    against = math.exp(min(700, evidence(state.wins, state.losses)))
     print(
-        f"share of wins {state.share:.3f}, from {low:.3f} to {high:.3f} (each limit at the level "
-        f"{level:g}, at any time)\n"
-        f"evidence that the challenger is better: {state.evidence:.3g}, promotion needs "
-        f"{1 / (1 - level):.3g}"
+        f"share of wins {state.wins / max(1, state.wins + state.losses):.3f}, from {low:.3f} to "
+        f"{high:.3f} (each limit at the level {level:g}, at any time)\n"
+        f"evidence that the challenger is better: {against:.3g}, of {1 / (1 - level):.3g} needed"
     )
-    if state.is_agreed(level):
-        print("the challenger is better: --promote serves it")
-    elif (needed := state.needed(level)) is None:
-        print("the challenger is not ahead: no number of searches like these would promote it")
-    else:
-        print(f"about {needed:,} more clicked searches would do, if the shares stay")
-
-
-def promote(log: Path, state: Comparison, level: float) -> None:
-    """Give the challenger the champion's place, and keep that.
-
-    Raises DataError if the challenger is not the model that users saw, or the champion is a shipped
-    model without a collection, which nothing can replace.
-    """
-    from dataclasses import asdict
-
-    from indexes.files import write_bytes
-    from pipeline.loop.log import append_promotion, read_serving
-    from pipeline.ranking.build import Source, best_source
-    from rerankers.checkpoint import ADAPTED_FILE
-
-    serving = read_serving(log)
-    challenger = Path(serving["challenger"])
-    if Source(challenger).version != state.challenger:
-        raise DataError(
-            f"{challenger}: found another model than the one that was compared; send SIGHUP to the "
-            "service, and compare the new one"
-        )
-    target, collection = _target(log, challenger)
-    if target.exists():
-        _copy(target, target.with_name(target.name + PREVIOUS))
-    vectors = challenger / ADAPTED_FILE
-    beside = collection and collection.adapted_path
-    if beside and vectors.exists() and beside.exists():
-        shutil.copy(beside, beside.with_name(beside.name + PREVIOUS))
-        write_bytes(beside, vectors.read_bytes())
-    _copy(challenger, target)
-    record = {"action": "promote", "level": level, "folder": str(target)}
-    append_promotion(log, record | asdict(state))
-    shutil.rmtree(challenger)
-    if collection and (best := best_source(collection).folder) != target:
-        print(
-            f"note: {best} is still preferred for {collection.title}, by its figure on held-out "
-            "topics; move it away to serve the new model",
-            file=sys.stderr,
-        )
-    print(f"promoted: {target} is the challenger now; send SIGHUP to the service")
-
-
-def rollback(log: Path) -> None:
-    """Change places of the promoted model and the one before; raises DataError without any."""
-    from pipeline.loop.log import append_promotion, read_promotions
-
-    records = read_promotions(log)
-    if not records or records[-1]["action"] != "promote":
-        raise DataError(f"{log}: found no promotion that is in force, expected one to take back")
-    target = Path(records[-1]["folder"])
-    previous = target.with_name(target.name + PREVIOUS)
-    with TemporaryDirectory(dir=target.parent) as folder:
-        promoted = target.rename(Path(folder) / "promoted")
-        if previous.exists():
-            previous.rename(target)
-        promoted.rename(previous)
-    _, collection = _target(log, previous)
-    if beside := collection and collection.adapted_path:
-        old = beside.with_name(beside.name + PREVIOUS)
-        if old.exists():
-            old.replace(beside)
-    append_promotion(log, {"action": "rollback", "folder": str(target)})
-    print(f"taken back: the model is kept in {previous}; send SIGHUP to the service")
-
-
-def _target(log: Path, model: Path) -> tuple[Path, SearchedCollection | None]:
-    """The folder that a model is to be served from, and its collection; raises DataError."""
-    from pipeline.collections import named
-    from pipeline.collections.collection import SearchedCollection, home_directory
-    from pipeline.loop.log import read_serving
-    from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
-    from rerankers import checkpoint as checkpoints
-
-    serving = read_serving(log)
-    if serving["collection"] is None:
-        folder = Path(serving["checkpoint"])
-        if folder.is_relative_to(checkpoints.SHIPPED):
-            raise DataError(
-                f"{folder}: found a shipped model, which stays as it is; serve a folder of your "
-                "own by --checkpoint, or a --collection"
-            )
-        return folder, None
-    collection = named.find(serving["collection"])
-    assert isinstance(collection, SearchedCollection)
-    is_adapted = (model / checkpoints.ADAPTED_FILE).exists()
-    folder = home_directory() / "checkpoints" / checkpoints.load(model).name
-    return folder / (collection.key + ADAPTED_SUFFIX * is_adapted), collection
-
-
-def _copy(source: Path, target: Path) -> None:
-    from indexes.files import atomic_directory
-
-    with atomic_directory(target) as new:
-        shutil.copytree(source, new, dirs_exist_ok=True)
+    is_better = against >= 1 / (1 - level)
+    print("the challenger is better" if is_better else "not known to be better (yet)")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress
     from pipeline.collections.collection import Collection
     from pipeline.service.http.service import Service
-    from pipeline.service.loop.searches import Loop
+    from pipeline.service.log import Loop
     from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import PostFields, ServedIndex
 
@@ -116,15 +115,8 @@ class Options:
         metavar="SIZE",
     )
     log_texts: bool = option("write queries and documents into the log", flag=True)
-    statistics: str | None = option(
-        "index from whose word frequencies the first stage's scores are computed for requests with "
-        '"mix": "lexical"; URL/INDEX/FIELD for one that pipeline.index has not made',
-        metavar="URL/INDEX|DIR",
-    )
     engine_auth: Path | None = option(
-        "file of user and password, or api_key, for --statistics, and of ca, also for --engine, "
-        "whose callers name themselves (default: $TWEETRERANK_ENGINE_USER, _PASSWORD, _API_KEY, "
-        "_CA)",
+        "file of ca for --engine, whose callers name themselves (default: $TWEETRERANK_ENGINE_CA)",
         parse=existing_file,
         metavar="FILE",
     )
@@ -168,35 +160,23 @@ class Options:
     rerank_timeout: float = option(
         "seconds for it; then the engine's own ranking goes out", default=5.0, parse=positive_float
     )
-    expand: bool = option(
-        "rerank further hits of each search of the engine, too, which a second search finds by "
-        "words of the best ones",
-        flag=True,
-    )
     log: Path | None = option(
         "folder for a log of the reranked searches of --engine, and of their events (POST /events)",
         parse=Path,
         metavar="DIR",
     )
     log_queries: str = option(
-        "how queries and clients stand in it: hashed (models cannot learn from it) or plain",
+        "how queries stand in it: hashed (models cannot learn from it) or plain",
         default="hashed",
         choices=("hashed", "plain"),
     )
-    log_keep: float = option(
-        "days after which its parts are deleted", default=30.0, parse=positive_float, metavar="DAYS"
+    log_days: float = option(
+        "days after which its files are deleted", default=30.0, parse=positive_float, metavar="DAYS"
     )
-    log_index: str | None = option(
-        "index of --engine that gets the log, too, in the form of OpenSearch's ubi_queries; events "
-        "go to the one of the same name with events for queries",
-        parse=index_pattern,
-        metavar="NAME",
-    )
-    challenger: Path | None = option(
-        "folder of a model, which may come later, to be compared with the served one by clicks: "
-        "some searches of --engine show an interleaving of both; needs --log",
-        parse=Path,
-        metavar="DIR",
+    challenger: str | None = option(
+        "model to compare with the served one by clicks, by its name or its folder: some searches "
+        "of --engine show an interleaving of both; needs --log",
+        metavar="NAME|DIR",
     )
     share: float = option("share of these searches", default=0.2, parse=fraction)
 
@@ -211,26 +191,27 @@ def main(options: Options) -> None:
     indexes = served_indexes(options, [each.engine.index for each in collections if each.engine])
     if options.ssl_certfile is None:
         _refuse(options, ("ssl_keyfile", "ssl_ca_certs"), "found no --ssl-certfile, expected one")
+    if options.engine is None:
+        _refuse(options, ("log",), "found no --engine, whose reranked searches are logged")
+    if options.log is None:
+        _refuse(options, ("challenger",), "found no --log, expected the folder of one")
     listening = bind(options.host, options.port)
     threads = options.threads or len(os.sched_getaffinity(0))
     if threads > 1:
         # The process that others are forked from imports while this one does.
-        multiprocessing.set_forkserver_preload(["pipeline.service.http.preload"])
+        multiprocessing.set_forkserver_preload(["pipeline.service.http.processes"])
         forkserver.ensure_running()
     try:
         from pipeline.service import app
         from pipeline.service.http import connections
         from pipeline.service.http.requests import Limits
         from pipeline.service.http.service import Service
-        from pipeline.service.http.tracing import traced
-        from pipeline.service.loop.routes import routes as loop_routes
         from pipeline.service.record import LOG, end_log, log_as_json
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
     from pipeline.service.http.models import Models
-    from pipeline.service.http.statistics import Statistics
     from pipeline.service.page.grades import Grades
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import SearchPage
@@ -245,16 +226,13 @@ def main(options: Options) -> None:
     device = choose_device(options.device)
     models = Models(named, options.cache, threads, of_collections, device)
     limits = Limits.of(options.max_documents, options.max_body)
-    statistics = None
-    if options.statistics:
-        statistics = Statistics.open(options.statistics, options.engine_auth)
-    service = Service(models, limits, threads, options.log_texts, statistics)
+    service = Service(models, limits, threads, options.log_texts)
     grades = Grades(options.grades) if options.grades else None
     page = None
     if collections:
         page = SearchPage(collections[0], lambda: models.served, grades, device)
     log = log_as_json()
-    loop = loop_of(options, service)
+    loop = loop_of(options, service, device)
 
     def reload() -> None:
         if options.engine:
@@ -274,15 +252,14 @@ def main(options: Options) -> None:
         models.reload()
         if page:
             page.reload()
-        if statistics:
-            statistics.reload()
-        loop.reload()
+        if loop.challenger:
+            loop.challenger.reload()
 
     served = behind_aliases(options, collections) if options.engine else {}
     proxy = proxy_of(options, loop, indexes, served)
-    pages = [*routes(page), *loop_routes(loop)]
+    pages = [*routes(page), *loop.routes()]
     config = connections.config(
-        traced(app.build(service, keys, pages, proxy, reload)),
+        app.build(service, keys, pages, proxy, reload),
         loop="uvloop",
         **(certificate.options() if certificate else {}),
     )
@@ -300,8 +277,6 @@ def main(options: Options) -> None:
     connections.Server(config).run(sockets=[listening])
     if page:
         page.close()
-    if statistics:
-        statistics.close()
     if loop.log:
         loop.log.close()
     if not end_log(log):
@@ -368,7 +343,7 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     Default: those of the collections. Raises UsageError for options that lack an engine or indexes.
     """
     if options.engine is None:
-        names = ("engine_index", "text_field", "url_field", "expand")
+        names = ("engine_index", "text_field", "url_field")
         _refuse(options, names, "found no --engine, expected the address of one")
         return ()
     if options.engine_index:
@@ -381,40 +356,20 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     )
 
 
-def loop_of(options: Options, service: Service) -> Loop:
-    """The log of searches and the challenger of the options; raises UsageError, DataError."""
-    from pipeline.service.loop.searches import Challenger, Loop
+def loop_of(options: Options, service: Service, device: str) -> Loop:
+    """The log of searches and the challenger of the options; raises RerankerError, DataError."""
+    from pipeline.service.http.models import Models
+    from pipeline.service.log import Loop, SearchLog
     from rerankers import checkpoint as checkpoints
 
     if options.log is None:
-        names = ("challenger", "log_index")
-        _refuse(options, names, "found no --log, expected the folder of one")
         return Loop(service)
-    if options.engine is None:
-        raise UsageError("--log: found no --engine, whose reranked searches are logged")
-    if find_spec("pyarrow") is None:
-        raise DataError(
-            "--log: found no package pyarrow; install the extra: pip install 'tweetrerank[loop]'"
-        )
-    from indexes.engines.address import EngineAddress
-    from pipeline.loop.engine import EngineStore
-    from pipeline.loop.log import LogWriter, write_serving
-
-    others = []
-    if options.log_index:
-        address = EngineAddress(options.engine, options.log_index, options.engine_auth)
-        others = [EngineStore(address)]
-    log = LogWriter(options.log, options.log_queries == "plain", options.log_keep, others)
     challenger = None
     if options.challenger:
-        threads = options.threads or len(os.sched_getaffinity(0))
-        challenger = Challenger(options.challenger, options.share, options.cache, threads)
-        collection, folder = next(iter(options.collection), None), None
-        if options.checkpoint or not collection:
-            collection = None
-            folder = checkpoints.find((*options.checkpoint, DEFAULT_CHECKPOINT)[0])
-        write_serving(options.log, options.challenger, collection, folder)
-    return Loop(service, log, challenger)
+        folder = str(checkpoints.find(options.challenger))
+        challenger = Models([folder], options.cache, service.scheduler.threads, device=device)
+    log = SearchLog(options.log, options.log_queries == "plain", options.log_days)
+    return Loop(service, log, challenger, options.share)
 
 
 def proxy_of(
@@ -440,7 +395,6 @@ def proxy_of(
         indexes=indexes,
         served=served,
         reads_ubi=loop.log is not None,
-        widens=options.expand,
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():

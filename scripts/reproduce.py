@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
-"""Print the tables of the papers and of the fusion; train and measure their systems.
+"""Print the tables of the papers, of the fusion and of window; train and measure their systems.
 
     python scripts/reproduce.py table3                      # from its CSV in scripts/results
     python scripts/reproduce.py table3 --train --workers 2  # compute all cells
     python scripts/reproduce.py table3 --train --systems "MP-HCNN (paper)" --tests mb2013 \\
         --output scripts/results                            # add a row's cells to its CSV
-    python scripts/reproduce.py table5                      # from finished cells
     python scripts/reproduce.py --write
 
-table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019), "all" is all of these.
+table2 to table4 and figure2 are those of Rao et al. (AAAI 2019), "all" is all of these.
 --write makes scripts/results/README.md from the CSVs beside it. Finished cells are kept in
-$TWEETRERANK_HOME and not computed again; an interrupted run continues where it stopped. Rows of
-tables are data: scripts/experiments/tables.toml.
+$TWEETRERANK_HOME and not computed again. Rows of tables are data: scripts/experiments/tables.toml.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from pipeline.command.runtime import keep_allocations
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
-    from experiments.cells import Cell, Result, Setup
+    from experiments.cells import Result
     from experiments.tables import Table
 
 ALL = "all"
@@ -64,65 +62,63 @@ class Options:
     workers: int = option("cells at a time", default=1, parse=positive_int)
     device: str = option("device of the models", default="auto", choices=("auto", "cpu", "cuda"))
     output: Path | None = option(
-        "folder for NAME.md or NAME.csv, and NAME.png, of each table; a CSV that is there keeps "
-        "its other cells",
+        "folder for NAME.csv and NAME.png of each table; a CSV that is there keeps its other cells",
         parse=output_folder,
         metavar="DIR",
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
+    def has(self, system: str) -> bool:
+        """Whether a row is wanted."""
+        return system in (self.systems or [system])
+
+    def tested(self, table: Table) -> list[str]:
+        """The table's collections, or those of them that ``--tests`` names."""
+        return [name for name in table.collections if name in (self.tests or table.collections)]
+
 
 def main(options: Options) -> None:
     """Print the tables, after computing their missing cells on request, and write their files."""
-    from experiments.cells import Setup, is_finished, run_cells
+    from experiments.cells import Setup, is_finished, read_csv, run_cells
     from experiments.extras import finished
-    from experiments.results import read_csv
 
     tables = check(options)
     if options.write:
-        write_readme()
+        with atomic_file(RESULTS / "README.md") as stream:
+            stream.write(readme())
+        print(f"wrote {RESULTS / 'README.md'}")
     setup = Setup(home_directory() / "experiments", options.data, options.device)
+    # Finished cells of other rows are there to be compared with.
     cells = {
         table.name: [
             cell
-            for cell in table.cells(chosen(table, options), options.seeds)
-            if (options.train and cell.system in (options.systems or [cell.system]))
-            or is_finished(cell, setup)
+            for cell in table.cells(options.tested(table), options.seeds)
+            if options.has(cell.system) or is_finished(cell, setup)
         ]
         for table in tables
-        if options.train or table.report
+        if options.train
     }
-    # Tables share cells.
-    distinct = list(dict.fromkeys(cell for of_table in cells.values() for cell in of_table))
-    computed, failures = run_cells(distinct, setup, options.workers)
+    distinct = dict.fromkeys(cell for of_table in cells.values() for cell in of_table)
+    computed, failures = run_cells([*distinct], setup, options.workers)
     for table in tables:
         try:
-            if table.name in cells:
-                # Finished cells of other rows are there to be compared with.
+            if options.train:
                 own = [result for result in computed if result.cell in cells[table.name]]
                 results = finished(table, own, setup)
             else:
                 results = read_csv(RESULTS / table.csv)
-            wanted = [result for result in results if is_wanted(result.cell, options)]
-            show(table, wanted, setup, options)
+            wanted = [
+                result
+                for result in results
+                if options.has(result.cell.system)
+                and result.cell.collection in options.tested(table)
+                and result.cell.seed <= (options.seeds or result.cell.seed)
+            ]
+            show(table, wanted, options)
         except (DataError, RerankerError, OSError) as error:
             failures.append(f"{table.name}: {error}")
     if failures:
         raise DataError("\n".join([f"{len(failures)} failed:", *failures]))
-
-
-def chosen(table: Table, options: Options) -> list[str]:
-    """The table's collections, or those of them that ``--tests`` names."""
-    return [name for name in table.collections if name in (options.tests or table.collections)]
-
-
-def is_wanted(cell: Cell, options: Options) -> bool:
-    """Whether a cell is one of those that the options name."""
-    return (
-        cell.system in (options.systems or [cell.system])
-        and cell.collection in (options.tests or [cell.collection])
-        and cell.seed <= (options.seeds or cell.seed)
-    )
 
 
 def check(options: Options) -> list[Table]:
@@ -164,51 +160,38 @@ def check(options: Options) -> list[Table]:
     ]
     if problems:
         raise UsageError(problems)
-    return [table for table in tables if chosen(table, options)]
+    return [table for table in tables if options.tested(table)]
 
 
-def show(table: Table, results: Sequence[Result], setup: Setup, options: Options) -> None:
+def show(table: Table, results: Sequence[Result], options: Options) -> None:
     """Print a table and write its files."""
-    from experiments.rendering import render
-    from experiments.reports import REPORTS, draw
-    from experiments.results import add_to_csv
+    from experiments.cells import add_to_csv
+    from experiments.rendering import draw, render
 
-    report = REPORTS.get(table.report)
-    text = report(table, results, setup) if report else render(table, results)
+    text = render(table, results)
     text += f"\n\n{table.caption}" if table.caption else ""
     print(f"## {table.title}\n\n{text}\n" if options.table == ALL else text)
     if folder := options.output:
-        if table.report:
-            with atomic_file(folder / f"{table.name}.md") as stream:
-                stream.write(f"{text}\n")
-        elif results:
+        if results:
             add_to_csv(folder / table.csv, results)
         if table.figure:
-            draw(folder / f"{table.name}.png", table, results, setup)
-
-
-def write_readme() -> None:
-    """Write the README of the results: a section for each table, from its CSV."""
-    with atomic_file(RESULTS / "README.md") as stream:
-        stream.write(readme())
-    print(f"wrote {RESULTS / 'README.md'}")
+            draw(folder / f"{table.name}.png", table, results)
 
 
 def readme() -> str:
     """The README of the results: tables of the CSVs, and pictures."""
+    from experiments.cells import read_csv
     from experiments.rendering import render
-    from experiments.results import read_csv
     from experiments.tables import read_tables
 
     introduction, tables = read_tables()
     sections = [introduction]
     for table in tables.values():
-        parts = [f"## {table.title}: `{table.name}`", table.caption * (not table.report)]
-        csv = RESULTS / table.csv
-        is_short = bool(table.figure or table.csv_only)
+        parts = [f"## {table.title}: `{table.name}`", table.caption]
+        csv, is_short = RESULTS / table.csv, bool(table.figure or table.csv_only)
         if csv.exists() and not is_short:
             parts.append(render(table, read_csv(csv)))
-        for name in (f"{table.name}.md", f"{table.name}.png", *([table.csv] if is_short else [])):
+        for name in (f"{table.name}.png", *([table.csv] if is_short else [])):
             if (RESULTS / name).exists():
                 parts.append(f"{'!' * name.endswith('png')}[{name}]({name})")
         sections.append("\n\n".join(filter(None, parts)))

@@ -21,7 +21,7 @@ from pipeline.command.runtime import choose_device
 from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer
 from rerankers import checkpoint as checkpoints
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import Model
 
 
 class Done(NamedTuple):
@@ -40,7 +40,7 @@ class Done(NamedTuple):
     began: float
 
 
-def load(folder: Path, name: str, device: str) -> TrainedReranker:
+def load(folder: Path, name: str, device: str) -> Model:
     """The model of a checkpoint folder, one that scores what it is given; raises RerankerError."""
     trained = checkpoints.load(folder, name, device)
     check_reads_given(trained)
@@ -50,7 +50,7 @@ def load(folder: Path, name: str, device: str) -> TrainedReranker:
 class Worker:
     """Scores parts of a job by its model (default: load it); raises RerankerError or DataError."""
 
-    def __init__(self, job: BatchJob, trained: TrainedReranker | None = None) -> None:
+    def __init__(self, job: BatchJob, trained: Model | None = None) -> None:
         self.job, settings = job, job.settings
         if trained is None:
             device = choose_device(job.device, job.threads)
@@ -58,7 +58,7 @@ class Worker:
             if version_of(folder) != settings.version:
                 raise DataError(f"{folder}: found another model than that of the job")
             trained = load(folder, settings.reranker, device)
-        self._model = trained.model
+        self._model = trained
         scorer = ModelScorer(trained, job.batch_size, settings.precision)
         self._ranker = Mixture(None, scorer, Mixing(settings.weight))
         self._reader = job.reader()
@@ -85,7 +85,7 @@ class Worker:
         """Scores of all posts, in their order."""
         settings = self.job.settings
         units = list(units_of(content.rows, settings.form))
-        reads_lists = settings.has_first_stage or self._model.reads_windows
+        reads_lists = settings.has_first_stage or self._model.reads == "lists"
         if reads_lists and not settings.is_nested:
             seen = set()
             for unit in units:

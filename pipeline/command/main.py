@@ -18,7 +18,7 @@ from pipeline.command.runtime import keep_allocations
 
 COMMANDS = (
     *("search", "rerank", "explain", "index", "train", "adapt", "evaluate"),
-    *("tune", "clicks", "learn", "compare", "serve", "export", "engine", "batch"),
+    *("tune", "clicks", "compare", "serve", "export", "engine", "batch"),
 )
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from pipeline.service import description
-from pipeline.service.description import JSON
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import PATHS
 from pipeline.service.http.middleware import PUBLIC, ServiceMiddleware
@@ -54,19 +53,17 @@ def build(
         if proxy:
             await proxy.upstream.close()
 
-    of_engine = proxy.routes() if proxy else ()
-    proxy_paths = {route.path: route.methods or () for route in of_engine}
     own = [
         *(
             Route(path, service.endpoint, methods=["POST"])
             for name in PATHS
             for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))
         ),
-        *_information(service, bool(keys), proxy_paths),
+        *_information(service, bool(keys)),
         *page,
     ]
     app = Starlette(
-        routes=[*of_engine, *own],
+        routes=[*(proxy.routes() if proxy else ()), *own],
         exception_handlers={RequestError: _refuse, HTTPException: _refuse, Exception: _fail},
         lifespan=lifespan,
     )
@@ -79,14 +76,12 @@ def build(
     return ServiceMiddleware(app, service, keys, guarded)
 
 
-def _information(
-    service: Service, needs_key: bool, proxy_paths: Mapping[str, Collection[str]]
-) -> list[Route]:
+def _information(service: Service, needs_key: bool) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
 
-    def info() -> dict[str, Any]:
+    async def info(request: Request) -> Response:
         model, limits = service.models.default, service.limits
-        return {
+        content = {
             "model_id": model.name,
             "model_sha": model.version,
             "model_dtype": "float32",
@@ -105,22 +100,21 @@ def _information(
             "sha": None,
             "docker_label": None,
         }
+        return JSONResponse(content)
 
-    def models() -> dict[str, Any]:
+    async def models(request: Request) -> Response:
         data = [
             {
                 "id": name,
                 "object": "model",
                 "created": 0,
                 "owned_by": "tweetrerank",
-                # λ, and whether `"mix": "lexical"` is to be had: for pipeline.engine.
-                "weight": model.weight,
-                "lexical": service.statistics is not None and not model.reads_windows,
+                "weight": model.weight,  # λ
                 "reads_order": model.reads_windows,
             }
             for name, model in service.models.served.items()
         ]
-        return {"object": "list", "data": data}
+        return JSONResponse({"object": "list", "data": data})
 
     async def health(request: Request) -> Response:
         return _status(await service.is_healthy())
@@ -128,29 +122,51 @@ def _information(
     async def ready(request: Request) -> Response:
         return _status(service.is_ready)
 
-    probes = dict.fromkeys(description.PROBES, health) | {"/ready": ready}
-    contents: dict[str, Callable[[], Any]] = {
-        "/info": info,
-        "/models": models,
-        "/v1/models": models,
-        "/metrics": lambda: Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4),
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    endpoints = dict.fromkeys(("/health", "/ping"), health) | {"/ready": ready, "/info": info}
+    endpoints |= dict.fromkeys(("/models", "/v1/models"), models) | {"/metrics": metrics}
+    content = openapi(endpoints, PUBLIC if needs_key else None)
+
+    async def description(request: Request) -> Response:
+        return JSONResponse(content)
+
+    endpoints |= {"/openapi.json": description}
+    return [Route(path, endpoint) for path, endpoint in endpoints.items()]
+
+
+def openapi(information: Iterable[str], public: Container[str] | None) -> dict[str, Any]:
+    """The OpenAPI description, with the models of requests as schemas.
+
+    Paths other than the ``public`` ones need a key; None is no path.
+    """
+    formats = [wire for wires in PATHS.values() for wire in wires]
+    names, schemas = models_json_schema(
+        [(wire.request, "validation") for wire in formats],
+        ref_template="#/components/schemas/{model}",
+    )
+    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
+    paths: dict[str, Any] = {}
+    for path, wires in PATHS.items():
+        if path == "/":  # As /rerank; GET is the page's there.
+            continue
+        schema = {"anyOf": [names[wire.request, "validation"] for wire in wires]}
+        body = {"required": True, "content": {"application/json": {"schema": schema}}}
+        paths[path] = {"post": {"requestBody": body, "responses": responses}}
+    for path in information:
+        is_open = public is not None and path in public
+        paths[path] = {"get": {"responses": responses} | ({"security": []} if is_open else {})}
+    description: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "tweetrerank", "version": version("tweetrerank")},
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"]},
     }
-    media_types = dict.fromkeys([*probes, *contents], JSON) | {"/metrics": "text/plain"}
-    openapi = description.describe(media_types, needs_key, PUBLIC, proxy_paths)
-    docs = description.page(openapi)
-
-    def route(path: str, content: Callable[[], Any]) -> Route:
-        async def endpoint(request: Request) -> Response:
-            found = content()
-            return found if isinstance(found, Response) else JSONResponse(found)
-
-        return Route(path, endpoint)
-
-    contents |= {"/openapi.json": lambda: openapi, "/docs": lambda: HTMLResponse(docs)}
-    return [
-        *(Route(path, endpoint) for path, endpoint in probes.items()),
-        *(route(path, content) for path, content in contents.items()),
-    ]
+    if public is not None:
+        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        description["security"] = [{"key": []}]
+    return description
 
 
 def _status(is_well: bool) -> Response:
@@ -162,8 +178,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
     headers: Mapping[str, str] = {}
     if isinstance(error, HTTPException):
         kind, headers = "method" if error.status_code == 405 else "path", error.headers or {}
-        problem = f"found {request.method} {request.url.path[:100]}, expected a path of /docs"
-        error = RequestError(kind, problem)
+        problem = f"found {request.method} {request.url.path[:100]}"
+        error = RequestError(kind, f"{problem}, expected a path of /openapi.json")
     assert isinstance(error, RequestError)
     response: Response = request.state.format.refuse(error, request.state.record)
     response.headers.update(headers)

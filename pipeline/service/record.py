@@ -104,11 +104,6 @@ class Record:
         }
 
 
-def write(record: Record) -> None:
-    """Log a request."""
-    LOG.info("%s %s", record.method, record.path, extra={"request": record})
-
-
 class JsonFormatter(logging.Formatter):
     """Requests, and messages of this service and of libraries, as lines of JSON."""
 

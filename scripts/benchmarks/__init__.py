@@ -1,1 +1,37 @@
-"""Parts of ``scripts/benchmark.py``, and their common modules."""
+"""Parts of ``scripts/benchmark.py``, and their options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.command.options import did_you_mean, option, positive_int
+
+PARTS = ("scoring", "search", "stages", "service")  # Modules of ``benchmarks``
+
+
+def part_names(text: str) -> tuple[str, ...]:
+    """Names of the requested parts, in their order, each once."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in PARTS:
+            expected = f"found {name!r}, expected some of {','.join(PARTS)}"
+            raise ValueError(expected + did_you_mean(name, PARTS))
+    return names
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    collection: str = option("collection to rank", default="mb2012", metavar="NAME")
+    parts: tuple[str, ...] = option(
+        "parts, separated by commas", default=PARTS, parse=part_names, metavar="NAME,…"
+    )
+    pairs: int = option("pairs of the part scoring", default=4096, parse=positive_int)
+    rounds: int = option("measurements of each way", default=5, parse=positive_int)
+    minutes: int = option("minutes of the service's overload", default=1, parse=positive_int)
+    device: str = option(
+        "device of the part scoring, beside the CPU",
+        default="auto",
+        choices=("auto", "cpu", "cuda"),
+    )
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)

@@ -1,43 +1,60 @@
-"""MP-HCNN as shipped: its own forward pass and the fast one."""
+"""MP-HCNN as shipped: its own forward pass and the fast one, and another device beside them."""
 
-from collections.abc import Callable
-from typing import cast
+import copy
+import time
+from collections import defaultdict
+from functools import partial
+from statistics import median
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.measuring import Row, alternate, compared
-from benchmarks.workload import Workload
-from rerankers.models.mp_hcnn import Model
-from rerankers.scoring import fast_paths
+from benchmarks import Options
+from benchmarks.measuring import Row, candidates_of
+from pipeline.ranking.checkpoints import default_directory
+from rerankers import checkpoint
+from rerankers.base import Reranker
+from rerankers.network import Network
 from rerankers.scoring.batches import BATCH_SIZE, batches_of, score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 
 OWN = "own forward pass"
 
 
-def measure(workload: Workload) -> list[Row]:
+def measure(options: Options) -> list[Row]:
     """Pairs/s of tokenized texts by each way; prints the differences of the scores."""
-    pairs, model = workload.pairs, cast(Model, workload.checkpoint.model)
-    tokenized = Tokenized.from_pairs(pairs, workload.checkpoint.encoder, model)
-    ways: dict[str, Callable[[], npt.NDArray[np.float32]]] = {
-        OWN: lambda: own_scores(model, tokenized),
-        "fast": lambda: score_tokenized(model, tokenized),
-    }
-    if fast_paths.find(model, tokenized, "bf16"):
-        ways["fast, bf16"] = lambda: score_tokenized(model, tokenized, precision="bf16")
-    timings = alternate(ways, workload.rounds)
-    for name, timing in timings.items():
-        difference = float(np.abs(timing.result - timings[OWN].result).max(initial=0.0))
+    pairs = candidates_of(options).pairs()
+    pairs = pairs.take(np.arange(min(options.pairs, len(pairs))))
+    folder = default_directory("mp_hcnn", options.collection)
+    trained = cast(Network, checkpoint.load(folder, "mp_hcnn"))
+    model, tokenized = trained.model, Tokenized.from_pairs(pairs, trained.encoder, trained.model)
+    ways = {OWN: partial(own_scores, model), "fast": partial(score_tokenized, model)}
+    if options.device != "cpu":
+        ways[options.device] = partial(score_tokenized, copy.deepcopy(model).to(options.device))
+        ways[options.device](tokenized)  # Kernels are loaded at first.
+    scores: dict[str, Any] = {}
+    seconds: dict[str, list[float]] = defaultdict(list)
+    # In turn: a slower phase of the machine affects all ways.
+    for name, way in [*ways.items()] * options.rounds:
+        started = time.perf_counter()
+        scores[name] = way(tokenized)
+        seconds[name].append(time.perf_counter() - started)
+    rows = []
+    for name, of in seconds.items():
+        difference = float(np.abs(scores[name] - scores[OWN]).max(initial=0.0))
         print(f"MP-HCNN, {name}: scores differ by at most {difference:.1e}")
-    return compared("MP-HCNN", timings, lambda timing: f"{len(pairs) / timing.median:,.0f} pairs/s")
+        ratio = median(own / ours for own, ours in zip(seconds[OWN], of, strict=True))
+        text = f"{len(pairs) / median(of):,.0f} pairs/s" + f" ({ratio:.2f} ×)" * (name != OWN)
+        rows.append((f"MP-HCNN, {name}", text))
+    return rows
 
 
-def own_scores(model: Model, tokenized: Tokenized) -> npt.NDArray[np.float32]:
+def own_scores(model: Reranker, tokenized: Tokenized) -> npt.NDArray[np.float32]:
     """Scores [P] by the model's forward pass, batch by batch."""
     scores = np.zeros(len(tokenized.query_index), dtype=np.float32)
     with torch.inference_mode():
         for rows in batches_of(tokenized, BATCH_SIZE):
-            scores[rows] = tokenized.scores_of(model, rows, model.device_of()).cpu().numpy()
+            scores[rows] = tokenized.scores_of(model, rows, model.device_of()).numpy()
     return scores

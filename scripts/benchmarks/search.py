@@ -4,59 +4,49 @@ import json
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import Row, printed
-from benchmarks.workload import Workload
-from pipeline.collections import named
+from benchmarks import Options
+from benchmarks.measuring import Row
 from pipeline.command.errors import DataError
 
-WAYS = {
-    "": [],
-    " --reranker mp_hcnn": ["--reranker", "mp_hcnn"],
-    " --reranker none": ["--reranker", "none"],
-}
-SEARCH = [sys.executable, "-m", "pipeline.search"]
+WAYS = ("", " --reranker mp_hcnn", " --reranker none")
 
-_MEASURED = Path(__file__).with_name("measured_process.py")
+MEASURED = """
+import json, resource, subprocess, sys, time
+started = time.perf_counter()
+status = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+seconds = time.perf_counter() - started
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(json.dumps([status, seconds, peak / 2 ** (20 if sys.platform == "darwin" else 10)]))
+"""
+"""A small process: a process's peak includes its parent's memory at the time of the start."""
 
 
-def measure(workload: Workload) -> list[Row]:
+def measure(options: Options) -> list[Row]:
     """Each way in turn; before that once, which builds a missing index and fills the file cache."""
-    common = ["--topics", workload.collection, "--show=none", "--device", workload.device]
-    if workload.data:
-        common += ["--data", str(workload.data)]
-    ways = WAYS
-    if workload.collection in named.ANSWERS:
-        name = " --reranker mp_hcnn"
-        ways = {name: [*WAYS[name], "--checkpoint", str(workload.directory)]}
-    figures: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    common = ["--topics", options.collection, "--show=none", "--device", options.device]
+    common += ["--data", str(options.data)] if options.data else []
+    figures: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(workload.rounds + 1):
-            for name, words in ways.items():
-                command = [*SEARCH, *common, *words, "--output", f"{folder}/run.txt"]
-                figures[name].append(measured(command))
+        for _ in range(options.rounds + 1):
+            for way in WAYS:
+                words = [*common, *way.split(), "--output", f"{folder}/run.txt"]
+                figures[way].append(_measured("-m", "pipeline.search", *words))
     rows = []
-    for name, (_, *rounds) in figures.items():
-        seconds = median(figure["seconds"] for figure in rounds)
-        peak = max(figure["peak"] for figure in rounds) / 2**20
-        what = f"`pipeline.search --topics {workload.collection}{name}`"
-        title = f"{what}, {len(workload.source.topics)} topics"
-        rows.append((title, f"{seconds:.1f} s, {peak:,.0f} MiB at most"))
-    return printed(rows)
+    for way, (_, *rounds) in figures.items():
+        seconds, peaks = zip(*rounds, strict=True)
+        title = f"`pipeline.search --topics {options.collection}{way}`"
+        rows.append((title, f"{median(seconds):.1f} s, {max(peaks):,.0f} MiB at most"))
+    return rows
 
 
-def measured(command: list[str]) -> dict[str, float]:
-    """``seconds``, those of the ``processor`` and the ``peak`` of memory in bytes of a process.
-
-    Raises:
-        DataError: it failed; the message ends with its last lines.
-    """
-    launch = [sys.executable, "-S", str(_MEASURED), *command]
+def _measured(*words: str) -> tuple[float, float]:
+    """Seconds of a Python process, and its peak memory in MiB."""
+    launch = [sys.executable, "-S", "-c", MEASURED, sys.executable, *words]
     done = subprocess.run(launch, capture_output=True, text=True, errors="replace", check=True)
-    figures: dict[str, float] = json.loads(done.stdout)
-    if figures["status"]:
+    status, seconds, peak = json.loads(done.stdout)
+    if status:
         last = done.stderr.strip().splitlines()[-3:]
-        raise DataError(f"{' '.join(command[1:5])} … failed:\n  " + "\n  ".join(last))
-    return figures
+        raise DataError(f"{' '.join(words[:4])} … failed:\n  " + "\n  ".join(last))
+    return seconds, peak

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch.nn.functional import normalize
 
 from indexes.posts import read_posts
 from pipeline.collections.collection import AnswerCollection
@@ -18,89 +19,67 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
 from rerankers import checkpoint as checkpoints
-from rerankers.reranker import TrainedReranker
+from rerankers.network import Network
 from rerankers.text.words import words
 
 MEASURES = ("P@1", "RR")
-REPEATS = 10
-"""Draws for each right answer: with a few hundred of these, one draw would decide too much."""
-
+REPEATS = 10  # Draws for each right answer: of a few hundred one would decide too much
 NEAREST = 20  # Candidates of a question, by Okapi (section 6.3: by a vector space model)
-
 ALPHAS = tuple(step / 20 for step in range(21))  # 0, 0.05, …, 1: the search space of section 6.3
 BATCH_SIZE = 256  # Questions per forward pass
-
-QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}
-"""Folder of ``general`` -> whether the candidates are the judged posts."""
+QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}  # Whether candidates are the judged posts
 
 
-class Okapi:
-    """BM25 (Robertson et al. 1994) over the words of ``texts``, doc_id -> text.
+def okapi(
+    texts: Mapping[str, str], k1: float = 1.2, b: float = 0.75
+) -> Callable[[str, Iterable[str]], dict[str, float]]:
+    """BM25 (Robertson et al. 1994): scores of a query and doc_ids of ``texts``, by doc_id.
 
     As in Lucene: IDF ln(1 + (N - n + 0.5) / (n + 0.5)), without the constant factor k1 + 1. Words
     are those that the models read, with stop words and without stemming.
     """
+    counts = {doc_id: Counter(words(text)) for doc_id, text in texts.items()}
+    documents = Counter(word for of_text in counts.values() for word in of_text)
+    idf = {w: math.log1p((len(counts) - n + 0.5) / (n + 0.5)) for w, n in documents.items()}
+    mean_length = max(1.0, mean([of_text.total() for of_text in counts.values()]))
 
-    def __init__(self, texts: Mapping[str, str], k1: float = 1.2, b: float = 0.75) -> None:
-        self.counts = {doc_id: Counter(words(text)) for doc_id, text in texts.items()}
-        self.k1, self.b = k1, b
-
-    @cached_property
-    def idf(self) -> Mapping[str, float]:
-        """Word -> IDF."""
-        documents = Counter(word for counts in self.counts.values() for word in counts)
-        total = len(self.counts)
-        return {word: math.log1p((total - n + 0.5) / (n + 0.5)) for word, n in documents.items()}
-
-    @cached_property
-    def mean_length(self) -> float:
-        """Mean number of words, 1 at least."""
-        return max(1.0, mean([counts.total() for counts in self.counts.values()]))
-
-    def scores(self, query: str, doc_ids: Sequence[str]) -> dict[str, float]:
-        """doc_id -> score of the text for a query."""
-        terms = Counter(words(query))
-        return {doc_id: self._score(terms, self.counts[doc_id]) for doc_id in doc_ids}
-
-    def _score(self, terms: Counter[str], counts: Counter[str]) -> float:
-        norm = self.k1 * (1 - self.b + self.b * counts.total() / self.mean_length)
+    def score(terms: Counter[str], found: Counter[str]) -> float:
+        norm = k1 * (1 - b + b * found.total() / mean_length)
         return sum(
-            times * self.idf[word] * counts[word] / (counts[word] + norm)
+            times * idf[word] * found[word] / (found[word] + norm)
             for word, times in terms.items()
-            if word in counts
+            if word in found
         )
+
+    def scores(query: str, doc_ids: Iterable[str]) -> dict[str, float]:
+        terms = Counter(words(query))
+        return {doc_id: score(terms, counts[doc_id]) for doc_id in doc_ids}
+
+    return scores
 
 
 def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, float]:
     """Means of :data:`MEASURES` over all draws, of a trained model or, without one, of Okapi."""
     drawn = draw_answers(part, REPEATS)
     if checkpoint is None:
-        okapi = Okapi({post.doc_id: post.text for post in part.posts()})
-        run = {
-            topic.query_id: okapi.scores(topic.text, list(drawn.candidates.run[topic.query_id]))
-            for topic in drawn.candidates.topics
-        }
+        scores, given = okapi({p.doc_id: p.text for p in part.posts()}), drawn.candidates
+        run = {t.query_id: scores(t.text, given.run[t.query_id]) for t in given.topics}
     else:
         run = ModelScorer(checkpoints.load(checkpoint)).score(drawn.candidates)
     values = evaluate(drawn.qrels, run, MEASURES)
     return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 
 
-def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> dict[float, float]:
+def question_curve(folder: Path, judged_only: bool, model: Network) -> dict[float, float]:
     """α -> AP of α · cosine of question vectors + (1 - α) · Okapi, each in [0, 1] per topic.
 
     Of the training topics of a folder, whose candidates are the judged posts or the nearest.
     """
     topics = read_topics(folder / "topics.train.tsv")
     texts = {post.doc_id: post.text for post in read_posts(folder / "posts.jsonl")}
-    qrels, okapi = read_qrels(folder / "qrels.train.txt"), Okapi(texts)
-    scores = {
-        topic.query_id: okapi.scores(
-            topic.text, list(qrels.get(topic.query_id, {}) if judged_only else texts)
-        )
-        for topic in topics
-    }
-    candidates = best_of(scores, NEAREST)
+    qrels, scores = read_qrels(folder / "qrels.train.txt"), okapi(texts)
+    given = {t.query_id: qrels.get(t.query_id, {}) if judged_only else texts for t in topics}
+    candidates = best_of({t.query_id: scores(t.text, given[t.query_id]) for t in topics}, NEAREST)
     doc_ids = sorted({doc_id for of_topic in candidates.values() for doc_id in of_topic})
     vectors = dict(zip(doc_ids, question_vectors(model, [texts[d] for d in doc_ids]), strict=True))
     of_topics = question_vectors(model, [topic.text for topic in topics])
@@ -114,14 +93,11 @@ def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> d
     }
 
 
-def question_vectors(trained: TrainedReranker, questions: Sequence[str]) -> npt.NDArray[np.float32]:
+def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[np.float32]:
     """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E].
 
     The paper calls its model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone.
     """
-    import torch
-    from torch.nn.functional import normalize
-
     model, encoder = trained.model, trained.encoder
     inputs = encoder.queries(questions, model.query_inputs, model.idf)
     # Batches of questions of similar length need little padding.

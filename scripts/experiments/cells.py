@@ -1,24 +1,25 @@
 """Experiments as cells: one system on one collection with one seed, trained, run and measured.
 
-A finished cell is a JSON file in the experiments' folder and is not computed again; an interrupted
-training continues from its last epoch. A failing cell does not stop the others.
+A finished cell is a JSON file in the experiments' folder and is not computed again. A failing cell
+does not stop the others. A table's results are a CSV: a line per cell and measure.
 """
 
+import csv
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from experiments import answers
+from experiments import answers, left_out
 from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
@@ -31,14 +32,16 @@ from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.training.settings import Settings
 
-RUN, SHIPPED, HELD_OUT, DRAWN = "run", "shipped", "held-out", "drawn"
-"""Kinds of cells: the prefixes of ``Cell.model``."""
+RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
+"""Kinds of models: an official run, measured only; a reranker with the shipped weights and λ, mixed
+with query likelihood; one measured on held-out training topics, without a look at the collection;
+one that picks right answers among drawn ones (:mod:`experiments.answers`); a form of
+:mod:`experiments.left_out`."""
 
 OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
-
-
-AUTHORS_RUN = f"{RUN}:authors"
-"""The model of a cell of MP-HCNN's published run (github.com/jinfengr/neural-tweet-search)."""
+AUTHORS_RUN = f"{RUN}:authors"  # MP-HCNN's (github.com/jinfengr/neural-tweet-search)
+BETTER, WORSE, MIXTURE_BETTER = MARKS = "better_than", "worse_than", "interpolated_better_than"
+SEPARATOR = "; "  # Of systems in such a column
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,10 @@ class Cell:
     """A system to train and measure."""
 
     system: str  # Row of the table
-    model: str
-    """Name of the reranker, possibly with a kind before it: ``run:NAME`` is an official run,
-    measured only; ``shipped:NAME`` is the reranker with the shipped weights and λ, mixed with query
-    likelihood; ``held-out:NAME`` is measured on held-out training topics, without a look at the
-    collection; ``drawn:NAME`` picks right answers among drawn ones (:mod:`experiments.answers`),
-    with ``drawn:okapi`` for BM25."""
+    model: str  # Name of the reranker, possibly with a kind before it
     training: tuple[str, ...]  # Options of ``pipeline.train`` besides data, seed and output
-    collection: str
-    """Reported collection. One with a training part is trained on that part; a microblog year is
-    left out of training."""
-    seed: int = 1  # Seed of all random choices
+    collection: str  # Trained on its training part; a microblog year is left out of training
+    seed: int = 1
 
     @property
     def key(self) -> str:
@@ -81,11 +77,6 @@ class Cell:
         return self.kind == RUN or self.model == OKAPI
 
     @property
-    def is_fusion(self) -> bool:
-        """Whether the model retrieves its own candidates with several rankers."""
-        return models.reads_rankers(self.reranker)
-
-    @property
     def is_retrieved(self) -> bool:
         """Whether a first stage retrieved and scored the collection's candidates."""
         return named.find(self.collection).index_directory is not None
@@ -93,7 +84,7 @@ class Cell:
     @property
     def is_mixed(self) -> bool:
         """Whether the neural scores are mixed with query likelihood, with λ tuned here."""
-        return self.is_retrieved and not self.kind and not self.is_fusion
+        return self.is_retrieved and not self.kind and models.reads(self.reranker) != "searches"
 
     def __str__(self) -> str:
         return f"{self.system} on {self.collection}, seed {self.seed}"
@@ -101,32 +92,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """Measures of a cell.
-
-    Attributes:
-        measures: measure -> mean on the collection; empty without judgments.
-        interpolated: measure -> mean of the mixture with query likelihood; empty if the candidates
-            have no scores, or if the scores are mixed already.
-        weight: λ of the mixture, tuned on training topics.
-        development: AP on the development part, or on held-out training topics.
-        epochs: training epochs of the kept model.
-        seconds: wall time of training.
-        made: date, commit and machine.
-        better_than, worse_than: measure -> systems with significantly lower or higher values.
-        mixture_better_than: ``better_than`` for the mixture.
-    """
+    """Measures of a cell."""
 
     cell: Cell
-    measures: dict[str, float]
-    interpolated: dict[str, float]
-    weight: float | None
-    development: float
-    epochs: int
-    seconds: float
-    made: dict[str, Any]
-    better_than: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    worse_than: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    mixture_better_than: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    measures: dict[str, float]  # Means on the collection; empty without judgments
+    interpolated: dict[str, float]  # Those of the mixture with query likelihood, if it is mixed
+    weight: float | None  # λ of the mixture, tuned on training topics
+    development: float  # AP on the development part, or on held-out training topics
+    epochs: int  # Of the kept model
+    seconds: float  # Wall time of training
+    made: dict[str, Any]  # Date, commit and machine
+    marks: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Column of a CSV -> measure -> systems; one of :data:`MARKS`, the last one of the mixture."""
 
 
 @dataclass(frozen=True)
@@ -168,32 +145,24 @@ class Setup:
 def run_cells(
     cells: Sequence[Cell], setup: Setup, workers: int = 1
 ) -> tuple[list[Result], list[str]]:
-    """Compute the missing cells, ``workers`` at a time on equal shares of the cores, with a bar.
-
-    Returns:
-        Results of the successful cells in their order, and a line for each failed one.
-    """
+    """Results of the cells, and a line for each that failed; ``workers`` are computed at a time."""
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
     results: dict[str, Result] = {}
     failures: list[str] = []
     # Cells with the same key, under different names in two tables, are computed once.
     distinct = {cell.key: cell for cell in reversed(cells)}
-    missing = {key for key, cell in distinct.items() if not is_finished(cell, setup)}
-    bar = tqdm(total=len(missing), unit="cell", disable=None if missing else True)
-    with bar, ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(run_cell, distinct[key], setup, threads): key for key in distinct}
+
+    def run(key: str) -> None:
         try:
-            for future in as_completed(futures):
-                key = futures[future]
-                try:
-                    results[key] = future.result()
-                except Exception as error:
-                    failures.append(f"{distinct[key]}: {error}")
-                    tqdm.write(failures[-1], file=sys.stderr)
-                bar.update(key in missing)
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
+            results[key] = run_cell(distinct[key], setup, threads)
+        except Exception as error:
+            failures.append(f"{distinct[key]}: {error}")
+            tqdm.write(failures[-1], file=sys.stderr)
+
+    is_quiet = all(is_finished(cell, setup) for cell in distinct.values())
+    with ThreadPoolExecutor(workers) as pool:
+        done = pool.map(run, distinct)
+        list(tqdm(done, total=len(distinct), unit="cell", disable=is_quiet or None))
     return [replace(results[c.key], cell=c) for c in cells if c.key in results], failures
 
 
@@ -203,38 +172,32 @@ def is_finished(cell: Cell, setup: Setup) -> bool:
 
 
 def run_cell(cell: Cell, setup: Setup, threads: int = 1) -> Result:
-    """Train, run and measure one cell, or read its finished result.
-
-    Raises:
-        RuntimeError: a command failed; the message is the command's own.
-    """
+    """Train, run and measure one cell, or read its finished result."""
     path = setup.result_file(cell)
     if path.exists():
-        return replace(read_result(path), cell=cell)
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = {each.name: content[each.name] for each in fields(Result) if each.name in content}
+        return Result(**known | {"cell": cell})
     if cell.is_untrained:
         # Not kept: measuring is cheap, and the run file may be replaced.
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
-    common = ["--threads", str(threads), "--device", setup.device]
-    common += ["--data", str(setup.data)] if setup.data else []
-    started = time.perf_counter()
-    _train(cell, setup, common)
-    seconds = time.perf_counter() - started
-    if cell.kind not in (HELD_OUT, DRAWN):
+    data = ["--data", str(setup.data)] if setup.data else []
+    common = ["--threads", str(threads), "--device", setup.device, *data]
+    started, development, epochs = time.perf_counter(), 0.0, 0
+    if cell.kind == LEFT_OUT:
+        run = left_out.run_of(cell.reranker, cell.collection, setup.data)
+        write_run(setup.run_file(cell), run, cell.reranker)
+    else:
+        _train(cell, setup, common)
+        metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
+        development, epochs = metrics["validation"]["AP"], metrics["epochs"]
+    seconds = round(time.perf_counter() - started, 1)
+    if cell.kind not in (HELD_OUT, DRAWN, LEFT_OUT):
         _search(cell, setup, common)
-    measured = _measure(cell, setup)
-    metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
-    development, epochs = metrics["validation"]["AP"], metrics["epochs"]
-    result = Result(cell, *measured, development, epochs, round(seconds, 1), provenance())
+    result = Result(cell, *_measure(cell, setup), development, epochs, seconds, provenance())
     with atomic_file(path) as stream:
         stream.write(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
-
-
-def read_result(path: Path) -> Result:
-    """Read the JSON file of a finished cell."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    cell = content.pop("cell")
-    return Result(Cell(**(cell | {"training": tuple(cell["training"])})), **content)
 
 
 def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
@@ -243,12 +206,10 @@ def _train(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
         return
     options = ["--test" if cell.is_retrieved else "--collection", cell.collection]
     if cell.is_mixed and "--folds" not in cell.training:
-        # One held-out part suffices for early stopping and λ, at a fifth of the cost. A fusion
-        # needs five: it is trained on neural scores of held-out topics.
+        # One held-out part suffices for early stopping and λ, at a fifth of the cost.
         options += ["--folds", "1"]
-    options += [*_options(cell.training), "--seed", str(cell.seed)]
-    output = ["--output", str(checkpoint), "--resume"]
-    _command("pipeline.train", cell.reranker, *options, *output, *common)
+    options += [*_options(cell.training), "--seed", str(cell.seed), "--output", str(checkpoint)]
+    _command("pipeline.train", cell.reranker, *options, *common)
 
 
 def _options(training: Sequence[str]) -> list[str]:
@@ -266,16 +227,16 @@ def _options(training: Sequence[str]) -> list[str]:
 
 def _search(cell: Cell, setup: Setup, common: Sequence[str]) -> None:
     how = ["--reranker", cell.reranker]
-    how += ["--candidates", "ql"] if cell.is_retrieved and not cell.is_fusion else []
+    is_fusion = models.reads(cell.reranker) == "searches"
+    how += ["--candidates", "ql"] if cell.is_retrieved and not is_fusion else []
     how += ["--lambda", "1"] if cell.is_mixed else []
     paths = ["--checkpoint", str(setup.checkpoint(cell)), "--output", str(setup.run_file(cell))]
     _command("pipeline.search", "--topics", cell.collection, *how, *paths, *common)
 
 
 def _command(module: str, *arguments: str) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", module, *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
         lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
         raise RuntimeError(f"python -m {module} {' '.join(arguments)}: {lines[-1]}")
@@ -291,21 +252,71 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
         return answers.measure_drawn(part, checkpoint), {}, None
     if cell.kind == HELD_OUT:
         held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
-        return _means(held_out.qrels, held_out.neural, measures), {}, None
+        return means(held_out.qrels, held_out.neural, measures), {}, None
     scores = read_run(setup.run_file(cell))
+    if cell.kind == LEFT_OUT:
+        return means(left_out.judgments(collection), scores, ["AP"]), {}, None
     mixture = setup.mixture_file(cell)
     if mixture is None:
-        return _means(qrels, scores, measures), {}, None
+        return means(qrels, scores, measures), {}, None
     held_out = HeldOut.read(setup.checkpoint(cell), cell.collection, setup.data)
-    folds = min(5, len(held_out.qrels))
-    weight = held_out.tune("AP", folds, seed=1).weight
+    weight = held_out.tune("AP", min(5, len(held_out.qrels)), seed=1).weight
     mixed = interpolate(read_run(collection.runs["ql"]), scores, weight)
     write_run(mixture, mixed, "interpolated")
-    return _means(qrels, scores, measures), _means(qrels, mixed, measures), weight
+    return means(qrels, scores, measures), means(qrels, mixed, measures), weight
 
 
-def _means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
+def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
     """Measure -> mean; empty without judgments."""
     if qrels is None:
         return {}
     return {name: round(mean(values), 4) for name, values in evaluate(qrels, run, measures).items()}
+
+
+def add_to_csv(path: Path, results: Sequence[Result]) -> None:
+    """Write results: those of a file's cells are replaced in their place, others come last."""
+    known = read_csv(path) if path.exists() else []
+    rows = {(r.cell.system, r.cell.collection, r.cell.seed): r for r in [*known, *results]}
+    lines = [line for result in rows.values() for line in _lines(result)]
+    with atomic_file(path) as stream:
+        writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def _lines(result: Result) -> Iterator[dict[str, object]]:
+    # Without judgments: one line without a measure.
+    for measure in result.measures or ("",):
+        marks = {name: result.marks.get(name, {}).get(measure, ()) for name in MARKS}
+        yield {
+            **{name: getattr(result.cell, name) for name in ("system", "collection", "seed")},
+            "measure": measure,
+            "value": result.measures.get(measure, ""),
+            "interpolated": result.interpolated.get(measure, ""),
+            "lambda": result.weight,
+            "development_ap": result.development,
+            "epochs": result.epochs,
+            "seconds": result.seconds,
+            **{name: result.made[name] for name in ("date", "commit", "machine")},
+            **{name: SEPARATOR.join(systems) for name, systems in marks.items()},
+        }
+
+
+def read_csv(path: Path) -> list[Result]:
+    """Read results back, without the model and training options of their cells."""
+    results: dict[Cell, Result] = {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            cell = Cell(row["system"], "", (), row["collection"], int(row["seed"]))
+            weight = float(row["lambda"]) if row["lambda"] else None
+            costs = float(row["development_ap"]), int(row["epochs"]), float(row["seconds"])
+            new = Result(cell, {}, {}, weight, *costs, row)
+            result, measure = results.setdefault(cell, new), row["measure"]
+            if measure:
+                result.measures[measure] = float(row["value"])
+            if row["interpolated"]:
+                result.interpolated[measure] = float(row["interpolated"])
+            for name in filter(row.get, MARKS):
+                systems = tuple(row[name].split(SEPARATOR))
+                result.marks.setdefault(name, {})[measure] = systems
+    return list(results.values())

@@ -11,23 +11,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rerankers.models._feature_model import ADAPTED_FAMILY
-
 from experiments.cells import Cell
-from rerankers import models
+from rerankers.trees.families import ADAPTED_FAMILY
+from rerankers.trees.fusion import Model as Fusion
 
 FOLDER = Path(__file__).parent
 
-CHOSEN_ON = ("mb2011", "mb2012")
-"""Years on whose topics word vectors, families and objectives of the fusion, and parameters of our
-searches were chosen, by cross-validation."""
+CHOSEN_ON = ("mb2011", "mb2012")  # Years on whose topics settings were chosen (†)
 
 CLEAN = {"trecqa-raw": "trecqa-clean", "trecqa-all-raw": "trecqa-all-clean"}
 """Collection -> the one with the same training part and a part of the same test questions."""
 
 FORMS = (" (paper)", " (paper's training)", " (ours)", " (authors' code)", " (authors' run)")
-"""Forms of a model, at the end of a row's name: as published; trained so, but smaller; ours; its
-authors' code, and the run that they published."""
+"""As published; trained so, but smaller; ours; the authors' code, and the run they published."""
 
 Figures = Mapping[str, tuple[float, ...]]
 """Collection -> published figures, in the order of the collection's measures."""
@@ -67,10 +63,7 @@ class System:
     @property
     def plain(self) -> str:
         """The name without its form."""
-        name = self.name
-        for form in FORMS:
-            name = name.removesuffix(form)
-        return name
+        return self.name.removesuffix(next(filter(self.name.endswith, FORMS), ""))
 
     @property
     def mixture(self) -> str:
@@ -94,25 +87,20 @@ class System:
                         yield cell
 
 
-Line = str | tuple[System, bool]
-"""Title of a block, or a row and whether it is the mixture with query likelihood."""
-
-
 @dataclass(frozen=True)
 class Table:
     """A section of ``tables.toml``."""
 
     name: str
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[str | tuple[System, bool]]
+    """Titles of blocks, and rows: a system, and whether it is its mixture."""
     collections: Sequence[str]
     caption: str = ""
     seeds: int = 1
     columns: Sequence[str] = ()
     measures: Sequence[str] = ()
-    extra: Sequence[str] = ()
     finish: str = ""
-    report: str = ""
     figure: str = ""
     csv_only: bool = False
     gain_over: str = ""
@@ -122,8 +110,7 @@ class Table:
     @property
     def systems(self) -> list[System]:
         """Its systems, each once."""
-        rows = [line for line in self.lines if not isinstance(line, str)]
-        return [system for system, is_mixture in rows if not is_mixture]
+        return [line[0] for line in self.lines if not isinstance(line, str) and not line[1]]
 
     @property
     def csv(self) -> str:
@@ -147,12 +134,11 @@ def read_tables() -> tuple[str, dict[str, Table]]:
 
 
 def _table(name: str, section: Any, words: Mapping[str, str], shared: Mapping[str, Any]) -> Table:
-    lines: list[Line] = []
+    lines: list[str | tuple[System, bool]] = []
     for block in section.pop("blocks", [{"rows": section.pop("rows", [])}]):
         systems = [s for row in block["rows"] for s in _systems(row, words, shared)]
         mixtures = block.get("mixtures")
-        if title := block.get("title"):
-            lines.append(title)
+        lines += [block["title"]] if "title" in block else []
         for system in systems:
             lines += [(system, False), (system, True)] if mixtures == "" else [(system, False)]
         if mixtures:
@@ -165,9 +151,13 @@ def _systems(row: Any, words: Mapping[str, str], shared: Mapping[str, Any]) -> I
     """The row's systems: one, or one for each combination of its variables."""
     row = {"name": row, **shared[row]} if isinstance(row, str) else dict(row)
     variables = row.pop("for", {})
+    fusion = Fusion.configurations["microblog"].families
     for values in product(*variables.values()):
         chosen = dict(zip(variables, values, strict=True))
-        known = {**words, **_families(chosen.get("without", "")), **chosen}
+        without = chosen.get("without", "")
+        families = [*fusion.split(","), ADAPTED_FAMILY]
+        kept = [name for name in families if without not in (name, name.partition(":")[0])]
+        known = {**words, "fusion": fusion, "families": ",".join(kept), **chosen}
         yield System(**{key: _filled(value, known) for key, value in row.items()})
 
 
@@ -176,14 +166,3 @@ def _filled(value: Any, known: Mapping[str, str]) -> Any:
     while isinstance(value, str) and "{" in value:
         value = value.format_map(known)
     return value
-
-
-def _families(without: str) -> dict[str, str]:
-    """Feature families for TREC Microblog: of both fusions, and of the ablation without one."""
-    defaults: dict[str, str] = {
-        name: models.find(name).configurations["microblog"].families
-        for name in ("fusion", "linear_fusion")
-    }
-    families = [*defaults["fusion"].split(","), ADAPTED_FAMILY]
-    kept = [name for name in families if without not in (name, name.partition(":")[0])]
-    return {**defaults, "families": ",".join(kept)}

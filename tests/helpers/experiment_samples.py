@@ -27,9 +27,3 @@ def result(system: System, collection: str, *, seed: int = 1, **measures: float)
     made = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
     cell = Cell(system.name, system.model, tuple(system.training.split()), collection, seed)
     return Result(cell, values, mixed, 0.5, 0.7, 3, 12.4, made)
-
-
-def row_of(table: str, first: str) -> str:
-    """The row of a Markdown table with this first cell."""
-    (row,) = (line for line in table.splitlines() if line.startswith(f"| {first} |"))
-    return row

@@ -20,16 +20,7 @@ MOST = 500
 """Largest number of hits, with those before the page."""
 
 KEYS = {"query", "size", "from", "sort", "fields", "_source", "aggs", "highlight", "search_after"}
-KEYS |= {
-    "rescore",
-    "stored_fields",
-    "track_total_hits",
-    "ext",
-    "explain",
-    "pit",
-    "collapse",
-    "scroll",
-}
+KEYS |= {"stored_fields", "track_total_hits", "ext", "explain", "pit", "collapse", "scroll"}
 
 
 def post(row: int) -> dict[str, str]:
@@ -52,8 +43,6 @@ class StubEngine:
         largest: largest window that it takes.
         outside: fields that the sources of hits lack.
         packed: body that is called gzip, in place of an answer.
-        gone: rows of posts that are not found by their ids any more.
-        fails_again: whether second searches, for further hits, are refused.
     """
 
     def __init__(self) -> None:
@@ -64,9 +53,7 @@ class StubEngine:
         self.requests: list[tuple[Request, bytes]] = []
         self.fail, self.wait, self.largest = 0, 0.0, MOST
         self.outside: set[str] = set()
-        self.gone: set[int] = set()
         self.packed = b""
-        self.fails_again = False
 
     @property
     def bodies(self) -> list[Any]:
@@ -122,17 +109,10 @@ class StubEngine:
         fields = body.get("fields", [])
         if not isinstance(fields, list) or not all(isinstance(item, str) for item in fields):
             raise RefusedError("fields are no names")
-        ids = _ids(body.get("query", {}))
         sort = body.get("sort", "_score")
         by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
         rows: Sequence[int] = range(len(self.posts))
         rows = rows if by_score else rows[::-1]
-        if "rescore" in body:
-            if self.fails_again:
-                raise RefusedError("no second search")
-            rows = rows[20:]  # Further hits among them.
-        if ids is not None:
-            rows = [row for row in rows if _id(row) in ids and row not in self.gone]
         shown = rows[start : start + size]
         hits = ",".join(self._hit(row, body, by_score, fields) for row in shown)
         total = '"total":{"value":120,"relation":"eq"},'
@@ -151,9 +131,6 @@ class StubEngine:
         index = "notes" if "body" in self.posts[row] else "posts"
         parts = [f'"_index":"{index}","_id":{json.dumps(_id(row))},"_score":{score}']
         source = body.get("_source", True)
-        if isinstance(source, list):
-            kept = [(k, v) for k, v in self.posts[row].items() if k in {*source} - self.outside]
-            parts.append(f'"_source":{json.dumps(dict(kept))}')
         if source is True and "stored_fields" not in body:
             strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"'
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
@@ -175,14 +152,6 @@ class StubEngine:
 
 def _id(row: int) -> str:
     return f'{row}"_score":1' if row % 3 else str(row)
-
-
-def _ids(query: Any) -> list[str] | None:
-    """The ids of posts that are looked up by them, as the proxy does."""
-    try:
-        return query["bool"]["filter"][0]["bool"]["should"][0]["bool"]["filter"][1]["ids"]["values"]
-    except (KeyError, TypeError, IndexError, AttributeError):
-        return None
 
 
 def _strict(body: bytes) -> dict[str, Any]:

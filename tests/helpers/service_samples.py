@@ -138,7 +138,7 @@ class Wire(NamedTuple):
         result: fields of a result.
         raw: fields that ask for logits, if it has any.
         echo: fields that ask for the texts.
-        top: field of the number of results, if it has one.
+        top: field of the number of results.
     """
 
     path: str
@@ -185,22 +185,16 @@ WIRES = {
     ),
     "infinity": Wire(
         *("/rerank", "documents", {"return_documents": False}, "results", "relevance_score"),
-        {"object", "results", "model", "mix", "usage", "id", "created"},
-        *(_SCORED | {"document"}, {"raw_scores": True}, {"return_documents": True}, "top_n"),
+        *({"id", "model", "mix", "results", "meta", "usage"}, _SCORED),
+        *({"raw_scores": True}, {"return_documents": True}, "top_n"),
     ),
     "vllm": Wire(
         *("/rerank", "documents", {}, "results", "relevance_score"),
-        {"id", "model", "mix", "usage", "results"},
-        *(_SCORED | {"document"}, {"use_activation": False}, {}, "top_n"),
-    ),
-    "score": Wire(
-        *("/score", "text_2", {}, "data", "score"),
-        {"id", "object", "created", "model", "mix", "data", "usage"},
-        *({"index", "object", "score"}, {"use_activation": False}, {}, ""),
+        *({"id", "model", "mix", "results", "meta", "usage"}, _SCORED | {"document"}),
+        *({"use_activation": False}, {}, "top_n"),
     ),
 }
-"""Name -> wire format."""
-WIRES["score"] = WIRES["score"]._replace(extra={"text_1": QUERY})
+"""Name -> wire format, as its clients use it."""
 
 
 def descendants(pid: int) -> list[int]:

@@ -2,23 +2,16 @@
 
 import gzip
 import json
+import math
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Command
 
-from pipeline.collections.clicks.log import (
-    ClickLog,
-    Impression,
-    judgments,
-    parse_impression,
-    query_id,
-    read_click_log,
-)
-from pipeline.collections.clicks.model import fit, groups_by_score
+from pipeline.collections.clicks import ClickLog, fit, judgments, query_id, read_click_log
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.command.errors import DataError
@@ -27,37 +20,29 @@ DOCS, POSITIONS = 12, 10
 BIAS = 1 / np.arange(1, POSITIONS + 1) ** 0.7
 
 
-class Simulation(NamedTuple):
-    """A log, [entries], and the attractiveness [queries, DOCS] that made it."""
-
-    attractiveness: Any
-    pair: Any
-    position: Any
-    click: Any
-
-
-def simulate(queries: int, impressions: int, noise: float) -> Simulation:
-    """Clicks on rankings by the true attractiveness, with noise."""
-    random = np.random.default_rng(1)
-    attractiveness = random.beta(0.4, 1.6, (queries, DOCS))
-    query = random.integers(queries, size=impressions)
-    scores = attractiveness[query] + noise * random.standard_normal((impressions, DOCS))
-    shown = np.argsort(-scores)[:, :POSITIONS]
-    click = random.random(shown.shape) < 0.9 * BIAS * attractiveness[query[:, None], shown]
-    position = np.broadcast_to(np.arange(POSITIONS), shown.shape)
-    pair = query[:, None] * DOCS + shown
-    return Simulation(attractiveness, pair.ravel(), position.ravel(), click.ravel())
+def entries(pair: Any, position: Any, click: Any, score: Any = None) -> ClickLog:
+    """A log of entries alone, for the model."""
+    score = np.full(pair.size, np.nan) if score is None else score.ravel()[pair.ravel()]
+    is_click = click.ravel()
+    return ClickLog(pair.ravel(), position.ravel(), is_click, is_click, score, [], [], 0, 0, [])
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0])
 def test_a_simulated_log_is_recovered(noise: float) -> None:
-    log = simulate(40, 20_000, noise)
-    model = fit(log.pair, log.position, log.click)
+    """Clicks on rankings by the true attractiveness, with noise."""
+    random = np.random.default_rng(1)
+    attractiveness = random.beta(0.4, 1.6, (40, DOCS))
+    query = random.integers(40, size=20_000)
+    scores = attractiveness[query] + noise * random.standard_normal((20_000, DOCS))
+    shown = np.argsort(-scores)[:, :POSITIONS]
+    click = random.random(shown.shape) < 0.9 * BIAS * attractiveness[query[:, None], shown]
+    position = np.broadcast_to(np.arange(POSITIONS), shown.shape)
+    model = fit(entries(query[:, None] * DOCS + shown, position, click), 10)
     assert np.abs(model.examination - BIAS).max() < 0.05
-    found = model.attractiveness.reshape(-1, DOCS)
     # The first position, here examined in 90 % of the impressions, is the unit.
-    assert np.corrcoef(found.ravel(), 0.9 * log.attractiveness.ravel())[0, 1] > 0.98
-    assert model.attractiveness.mean() == pytest.approx(0.9 * log.attractiveness.mean(), abs=0.02)
+    expected = 0.9 * attractiveness.ravel()
+    assert np.corrcoef(model.attractiveness, expected)[0, 1] > 0.98
+    assert model.attractiveness.mean() == pytest.approx(expected.mean(), abs=0.02)
 
 
 @pytest.mark.parametrize("impressions", [3000, 20_000])
@@ -69,7 +54,7 @@ def test_clicks_by_mistake_do_not_add_up_to_relevance(impressions: int) -> None:
     rates = np.where(relevant[:, None] == np.arange(POSITIONS), 0.7, 0.05)
     click = random.random((impressions, POSITIONS)) < BIAS * rates[query]
     position = np.broadcast_to(np.arange(POSITIONS), click.shape)
-    model = fit((query[:, None] * POSITIONS + position).ravel(), position.ravel(), click.ravel())
+    model = fit(entries(query[:, None] * POSITIONS + position, position, click), 10)
     found = model.relevance.reshape(-1, POSITIONS) >= 0.5
     assert found[np.arange(50), relevant].mean() > 0.95
     assert found.sum() < 55
@@ -84,48 +69,19 @@ def test_scores_of_the_ranking_tell_mistakes_in_few_impressions() -> None:
     score = relevant + random.normal(0, 0.5, relevant.shape)
     query = np.repeat(np.arange(50), 15)
     click = random.random((750, 10)) < BIAS[:10] * np.where(relevant, 0.7, 0.05)[query]
-    position = np.broadcast_to(np.arange(10), click.shape).ravel()
-    pair = (query[:, None] * 10 + np.arange(10)).ravel()
-    group = groups_by_score(pair, score.ravel()[pair])
-    assert group is not None and np.bincount(group).tolist() == [100] * 5
+    position = np.broadcast_to(np.arange(10), click.shape)
+    pair = query[:, None] * 10 + np.arange(10)
     errors = [
-        np.abs(fit(pair, position, click.ravel(), group=group).relevance - relevant.ravel()).mean()
-        for group in (group, None)
+        np.abs(fit(entries(pair, position, click, each), 10).relevance - relevant.ravel()).mean()
+        for each in (score, None)
     ]
     assert errors[0] < 0.7 * errors[1]
-    assert groups_by_score(pair, np.where(pair == 3, np.nan, 1.0)) is None
-
-
-def log_of(*impressions: tuple[str, str, str]) -> ClickLog:
-    """Query, posts and clicked posts, one letter each."""
-    log = ClickLog()
-    for query, shown, clicked in impressions:
-        log.add(Impression(query, list(shown), set(clicked)))
-    return log
-
-
-def test_clicked_skipped_above_and_below() -> None:
-    log = log_of(("x", "abcde", "bd"), ("X ", "fg", ""))
-    relevance = np.array([0.1, 0.6, 0.4, 0.9, 0.4, 0.4, 0.4])
-    assert [log.pairs[pair][1] for pair in range(7)] == list("abcdefg")
-    # e is below the last click; f and g were shown without any.
-    assert judgments(log, relevance) == {query_id("x"): {"a": 0, "b": 1, "c": 0, "d": 1}}
-
-
-def test_grades_follow_the_estimate() -> None:
-    log = log_of(("x", "abc", "abc"), ("x", "abcd", "abd"), ("y", "ab", "b"))
-    relevance = np.array([0.9, 0.8, 0.4, 0.95, 0.6, 0.5])
-    grades = judgments(log, relevance)
-    assert grades[query_id("x")] == {"a": 2, "b": 1, "c": 0, "d": 1}
-    # One skip of a post that is better than average by its place decides nothing.
-    assert grades[query_id("y")] == {"b": 1}
-    assert judgments(log, relevance, 0.85, 0.96)[query_id("x")] == {"a": 1, "b": 0, "c": 0, "d": 1}
 
 
 def write(path: Path, *records: Any) -> Path:
     """JSON lines; a text is written as it is."""
     lines = [r if isinstance(r, str) else json.dumps(r, ensure_ascii=False) for r in records]
-    text = "".join(f"{line}\n" for line in lines).encode()
+    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
 
@@ -134,8 +90,26 @@ def record(query: Any, shown: Any, clicked: Any, **others: Any) -> dict[str, Any
     return {"query": query, "shown": shown, "clicked": clicked, **others}
 
 
+def log_of(path: Path, *impressions: tuple[str, str, str]) -> ClickLog:
+    """Query, posts and clicked posts, one letter each."""
+    return read_click_log(write(path / "l", *(record(q, [*s], [*c]) for q, s, c in impressions)))
+
+
+def test_grades_follow_the_estimate(tmp_path: Path) -> None:
+    log = log_of(tmp_path, ("x", "abcde", "bd"), ("X ", "fg", ""))
+    relevance = np.array([0.1, 0.6, 0.4, 0.9, 0.4, 0.4, 0.4])
+    # e is below the last click; f and g were shown without any.
+    assert judgments(log, relevance) == {query_id("x"): {"a": 0, "b": 1, "c": 0, "d": 1}}
+    log = log_of(tmp_path, ("x", "abc", "abc"), ("x", "abcd", "abd"), ("y", "ab", "b"))
+    relevance = np.array([0.9, 0.8, 0.4, 0.95, 0.6, 0.5])
+    grades = judgments(log, relevance)
+    assert grades[query_id("x")] == {"a": 2, "b": 1, "c": 0, "d": 1}
+    # One skip of a post that is better than average by its place decides nothing.
+    assert grades[query_id("y")] == {"b": 1}
+
+
 RECORDS = [
-    record("Storm  damage", ["17", "4", "9"], ["4"], session="s1", time=3),
+    record("Storm  damage", ["17", "4", "9"], ["4"], session="s1", time="now", start=5),
     record("storm\tdamage", ["4", 17, "9"], ["4", "4"]),
     record("storm damage", ["4", "17"], [4]),
     record("STORM damage", [], []),
@@ -173,75 +147,87 @@ def test_command_writes_what_the_readers_read(name: str, tmp_path: Path, command
 def test_ids_are_those_of_the_text_in_any_log(tmp_path: Path) -> None:
     assert query_id("storm damage") == "q1bffdc61d5a2f7a0"
     log = read_click_log(write(tmp_path / "log", record("Ｓtorm damage", ["1"], ["1"])))
-    assert log.queries[0].topic.query_id == "q1bffdc61d5a2f7a0"
+    assert log.topics[0].query_id == "q1bffdc61d5a2f7a0"
+
+
+def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
+    """A search has one vote, however often it is written or clicked."""
+    query = {"query_id": "s", "user_query": "storm", "query_response_hit_ids": ["1", "2"]}
+    events = [
+        {"query_id": q, "action_name": a, "event_attributes": {"object": {"object_id": o}}}
+        for q, a, o in (("s", "click", 2), ("s", "CLICK", "2"), ("t", "click", "1"), ("s", "x", 1))
+    ]
+    write(tmp_path / "ubi_events.jsonl.gz", *events, {"action_name": "click"})
+    write(tmp_path / "ubi_queries.jsonl", query, query, {"_source": query | {"query_id": "u"}})
+    log = read_click_log(tmp_path)
+    assert (log.impressions, log.with_click) == (2, 1)
+    assert log.click.tolist() == [False, True, False, False]
+    assert [note.partition(": ")[2] for note in log.notes] == [
+        "found 'null' under \"search_id\", expected a text; the line is passed over",
+        "found a page of a search once more; the line is passed over",
+        "found clicks of 1 unknown searches",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("line", "messages"),
+    ("line", "message"),
     [
-        ("{", ["expected one JSON object a line"]),
-        ("[1]", ["expected a JSON object"]),
-        (
-            {"qeury": "x", "shown": "4"},
-            [
-                'found no "query", expected the keys query, shown, clicked; did you mean ',
-                "found shown '\"4\"', expected a list of ids",
-                'found no "clicked"',
-            ],
-        ),
-        (
-            record(" ", ["1", "1", "a b", True], ["2"], query_id="a b"),
-            [
-                "found query '\" \"', expected a text",
-                'found \'"a b"\' under "shown", expected ids',
-                "found 'true' under \"shown\"",
-                "found '1' 2 times under \"shown\", expected every post once",
-                "found a click on '2', expected one of the shown posts",
-                "found query_id '\"a b\"', expected a whole number or one word",
-            ],
-        ),
+        ("{", "Expecting property name"),
+        ('{"query": "\udcff"}', "can't decode byte 0xff"),
+        ("[1]", "found '[1]', expected a JSON object"),
+        ({"qeury": "x", "shown": []}, "found 'null' under \"query\", expected a text"),
+        (record("x", "4", []), 'found \'"4"\' under "shown", expected a list of ids'),
+        (record(" ", [], []), 'found \'" "\' under "query"'),
+        (record("x", ["1", "1"], []), 'found a post twice under "shown"'),
+        (record("x", [True], []), "found 'true', expected an id"),
+        (record("x", ["1"], ["2"]), "found a click on '2', expected one of the shown posts"),
+        (record("x", ["1"], [], query_id="a b"), "found query_id 'a b', expected one word"),
+        (record("x", ["1"], [], query_id=1), "found query_id 1, expected one for each query"),
+        ({"search_id": "s", "query": "x", "shown": ["1"], "start": -1}, "no numbers under"),
+        ({"search_id": "s", "query": "x", "shown": ["1"], "teams": [1, 2]}, 'under "teams"'),
+        ({"search_id": [], "query": "x", "shown": ["1"]}, "unhashable"),
     ],
 )
-def test_all_problems_of_a_line_are_named(line: Any, messages: list[str]) -> None:
-    with pytest.raises(DataError) as error:
-        parse_impression(line if isinstance(line, str) else json.dumps(line), "log:3")
-    assert str(error.value).startswith("log:3: ")
-    for message in messages:
-        assert message in str(error.value)
-    assert len(str(error.value).splitlines()) == len(messages)
+def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path: Path) -> None:
+    """And named, the first ones with the reason."""
+    right = record("y", ["1"], ["1"], query_id=1)
+    log = write(tmp_path / "log", right, line, *([line] * 4 if line == "{" else []))
+    found = read_click_log(log)
+    assert found.impressions == 1
+    assert found.notes[0].startswith(f"{log}:2: ")
+    assert message in found.notes[0]
+    assert len(found.notes) == (4 if line == "{" else 1)
+    if line == "{":
+        assert found.notes[-1] == f"{log}: 5 lines in all were passed over"
 
 
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        ([], "found 0 impressions and no click"),
-        ([record("x", ["1"], [])], "found 1 impressions and no click"),
-        (
-            [record("x", ["1"], ["1"], query_id=1), record("y", ["1"], [], query_id=1)],
-            ":2: found query_id 1 of another query, 'x' on line 1",
-        ),
-        (
-            [record("x", ["1"], ["1"], query_id=1), record("x", ["1"], [], query_id=2)],
-            ":2: found query_id 2 for a query that has 1 on line 1",
-        ),
-    ],
-)
-def test_logs_that_cannot_be_used(
-    records: list[Any], message: str, tmp_path: Path, command: Command
-) -> None:
-    log = write(tmp_path / "log.jsonl", *records)
-    result = command("clicks", log, "--output", tmp_path / "qrels.txt")
-    assert result.code == 1
-    assert f"{log}" in result.err
-    assert message in result.err
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+def test_no_id_becomes_another_line_of_judgments(tmp_path: Path, command: Command) -> None:
+    log = write(tmp_path / "log", record("x\ny", ["1 0 2 2\n3", "2"], ["1 0 2 2\n3", "2"]))
+    done = command("clicks", log, "--output", tmp_path / "qrels.txt")
+    assert "found 1 ids with blanks" in done.err
+    assert read_qrels(tmp_path / "qrels.txt") == {query_id("x y"): {"2": 1}}
+    assert len((tmp_path / "qrels.topics.tsv").read_text().splitlines()) == 1
 
 
-def test_options_that_do_not_fit_are_named_together(tmp_path: Path, command: Command) -> None:
+def test_logs_that_cannot_be_used(tmp_path: Path, command: Command) -> None:
+    output = tmp_path / "qrels.txt"
+    for records, impressions in (([], 0), ([record("x", ["1"], []), "{"], 1)):
+        log = write(tmp_path / "log.jsonl", *records)
+        result = command("clicks", log, "--output", output)
+        assert result.code == 1
+        assert f"{log}: found {impressions} impressions and no click" in result.err
+        assert ("log.jsonl:2: " in result.err) is bool(records)
+    damaged = write(tmp_path / "log.jsonl.gz", *RECORDS)
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"log\.jsonl\.gz: cannot be read"):
+        read_click_log(damaged)
+    for missing in (tmp_path / "missing", tmp_path / "empty"):
+        with pytest.raises(DataError, match="found no JSON lines"):
+            read_click_log(missing)
+        (tmp_path / "empty").mkdir(exist_ok=True)
+    assert not output.exists()
     log = write(tmp_path / "log.jsonl", *RECORDS)
-    files = ["--output", log, "--topics", log]
-    result = command("clicks", log, *files, "--relevant", "0.95")
+    result = command("clicks", log, "--output", log)
     assert result.code == 2
-    assert "--highly-relevant: found 0.9, expected at least 0.95" in result.err
     assert f"--output: found {log}, expected another file than that of log" in result.err
-    assert f"--topics: found {log}, expected another file than that of --output" in result.err
+    assert math.isnan(read_click_log(log).score[0])

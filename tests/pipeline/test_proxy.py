@@ -19,8 +19,8 @@ from starlette.testclient import TestClient
 
 from pipeline.ranking.interpolation import interpolate
 from pipeline.service.http.requests import Limits
-from pipeline.service.proxy import routes, upstream
 from pipeline.service.proxy import search as searches
+from pipeline.service.proxy import upstream
 from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
 from pipeline.service.record import LOG, JsonFormatter
 from rerankers.text.passages import best_passages
@@ -93,6 +93,7 @@ def test_the_window_is_reranked_and_its_page_shown(
     window = max(WINDOW, start + size)
     bare = path.partition("?")[0]
     whole = direct.post(bare, json=search(**more | {"size": window, "from": 0})).json()
+    engine.requests.clear()
     answer = client.post(path, json=search(**more))
     assert answer.status_code == 200
     assert answer.headers["x-reranked"] == "true"
@@ -107,7 +108,7 @@ def test_the_window_is_reranked_and_its_page_shown(
     rest = before.json()
     del rest["hits"]["hits"]
     assert actual == rest
-    asked = engine.bodies[-1]
+    [asked] = engine.bodies
     assert (asked["from"], asked["size"]) == (0, window)
     assert asked["query"] == search()["query"]
     assert "from=90" not in str(engine.requests[-1][0].url)
@@ -124,45 +125,6 @@ def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.C
     )
     assert before == after
     assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"' in answer
-
-
-@pytest.mark.parametrize("gone", [set(), {*range(120)}], ids=["all there", "all gone"])
-@pytest.mark.parametrize("outside", [set(), {"url"}], ids=["whole", "lacking"])
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"from": 7, "size": 5, "_source": True}, {"fields": ["con*"], "highlight": {}}],
-    ids=["plain", "page", "parts"],
-)
-def test_large_sources_come_for_the_page_alone(
-    client: TestClient,
-    engine: StubEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    gone: set[int],
-    outside: set[str],
-    more: dict[str, Any],
-) -> None:
-    """By a search of their ids, and are as if they had come with the window."""
-    engine.outside, path = outside, f"/big{len(outside)}/_search?preference=x"
-    whole = client.post(path, json=search(**more))
-    monkeypatch.setattr(routes, "_WORTH", 1_000)
-    engine.requests.clear()
-    engine.gone = gone
-    split = client.post(path, json=search(**more))
-    assert (split.status_code, split.text) == (200, whole.text)
-    first, second, *others = engine.bodies
-    assert first["_source"] == ["contents", "url"]
-    assert second["size"] == more.get("size", 10)
-    assert len(others) == bool(gone)
-    assert "preference=x" in str(engine.requests[1][0].url)
-
-
-@pytest.mark.parametrize("more", [{"_source": False}, {"_source": ["n"]}, {"stored_fields": ["x"]}])
-def test_other_sources_come_with_the_window(
-    client: TestClient, engine: StubEngine, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(routes, "_WORTH", -1)
-    assert client.post("/posts/_search", json=search(**more)).headers["x-reranked"] == "true"
-    assert len(engine.requests) == 1
 
 
 def test_packed_responses(
@@ -206,6 +168,7 @@ UNCHANGED: dict[str, tuple[str, Any]] = {
     "scroll": ("?scroll=1m", search()),
     "part of the answer": ("?filter_path=hits.hits._id", search()),
     "pipeline of the engine": ("?search_pipeline=mine", search()),
+    "its pipeline, with its ext": ("?search_pipeline=mine", search(ext={"rerank": {"x": 1}})),
     "no stored fields": ("", search(stored_fields="_none_")),
     "too many": ("", search(size=5000)),
     "negative": ("", search(size=-1)),
@@ -228,29 +191,21 @@ def test_other_searches_pass_unchanged(
     assert second.headers.get("x-reranked") == ("false" if first.is_success else None)
 
 
-@pytest.mark.parametrize("worth", [routes._WORTH, 1_000], ids=["together", "apart"])
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "several"])
 def test_long_texts_are_read_by_their_best_passages(
-    client: TestClient,
-    direct: httpx.Client,
-    engine: StubEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    is_alone: bool,
-    worth: int,
+    client: TestClient, direct: httpx.Client, engine: StubEngine, is_alone: bool
 ) -> None:
     """And come back whole."""
-    monkeypatch.setattr(routes, "_WORTH", worth)
     lunch, cuts = "lunch was good today , see you " * 100, POSTS[0][0]
     for row, text in ((50, lunch + cuts), (51, f"{cuts} {lunch}"), (52, lunch)):
         engine.posts[row]["contents"] = text
     whole = direct.post("/posts/_search", json=search(size=100)).json()["hits"]["hits"]
-    for _ in range(2):  # The size of the first response decides how the second one comes.
-        if is_alone:
-            content = client.post(f"/long{worth}/_search", json=search(size=100)).json()
-        else:
-            lines = line_pair({}, search(size=100))
-            content = client.post("/long/_msearch", content=lines).json()["responses"][0]
-        hits = content["hits"]["hits"]
+    if is_alone:
+        content = client.post("/long/_search", json=search(size=100)).json()
+    else:
+        lines = line_pair({}, search(size=100))
+        content = client.post("/long/_msearch", content=lines).json()["responses"][0]
+    hits = content["hits"]["hits"]
     assert [restored(hit) for hit in hits] == [
         next(each for each in whole if each["_id"] == hit["_id"]) for hit in hits
     ]
@@ -261,103 +216,6 @@ def test_long_texts_are_read_by_their_best_passages(
     assert {hit["_id"]: hit["_score"] for hit in hits} == pytest.approx(mixed, abs=1e-5)
     ranks = {hit["_id"].partition('"')[0]: rank for rank, hit in enumerate(hits)}
     assert max(ranks["50"], ranks["51"]) < ranks["52"]
-
-
-@pytest.fixture(scope="module")
-def widening(served: tuple[str, StubEngine]) -> Iterator[TestClient]:
-    defaults = SearchDefaults(seconds=60, widens=True)
-    with client_of(engine=served[0], defaults=defaults) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("worth", [routes._WORTH, -1], ids=["together", "apart"])
-@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "several"])
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"from": 95, "size": 5}, {"size": 100, "aggs": {"x": 1}, "highlight": {"fields": {}}}],
-    ids=["first page", "last page", "all parts"],
-)
-def test_a_window_is_widened(
-    widening: TestClient,
-    direct: httpx.Client,
-    engine: StubEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    more: dict[str, Any],
-    is_alone: bool,
-    worth: int,
-) -> None:
-    """By hits of a second search; all but the hits is that of the caller's own."""
-    monkeypatch.setattr(routes, "_WORTH", worth)
-    body = search(**more)
-    plain = direct.post("/posts/_search", json=body).json()
-    every = direct.post("/posts/_search", json={**body, "from": 0, "size": 120}).json()
-    engine.requests.clear()
-    if is_alone:
-        actual = widening.post("/posts/_search", json=body).json()
-        first, second, *_ = engine.bodies
-    else:
-        answer = widening.post("/posts/_msearch", content=line_pair({}, body))
-        actual = answer.json()["responses"][0]
-        first, second = (json.loads(sent.split(b"\n")[1]) for _, sent in engine.requests[:2])
-        plain["status"] = 200
-    hits = actual["hits"].pop("hits")
-    mixed = expected(every["hits"]["hits"], engine)
-    start, size = more.get("from", 0), more.get("size", 10)
-    assert [hit["_id"] for hit in hits] == [*mixed][start : start + size]
-    of_engine = {hit["_id"]: hit for hit in every["hits"]["hits"]}
-    assert [restored(hit) for hit in hits] == [of_engine[hit["_id"]] for hit in hits]
-    del plain["hits"]["hits"]
-    assert actual == plain
-    query = second["query"]["bool"]
-    assert (first["query"], [first["query"]]) == (body["query"], query["must"])
-    assert second["rescore"]["query"]["rescore_query"] == body["query"]
-    asked = {part["multi_match"]["query"]: part["multi_match"] for part in query["should"]}
-    assert {"bbc", "cuts"} < asked.keys()
-    assert all(part["fields"] == ["contents"] and part["boost"] > 0 for part in asked.values())
-    assert "aggs" not in second
-    assert second.get("highlight", {}).get("highlight_query", body["query"]) == body["query"]
-
-
-def test_pages_of_a_widened_window_agree(widening: TestClient) -> None:
-    pages = [
-        widening.post("/posts/_search", json=search(size=25, **{"from": start})).json()
-        for start in range(0, 100, 25)
-    ]
-    whole = widening.post("/posts/_search", json=search(size=100)).json()["hits"]["hits"]
-    parts = [hit["_id"] for page in pages for hit in page["hits"]["hits"]]
-    assert parts == [hit["_id"] for hit in whole]
-    assert len({*parts}) == 100
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{"sort": ["_score"]}, {"explain": True}, {"stored_fields": ["x"]}, {"size": 150}],
-    ids=["sort", "reasons", "stored", "all found"],
-)
-def test_other_windows_are_not_widened(
-    widening: TestClient, engine: StubEngine, more: dict[str, Any]
-) -> None:
-    answer = widening.post("/posts/_search", json=search(**more))
-    assert answer.headers["x-reranked"] == "true"
-    assert len(engine.requests) == 1
-
-
-@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "several"])
-def test_without_the_second_search_the_first_window_is_reranked(
-    served: tuple[str, StubEngine], client: TestClient, engine: StubEngine, is_alone: bool
-) -> None:
-    path = "/posts/_search" if is_alone else "/posts/_msearch"
-    content = json.dumps(search()) if is_alone else line_pair({})
-    before = client.post(path, content=content)
-    engine.fails_again = True
-    defaults = SearchDefaults(seconds=60, widens=True)
-    with client_of(engine=served[0], defaults=defaults) as widening:
-        assert widening.post(path, content=content).json() == before.json()
-        assert outcomes(widening) == {"reranked": 1}
-        assert outcomes(widening, "widenings") == {"failed": 1}
-        engine.fails_again = False
-        assert widening.post(path, content=content).json() != before.json()
-        assert outcomes(widening, "widenings") == {"failed": 1, "widened": 1}
 
 
 TEXTS: list[tuple[Any, str | None]] = [
@@ -428,19 +286,12 @@ def test_fields_outside_the_source_are_asked_for(
     assert asked == [None, ["contents", "url"], ["contents", "url"]]
 
 
-@pytest.mark.parametrize("worth", [routes._WORTH, -1], ids=["together", "apart"])
 @pytest.mark.parametrize("name", ["posts,notes", "posts*,n*", "notes", "mine"])
 @pytest.mark.parametrize("more", [{}, {"_source": False}], ids=["sources", "no sources"])
 def test_each_index_has_its_own_fields(
-    served: tuple[str, StubEngine],
-    engine: StubEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    more: dict[str, Any],
-    name: str,
-    worth: int,
+    served: tuple[str, StubEngine], engine: StubEngine, more: dict[str, Any], name: str
 ) -> None:
     """Searched together, by a pattern, alone, or behind an alias."""
-    monkeypatch.setattr(routes, "_WORTH", worth)
     own = ServedIndex("mp_hcnn", PostFields(("body",), "link"))
     defaults = SearchDefaults(seconds=60, served={"mine" if name == "mine" else "notes": own})
     lines = line_pair({"index": name.split(",")}, search(**more))
@@ -460,15 +311,20 @@ def test_each_index_has_its_own_fields(
         assert all(hit["fields"].keys() == {"_first_stage_score"} for hit in actual)
 
 
-def test_a_path_leads_to_the_text() -> None:
-    for path, name in (("query.bool.must.0.match.a.query", "a"), ("query.match.a.b", "a.b")):
-        inner = {"match": {"a": {"query": "x"}}} if name == "a" else None
-        query = {"bool": {"must": [inner]}} if inner else {"match": {"a.b": "x"}}
-        body = {"query": query, **rerank(query_context={"query_text_path": path})}
-        actual = searches.read_search(json.dumps(body).encode(), [], SearchDefaults())
-        assert actual.window
-        assert actual.window.query == "x"
-        assert json.loads(actual.body) == {"query": query}
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("query.bool.must.0.match.a.query", {"bool": {"must": [{"match": {"a": {"query": "x"}}}]}}),
+        ("query.match.a.b", {"match": {"a.b": "x"}}),
+        ("query.match.a.b", {"match": {"a": None, "a.b": "x"}}),
+    ],
+)
+def test_a_path_leads_to_the_text(path: str, query: Any) -> None:
+    body = {"query": query, **rerank(query_context={"query_text_path": path})}
+    actual = searches.read_search(json.dumps(body).encode(), [], SearchDefaults())
+    assert actual.window
+    assert actual.window.query == "x"
+    assert json.loads(actual.body) == {"query": query}
 
 
 def test_ext_false_passes(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
@@ -498,12 +354,6 @@ def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine, wrong: A
     assert answer.json()["error"]["type"] == "illegal_argument_exception"
     assert re.search("ext.rerank|model", answer.json()["error"]["reason"])
     assert engine.requests == []
-
-
-def test_the_engines_own_pipeline_gets_its_ext(client: TestClient, engine: StubEngine) -> None:
-    body = search(**rerank(query_context={"query_text": "x"}))
-    client.post("/posts/_search?search_pipeline=p", json=body)
-    assert engine.bodies == [body]
 
 
 def test_several_searches(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
@@ -681,17 +531,14 @@ def test_keys_protect_the_scores_alone(served: tuple[str, StubEngine], engine: S
         assert client.post("/posts/_search", json=search()).status_code == 200
         assert client.get("/").status_code == 200
         assert client.put("/posts").status_code == 404
-        paths = client.get("/openapi.json", headers={"authorization": "Bearer secret"}).json()
-        assert paths["paths"]["/{index}/_search"].keys() == {"get", "post", "head"}
-        for path in ("/", "/rerank", "/v2/rerank", "/score"):
+        for path in ("/", "/rerank", "/v2/rerank"):
             assert client.post(path, json={}).status_code == 401
         assert client.get("/info").status_code == 401
 
 
-def outcomes(client: TestClient, name: str = "searches") -> dict[str, float]:
-    actual = re.findall(
-        rf'tweetrerank_{name}\{{index="[^"]*",outcome="(\w+)"\}} (\S+)', client.get("/metrics").text
-    )
+def outcomes(client: TestClient) -> dict[str, float]:
+    pattern = r'tweetrerank_searches\{index="[^"]*",outcome="(\w+)"\} (\S+)'
+    actual = re.findall(pattern, client.get("/metrics").text)
     return {name: float(count) for name, count in actual}
 
 

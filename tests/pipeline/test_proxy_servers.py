@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import rerankers
 from pipeline.ranking.interpolation import interpolate
-from pipeline.service.proxy import routes
 from pipeline.service.proxy.search import SearchDefaults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,16 +64,8 @@ class Served(NamedTuple):
         return OpenSearch(url, max_retries=0, **given, **secure)
 
 
-@pytest.fixture(scope="module", params=[routes._WORTH, -1], ids=["together", "apart"])
-def sources(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Sources come with the window, and by a search of their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(routes, "_WORTH", request.param)
-        yield
-
-
 @pytest.fixture(scope="module", params=["stub", *SERVERS])
-def served(request: pytest.FixtureRequest, sources: None) -> Iterator[Served]:
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     options: dict[str, Any] = {"defaults": SearchDefaults(seconds=60)}
     if request.param == "stub":
         with stub_engine() as (url, _), listening(app_of(engine=url, **options)) as proxy:
@@ -168,28 +159,6 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
         [mixed[hit["_id"]] for hit in hits], abs=1e-5
     )
     check(before, actual, candidates)
-
-
-def test_further_hits_are_the_engines_own(served: Served) -> None:
-    """With the scores of the caller's query, and within its filter."""
-    if served.name == "stub":
-        pytest.skip("an engine of few words")
-    window, query = 10, {"must": search()["query"], "filter": {"range": {"n": {"lt": 110}}}}
-    body = SEARCHES["all parts"] | {"query": {"bool": query}}
-    del body["sort"], body["explain"]
-    defaults = SearchDefaults(seconds=60, window=window, widens=True)
-    ca = served.credentials.get("TWEETRERANK_ENGINE_CA")
-    direct = served.client(served.direct)
-    before, every = (
-        plain(direct.search(index=served.index, body=body | {"size": size}))
-        for size in (window, 120)
-    )
-    with listening(app_of(engine=served.direct, ca=ca, defaults=defaults)) as proxy:
-        body |= {"size": window}
-        actual = plain(served.client(proxy).search(index=served.index, body=body))
-    best = {hit["_id"] for hit in before["hits"]["hits"]}
-    assert {hit["_id"] for hit in actual["hits"]["hits"]} - best
-    check(before, actual, every)
 
 
 def test_clients_read_on_in_long_results(served: Served) -> None:

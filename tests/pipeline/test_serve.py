@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from pipeline.ranking.checkpoints import tuned_weight
 from pipeline.ranking.interpolation import interpolate
+from pipeline.service.formats import PATHS, between_links
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +49,8 @@ def test_the_answer_has_the_format(client: TestClient, wire: Wire) -> None:
     results = wire.results_of(content)
     assert all(set(result) == wire.result for result in results)
     assert sorted(result["index"] for result in results) == list(range(len(TEXTS)))
-    if wire.top:
-        scores = [result[wire.score] for result in results]
-        assert scores == sorted(scores, reverse=True)
-    else:
-        assert [result["index"] for result in results] == list(range(len(TEXTS)))
+    scores = [result[wire.score] for result in results]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_scores_are_those_of_the_model(client: TestClient, wire: Wire) -> None:
@@ -76,8 +74,6 @@ def test_scores_are_those_of_the_model(client: TestClient, wire: Wire) -> None:
 
 
 def test_the_best_alone(client: TestClient, wire: Wire) -> None:
-    if not wire.top:
-        return
     best, every = (
         wire.results_of(client.post(wire.path, json=wire.body(**{wire.top: top})).json())
         for top in (3, 999)
@@ -86,16 +82,15 @@ def test_the_best_alone(client: TestClient, wire: Wire) -> None:
     assert len(every) == len(TEXTS)
 
 
-def test_texts_come_back_if_wanted(client: TestClient) -> None:
-    key = {"tei": "text", "cohere": "", "score": ""}
-    for name, wire in WIRES.items():
-        field = key.get(name, "document")
-        if not field:
-            continue
-        for result in wire.results_of(client.post(wire.path, json=wire.body(**wire.echo)).json()):
-            text = TEXTS[result["index"]]
-            shapes = {"jina": {"text": text}, "vllm": {"text": text, "multi_modal": None}}
-            assert result[field] == shapes.get(name, text)
+def test_texts_come_back_if_wanted(client: TestClient, wire: Wire) -> None:
+    results = wire.results_of(client.post(wire.path, json=wire.body(**wire.echo)).json())
+    for result in results:
+        text = TEXTS[result["index"]]
+        shapes: dict[str, Any] = {"text": text, "document": {"text": text}}
+        shapes |= {"document": text} if wire.results == "data" else {}
+        for field in result.keys() - {"index", wire.score}:
+            assert result[field] == shapes[field]
+    assert wire is WIRES["cohere"] or results[0].keys() != {"index", wire.score}
 
 
 def test_equal_scores_keep_the_order_of_the_request(client: TestClient, wire: Wire) -> None:
@@ -130,9 +125,6 @@ SCORED = [{**document, "first_stage_score": n % 5 - 1.5} for n, document in enum
 def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
     answer = client.post(wire.path, json=wire.body(SCORED))
     content = answer.json()
-    if wire is WIRES["score"]:
-        assert answer.headers["x-mix"] == "neural"
-        return
     assert answer.headers["x-mix"] == "interpolated"
     assert not wire.fields or content["mix"] == "interpolated"
     weight, _ = tuned_weight(models().default.checkpoint.directory) or (0, "")
@@ -153,8 +145,6 @@ def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
 
 
 def test_a_mixture_needs_all_scores(client: TestClient, wire: Wire) -> None:
-    if wire is WIRES["score"]:
-        return
     for documents, more, row in (
         ([*SCORED[:3], "none", *SCORED[3:]], {}, 3),
         (["none", *SCORED], {}, 0),
@@ -173,30 +163,13 @@ def test_extreme_first_stage_scores(client: TestClient, score: float) -> None:
     assert all(0 <= result["relevance_score"] <= 1 for result in answer.json()["results"])
 
 
-def test_two_queries_and_documents(client: TestClient) -> None:
-    body = {
-        "queries": [QUERY, "lunch"],
-        "documents": ["bbc cuts", "lunch"],
-        "use_activation": False,
-    }
-    for path in ("/score", "/v1/score"):
-        scores = [result["score"] for result in client.post(path, json=body).json()["data"]]
-        expected = models().default.checkpoint.predict([(QUERY, "bbc cuts"), ("lunch", "lunch")])
-        assert scores == pytest.approx(expected.tolist(), abs=TOLERANCE)
-    single = {"data_1": QUERY, "data_2": "bbc cuts"}
-    assert len(client.post("/score", json=single).json()["data"]) == 1
+def test_a_mixture_that_there_is_not(client: TestClient, wire: Wire) -> None:
+    answer = client.post(wire.path, json=wire.body(mix="lexical"))
+    assert answer.status_code in (400, 422)
+    assert "mix: found a string: input should be 'neural' or 'interpolated'" in answer.text
 
 
-def test_pairs_of_text_embeddings_inference(client: TestClient) -> None:
-    pairs = [(QUERY, "bbc cuts"), ("lunch", "lunch")]
-    expected = models().default.checkpoint.predict(pairs).tolist()
-    many = client.post("/predict", json={"inputs": pairs, "raw_scores": True}).json()
-    assert [one["score"] for (one,) in many] == pytest.approx(expected, abs=TOLERANCE)
-    (single,) = client.post("/predict", json={"inputs": pairs[0]}).json()
-    assert single["label"] == "LABEL_0"
-    assert single["score"] == pytest.approx(chance(expected[0]), abs=1e-6)
-    for wrong in (QUERY, [[QUERY]], [QUERY, 5], []):
-        assert client.post("/predict", json={"inputs": wrong}).status_code in (400, 422)
+def test_the_root_is_that_of_text_embeddings_inference(client: TestClient) -> None:
     body = {"query": QUERY, "texts": TEXTS}
     assert client.post("/", json=body).json() == client.post("/rerank", json=body).json()
 
@@ -230,16 +203,42 @@ def test_packed_bodies(client: TestClient, wire: Wire) -> None:
         assert client.post(wire.path, content=content, headers=headers).status_code == status
 
 
+@pytest.mark.parametrize(
+    "link", ["http://a.b/c", "https://x", "//x/y", "www.x", "http://a b//c", ""]
+)
+@pytest.mark.parametrize(
+    "text", ["", "storm", "http://a.b/c storm", "storm http://a.b/c", "x www.x"]
+)
+def test_links_around_texts(link: str, text: str) -> None:
+    assert between_links(link + text + link) == (text, link)
+    long = link and link + "x" * 3000
+    assert between_links(long + text + long) == (text, long)
+
+
+def test_documents_with_links_around(client: TestClient) -> None:
+    link, text = "http://met.example/gale", "gale warning"
+    body = {"query": "gale", "documents": [f"{link}{text}{link}", text], "links": "around"}
+    apart = {"query": "gale", "documents": [{"text": text, "url": link}, text], "links": "around"}
+    found, expected = (
+        client.post("/v2/rerank", json=one).json()["results"] for one in (body, apart)
+    )
+    assert [one["index"] for one in found] == [one["index"] for one in expected]
+    scores = [one["relevance_score"] for one in expected]
+    assert [one["relevance_score"] for one in found] == pytest.approx(scores, abs=1e-6)
+
+
+def test_pages_without_texts_are_refused(client: TestClient) -> None:
+    body = {"query": "gale", "documents": ["", ""], "links": "around", "needs_text": True}
+    refused = client.post("/v2/rerank", json=body)
+    assert refused.status_code == 422
+    assert "found 2 empty texts" in refused.json()["message"]
+    for documents in (["", "gale"], [""]):
+        assert client.post("/v2/rerank", json=body | {"documents": documents}).status_code == 200
+
+
 def test_the_description_lists_every_path(client: TestClient) -> None:
-    description = client.get("/openapi.json").json()
-    for wire in WIRES.values():
-        operation = description["paths"][wire.path]["post"]
-        assert {"x-mix", "x-split-documents"} <= operation["responses"]["200"]["headers"].keys()
-        assert {"400", "413", "415", "429", "504"} <= operation["responses"].keys()
-    page = client.get("/docs").text
-    anchors = set(re.findall(r'id="(\w+)"', page))
-    for path in re.findall(r'(?:href|src)="([^"]+)"', page):
-        assert path == "data:," or path[1:] in anchors or client.get(path).status_code == 200
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {*PATHS} - {"/"} | {"/info", "/health", "/metrics", "/v1/models"} <= paths.keys()
 
 
 def test_information(client: TestClient) -> None:
@@ -305,4 +304,4 @@ def test_the_examples_of_the_readme(path: str, body: str, shown: str) -> None:
         headers = {"content-type": "application/json"}
         content = client.post(path, content=body, headers=headers).json()
     assert shortened(content) == shortened(json.loads(shown))
-    assert len(EXAMPLES) == 9
+    assert len(EXAMPLES) == 7

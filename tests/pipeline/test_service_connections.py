@@ -28,7 +28,7 @@ from helpers.proxy_samples import search
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
 from pipeline.service.http.connections import Connection
-from pipeline.service.proxy import routes, upstream
+from pipeline.service.proxy import upstream
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
@@ -48,11 +48,11 @@ SPECIAL = [
     *(b"1e999999", b"9" * 20_000, b"NaNaN", b'"\\ud83d\\ud83d\\u0000\\udc00"', b'"\xff\xfe\xc0"'),
 ]
 """JSON, or none, in place of a value."""
-PATHS = ["/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score"]
+PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
 OTHER_PATHS = [
-    *("/", "/info", "/health", "/metrics", "/docs", "/openapi.json", "/models", "/rerank/"),
-    *("//rerank", "/%72erank", "/rerank?x=%ff", "/../rerank", "/docs-files/../../x", "/" * 999),
-    *("/api/search?q=x", "/docs-files/%2e%2e/app.py", "*", "http://other/rerank", "/\xff"),
+    *("/", "/info", "/health", "/metrics", "/openapi.json", "/models", "/rerank/"),
+    *("//rerank", "/%72erank", "/rerank?x=%ff", "/../rerank", "/page.css/../../x", "/" * 999),
+    *("/api/search?q=x", "/page.css/%2e%2e/app.py", "*", "http://other/rerank", "/\xff"),
 ]
 METHODS = ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "post", "X"]
 SMALL = 10_000
@@ -87,8 +87,8 @@ def body_of(chance: random.Random) -> tuple[str, bytes]:
     documents = [chance.choice([*TEXTS, *DOCUMENTS]) for _ in range(count)]
     if chance.random() < 0.02:
         documents[0] = "long " * chance.choice((50_000, 200_000, 1_700_000))
-    path = chance.choice(PATHS[:4])
-    content = {"queries" if path == "/score" else "query": QUERY, "documents": documents}
+    path = chance.choice(PATHS)
+    content = {"query": QUERY, "documents": documents}
     body = json.dumps(content, ensure_ascii=chance.random() < 0.5).encode()
     if chance.random() < 0.2:
         body = body.replace(json.dumps(QUERY).encode(), chance.choice(SPECIAL))
@@ -286,7 +286,6 @@ def odd_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(Connection, "most", MOST_CONNECTIONS)
     monkeypatch.setattr(upstream, "LARGEST", LARGEST)
     monkeypatch.setattr(upstream, "HELD", 4 * LARGEST)
-    monkeypatch.setattr(routes, "_WORTH", 20_000)
     with odd_engine() as engine, listening(app_of(engine=engine)) as address:
         yield urlsplit(address).port or 0
     SILENT.clear()

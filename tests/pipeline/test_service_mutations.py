@@ -32,7 +32,7 @@ KEYS = sorted(
             for item in formats
             for name in item.request.model_fields
         ),
-        *("text_1", "text_2", "data_1", "data_2", "items", "truncate", "rank_fields", "priority"),
+        *("items", "priority"),
         *("url", "text", "first_stage_score", ""),
     }
 )

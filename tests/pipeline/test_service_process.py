@@ -1,6 +1,5 @@
 """The service as a process: start, signals, wrong options."""
 
-import gzip
 import json
 import os
 import shutil
@@ -16,14 +15,9 @@ import httpx
 import pytest
 import trustme
 from conftest import Command
-from helpers.proxy_samples import search, stub_engine
+from helpers.proxy_samples import stub_engine
 from helpers.service_process import Running, running
-from helpers.service_samples import QUERY, TEXTS, descendants, listening
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from helpers.service_samples import QUERY, TEXTS, descendants
 
 from indexes import lucene
 from indexes.posts import Post
@@ -160,72 +154,25 @@ def test_certificates_are_read_again(command: Command, tmp_path: Path) -> None:
     assert command("serve", "--ssl-keyfile", key).code == 2
 
 
-def test_requests_are_spans_where_a_collector_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the client's, and the engine's call within them; every line of the log is JSON."""
-    received: list[bytes] = []
-    ids = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
-
-    async def collect(request: Request) -> Response:
-        received.append(await request.body())
-        return Response()
-
-    collector = Starlette(routes=[Route("/v1/traces", collect, methods=["POST"])])
-    with listening(collector) as address, stub_engine() as (url, engine):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        options = ["--engine", url, "--engine-index", "*", "--threads", 1]
-        with running(*options) as service:
-            httpx.get(f"{service.address}/ready", headers=ids)
-            assert service.post().status_code == 200
-            found = httpx.post(f"{service.address}/posts/_search", json=search(), headers=ids)
-            assert found.headers["x-reranked"] == "true"
-            with socket.create_connection(("127.0.0.1", service.port)) as odd:
-                odd.sendall(b"nonsense\r\n\r\n")
-                odd.recv(100)
-            service.process.terminate()
-            assert service.process.wait(20) == 0
-            lines = list(map(json.loads, service.lines))
-    exported = ExportTraceServiceRequest()
-    for body in received:
-        exported.MergeFromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
-    resources = exported.resource_spans
-    attributes = {item.key: item.value.string_value for item in resources[0].resource.attributes}
-    assert attributes["service.name"] == "tweetrerank"
-    spans = [s for r in resources for scope in r.scope_spans for s in scope.spans]
-    assert [span.trace_id.hex() == "a" * 32 for span in spans] == [False, True]
-    assert spans[1].parent_span_id.hex() == "b" * 16
-    _, trace, span, _ = engine.requests[-1][0].headers["traceparent"].split("-")
-    assert (trace, span) == ("a" * 32, spans[1].span_id.hex())
-    assert any("Invalid HTTP request" in line.get("message", "") for line in lines)
-
-
 @pytest.mark.slow
 def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
-    """For the page and for computed scores; one that is damaged changes nothing."""
+    """For the page; one that is damaged changes nothing."""
     posts, folder = [Post("1", "storm at sea"), Post("2", "lunch")], tmp_path / "index"
     lucene.build(posts, folder, [])
-    with running(
-        "--checkpoint", "mp_hcnn", "--index", folder, "--statistics", folder, "--threads", 1
-    ) as service:
+    with running("--checkpoint", "mp_hcnn", "--index", folder, "--threads", 1) as service:
 
         def hits(query: str) -> list[str]:
             address = f"{service.address}/api/search"
             response = httpx.get(address, params={"q": query, "model": "mp_hcnn"}, timeout=60)
             return [post["doc_id"] for post in response.json()["posts"]]
 
-        body = {"query": "storm sea", "documents": ["storm", "sea"], "mix": "lexical"}
         assert (hits("storm"), hits("sea")) == (["1"], ["1"])
-        before = service.post(body, "/v2/rerank").json()["results"]
         lucene.build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
         service.process.send_signal(signal.SIGHUP)
         service.wait_for("opened again, 4 posts")
-        service.wait_for("--statistics: opened again")
         assert sorted(hits("storm")) == ["1", "3", "4"]
-        # The word has become common.
-        assert service.post(body, "/v2/rerank").json()["results"] != before
         (folder / "manifest.json").write_text("{")
         service.process.send_signal(signal.SIGHUP)
-        service.wait_for("--statistics: the index stays as it was")
         service.wait_for("the index stays as it was")
         assert sorted(hits("storm")) == ["1", "3", "4"]
 

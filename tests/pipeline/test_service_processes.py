@@ -30,7 +30,7 @@ PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
 
 @pytest.fixture(scope="module")
 def checkpoint() -> TrainedReranker:
-    multiprocessing.set_forkserver_preload(["pipeline.service.http.preload"])
+    multiprocessing.set_forkserver_preload(["pipeline.service.http.processes"])
     return checkpoints.load(checkpoints.find("mp_hcnn"))
 
 

@@ -26,7 +26,7 @@ def model(scorer: GatedScorer) -> ServedModel:
 def queued(model: ServedModel, count: int, query: str = "") -> QueuedRequest:
     """A request whose texts have the lengths 0, 1, 2, …"""
     texts = ["x" * n for n in range(count)]
-    return QueuedRequest(model, [query], np.zeros(count, np.int64), texts, [""] * count)
+    return QueuedRequest(model, query, texts, [""] * count)
 
 
 def run(use: Callable[[Scheduler], Coroutine[Any, Any, None]], threads: int = 1) -> None:
@@ -62,10 +62,7 @@ def test_a_large_request_is_cut(scorer: GatedScorer, model: ServedModel, threads
     async def use(scheduler: Scheduler) -> None:
         scorer.gate.set()
         count = 3 * SLICE
-        queries, texts = ["q" * n for n in range(count)], ["x" * (n % 7) for n in range(count)]
-        request = QueuedRequest(model, queries, np.arange(count), texts, [""] * count)
-        expected = [100.0 * n + n % 7 for n in range(count)]
-        assert (await scheduler.score(request)).tolist() == expected
+        assert (await scheduler.score(queued(model, count))).tolist() == list(range(count))
         assert sum(scorer.seen) == count
         assert max(scorer.seen) <= SLICE
 
@@ -85,7 +82,7 @@ def test_small_requests_of_a_model_are_scored_together(
         scorer.gate.set()
         other_scorer.gate.set()
         for request, task in zip(requests, tasks, strict=True):
-            expected = [100 * len(request.queries[0]) + length for length in range(10)]
+            expected = [100 * len(request.query) + length for length in range(10)]
             assert (await task).tolist() == expected
         await first
         assert (scorer.seen, other_scorer.seen) == ([1, 30], [30])
@@ -115,7 +112,7 @@ def test_large_and_small_requests_take_turns(scorer: GatedScorer, model: ServedM
 def test_a_failure_is_of_one_request_only(scorer: GatedScorer, model: ServedModel) -> None:
     async def use(scheduler: Scheduler) -> None:
         first = await blocked(scheduler, scorer, queued(model, 1))
-        bad = QueuedRequest(model, ["q"], np.zeros(1, np.int64), ["fail"], [""])
+        bad = QueuedRequest(model, "q", ["fail"], [""])
         tasks = [await started(scheduler, request) for request in (queued(model, 5), bad)]
         scorer.gate.set()
         await first

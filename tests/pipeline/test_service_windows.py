@@ -127,14 +127,13 @@ LONG = FILLER + "bbc world service cuts: 650 jobs go. " + FILLER
         ("/v2/rerank", {}),
         ("/v2/rerank", {"order": "unknown"}),
         ("/rerank", {"top_k": 3}),
-        ("/score", {}),
     ],
 )
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])
 def test_an_answer_far_into_a_document_ranks_first(
     path: str, fields: dict[str, Any], name: str
 ) -> None:
-    body = {"query": QUERY, "queries": QUERY, "documents": ["a storm on the coast", FILLER, LONG]}
+    body = {"query": QUERY, "documents": ["a storm on the coast", FILLER, LONG]}
     with client_of(models=Models([name], 1_000_000)) as client:
         response = client.post(path, json={**body, **fields})
     assert response.headers["x-split-documents"] == "2"

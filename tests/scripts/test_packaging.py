@@ -30,8 +30,7 @@ PROJECT = PYPROJECT["project"]
 LOCKS = {
     "quickstart": ("search",),
     "serve": ("search", "serve"),
-    "docker": ("search", "serve", "opensearch", "elasticsearch", "tracing"),
-    "gpu": ("search", "serve", "gpu"),
+    "docker": ("search", "serve", "opensearch", "elasticsearch"),
     "test": ("dev",),
 }
 """Name of a file in scripts/locks -> the extras whose packages it has."""
@@ -75,7 +74,7 @@ def unpinned(requirements: list[Requirement], pinned: Mapping[str, Version]) -> 
         if canonicalize_name(name) not in pinned:
             missing.add(name)
             continue
-        if name in ("pyserini", "faiss-gpu"):  # Its jar alone is used; not installed here.
+        if name == "pyserini":  # Its jar alone is used.
             continue
         for need in map(Requirement, metadata.requires(name) or []):
             if need.marker is None or need.marker.evaluate({"extra": extra}):
@@ -96,10 +95,7 @@ def test_the_locks_satisfy_the_requirements(lock: str) -> None:
     assert not unpinned(needed(*LOCKS[lock]), pinned)
     [build_tool] = [Requirement(line) for line in PYPROJECT["build-system"]["requires"]]
     assert build_tool.specifier.contains(pinned[canonicalize_name(build_tool.name)])
-    gpu = {name for name in pinned if name == "faiss-gpu" or name.startswith("nvidia-")}
-    assert (lock == "gpu") == bool(gpu)
-    shared = {name: version for name, version in pinned.items() if name not in gpu}
-    assert shared.items() <= pins("test").items(), "another version than in test.txt"
+    assert pinned.items() <= pins("test").items(), "another version than in test.txt"
     assert not pinned["torch"].local, "found a build, expected what any index has"
 
 

@@ -6,25 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments.cells import Cell, Result, Setup, run_cells
+from experiments.cells import Cell, Result, Setup, read_csv, run_cells
 from experiments.extras import finished, marked
-from experiments.reports import REPORTS, draw
+from experiments.left_out import reliability
+from experiments.rendering import draw, render
 from experiments.tables import System, read_tables
 from helpers.data_samples import write_answers, write_microblog
-from helpers.experiment_samples import result, row_of, run_commands_here
+from helpers.experiment_samples import result, run_commands_here
 
 from pipeline.collections.trec import read_run, write_run
-from pipeline.command.errors import DataError
-from pipeline.evaluation.measures import Evaluator, evaluate, mean
+from pipeline.evaluation.measures import evaluate, mean
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
 _, TABLES = read_tables()
-QL, MP_HCNN = (
-    next(system for system in TABLES["table3"].systems if system.name == name)
-    for name in ("QL", "MP-HCNN (ours)")
-)
+QL = TABLES["table3"].systems[0]
 PNG = b"\x89PNG"
+RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "results"
 SMALL = "signal:ql,signal:run_ql,overlap"
 Finished = tuple[Setup, list[Result]]
 
@@ -81,16 +79,14 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
         write_run(mixture, runs["good"], name)
         results.append(made)
     good, bad = marked(results, ["good", "bad", "absent"], setup)
-    assert good.better_than["AP"] == ("bad",)
-    assert good.worse_than == {}
-    assert bad.worse_than["AP"] == ("good",)
-    assert "AP" not in bad.better_than
-    assert bad.mixture_better_than["AP"] == ("bad",)
-    # A topic has 14 posts: the first 30 are all of them.
-    assert "P@30" not in good.better_than
+    assert good.marks["better_than"] == {"AP": ("bad",)}  # Of 14 posts the first 30 are all.
+    assert good.marks["worse_than"] == {}
+    assert bad.marks["worse_than"]["AP"] == ("good",)
+    assert "AP" not in bad.marks["better_than"]
+    assert bad.marks["interpolated_better_than"]["AP"] == ("bad",)
 
 
-# Reports and figures
+# Counts and figures
 
 
 def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
@@ -105,7 +101,8 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     qrels = (data / "microblog" / "qrels.microblog2012.txt").read_text()
     words = {word for post in posts for word in post.split()}
     results = [result(QL, name) for name in ("mb2012", "mb2014")]
-    shown = REPORTS["statistics"](TABLES["table2"], results, Setup(tmp_path, data))
+    table = TABLES["table2"]
+    shown = render(table, finished(table, results, Setup(tmp_path, data)))
     lines = [line.strip("| ").split(" | ") for line in shown.splitlines()]
     rows = {first: rest for first, *rest in lines}
     assert rows["topics"] == ["8 (60)", "8 (55)"]
@@ -114,16 +111,6 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     assert rows["unique words"][0] == f"{len(words)} (27,470)"
     assert rows["unique OOV words"][0] == f"{len(words - {'lol', 'news'})} (17,190)"
     assert rows["hashtags"] == ["0 (8,019)", "0 (7,346)"]
-
-
-@pytest.fixture(scope="module")
-def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """QL and a hardly trained MP-HCNN on a small collection."""
-    folder = tmp_path_factory.mktemp("tables")
-    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
-    quick = ("--steps", "2", "--epochs", "1", "--vectors", str(folder / "data" / "vectors.txt"))
-    cells = [Cell("QL", "run:ql", (), "mb2011"), Cell(MP_HCNN.name, "mp_hcnn", quick, "mb2011")]
-    return computed(setup, cells, folder)
 
 
 def computed(setup: Setup, cells: list[Cell], folder: Path) -> Finished:
@@ -135,40 +122,26 @@ def computed(setup: Setup, cells: list[Cell], folder: Path) -> Finished:
     return setup, results
 
 
-def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
-    setup, results = mp_hcnn
-    table = TABLES["figure3"]
-    qrels = setup.collection("mb2011").qrels
-    assert qrels is not None
-    base, ours = (Evaluator(qrels, ["AP"])(read_run(setup.run_file(r.cell)))["AP"] for r in results)
-    gains = [ours[query_id] - base[query_id] for query_id in qrels]
-    above, below = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
-    report = REPORTS["gains"](table, results, setup)
-    assert row_of(report, MP_HCNN.name) == f"| {MP_HCNN.name} | {above} | {below} | 26 | 13 |"
-    assert "| MP-HCNN+ (ours) |" in report
-    assert f"{max(gains):+.3f}" in report
-    draw(tmp_path / "3.png", table, results, setup)
-    assert (tmp_path / "3.png").read_bytes().startswith(PNG)
-    with pytest.raises(DataError, match=r"mb2011: found no finished cell of MP-HCNN"):
-        REPORTS["gains"](table, results[:1], setup)
-
-
-def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
-    setup, results = mp_hcnn
-    shares = REPORTS["categories"](TABLES["table5"], results, setup)
-    # Every made-up post has a word of its query.
-    assert row_of(shares, "exact word match") == "| exact word match | 100 | 100 |"
-    assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
-    rows = REPORTS["samples"](TABLES["table6"], results, setup).splitlines()
-    assert sum("(#1)" in line for line in rows) >= 2
-    assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
-
-
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
     table = TABLES["figure2"]
     depths = [result(table.systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
-    draw(tmp_path / "figure2.png", table, depths, Setup(tmp_path))
+    draw(tmp_path / "figure2.png", table, depths)
     assert (tmp_path / "figure2.png").read_bytes().startswith(PNG)
+    for name in ("question-retrieval", "left-out"):
+        table = TABLES[name]
+        draw(tmp_path / f"{name}.png", table, read_csv(RESULTS / table.csv))
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
+
+
+def test_probabilities_are_compared_with_what_happened() -> None:
+    """Topics have three posts each: those with score 1 are relevant, an eighth of the others is."""
+    run = {str(query): {"a": 1.0, "b": 0.0, "c": 0.0} for query in range(20)}
+    qrels = {str(query): {"a": int(query != 9), "b": int(query % 4 == 0)} for query in range(20)}
+    measures = reliability((run, qrels), [(run, qrels)])
+    assert measures["pairs 0.9"] == 20 and measures["relevant 0.9"] == 19 / 20
+    assert measures["pairs 0.1"] == 40 and measures["relevant 0.1"] == 5 / 40
+    assert measures["probability 0.1"] == pytest.approx(5 / 40, abs=0.01)
+    assert measures["ECE"] < 0.01
 
 
 # The fusion's tables from a small run
@@ -187,7 +160,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     cells = [
         Cell(stages[0].name, "run:ql", (), "mb2012"),
         Cell(stages[1].name, "run:rm3", (), "mb2012"),
-        Cell(stages[4].name, "fusion", (*quick, *limit), "mb2012"),
+        Cell(stages[3].name, "fusion", (*quick, *limit), "mb2012"),
         Cell("all families", "held-out:fusion", quick, "mb2013"),
     ]
     return computed(setup, cells, folder)
@@ -202,9 +175,9 @@ def test_stages_have_recall_and_are_compared_with_the_row_above(fused: Finished)
     write_run(setup.run_file(shipped), {q: dict(grades) for q, grades in qrels.items()}, "perfect")
     perfect = dataclasses.replace(ql, cell=shipped)
     done = finished(TABLES["fusion"], [ql, rm3, perfect, fusion], setup)
-    assert done[2].better_than == {"AP": (rm3.cell.system,)}
+    assert done[2].marks["better_than"] == {"AP": (rm3.cell.system,)}
     # The made-up RM3 run is a copy of QL's, and the fusion's candidates are QL's.
-    assert done[1].better_than == done[1].worse_than == {}
+    assert done[1].marks["better_than"] == done[1].marks["worse_than"] == {}
     assert done[0].measures["recall"] == done[3].measures["recall"] == 1.0
     run = read_run(setup.run_file(fusion.cell))
     expected = mean(evaluate(qrels, run, ["AP"])["AP"])

@@ -48,7 +48,6 @@ class Metrics:
         self._formats = counter("tweetrerank_requests", "By wire format", "format")
         labels = ("index", "outcome")
         self._searches = counter("tweetrerank_searches", "In front of an engine", *labels)
-        self._widenings = counter("tweetrerank_widenings", "Second searches of an engine", *labels)
 
         def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
             return Histogram(name, text, labels, registry=self.registry, buckets=[*buckets])
@@ -70,10 +69,6 @@ class Metrics:
     def search(self, record: Record, outcome: str) -> None:
         """Count a search in front of an engine: reranked, unchanged, failed, refused or away."""
         self._searches.labels(record.index, outcome).inc()
-
-    def widening(self, record: Record, outcome: str) -> None:
-        """Count a second search for further hits: widened or failed."""
-        self._widenings.labels(record.index, outcome).inc()
 
     def request(self, record: Record) -> None:
         """Count a finished request for scores, or to an engine."""

@@ -14,12 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import assumed
 from pipeline.service.http.service import Service
-from pipeline.service.record import LOG, Record, write
+from pipeline.service.record import LOG, Record
 
 PUBLIC = frozenset(
     (
-        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics", "/docs"),
-        *("/openapi.json", "/loop", "/loop.js"),
+        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics"),
+        "/openapi.json",
     )
 )
 """Paths that need no key."""
@@ -87,7 +87,7 @@ class ServiceMiddleware:
         finally:
             record.total = time.perf_counter() - record.started
             if path not in PROBES or record.status >= 400:
-                write(record)
+                LOG.info("%s %s", record.method, path, extra={"request": record})
             if record.format or record.engine:
                 self.service.metrics.request(record)
 

@@ -11,7 +11,6 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 from orjson import Fragment
-from rerankers.scoring.cached import CachedScorer
 
 from pipeline.collections.collection import Collection
 from pipeline.command.defaults import UNTUNED_WEIGHT
@@ -23,21 +22,20 @@ from pipeline.ranking.checkpoints import (
     check_reads_given,
     tuned_weight,
 )
-from pipeline.ranking.interpolation import interpolate
 from pipeline.service.errors import RequestError
-from pipeline.service.formats.base import Mix, ScoreRequest, ScoreResponse
+from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
 from pipeline.service.http.processes import ParallelScorer
 from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
-from rerankers import features
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
+from rerankers.interpolation import minmax, mix
 from rerankers.pairs import PRIOR
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import Model
 
 Scores = npt.NDArray[np.float64]
 
-Scorer = CachedScorer | ParallelScorer
+Scorer = Model | ParallelScorer
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ServedModel:
     """
 
     name: str
-    checkpoint: TrainedReranker
+    checkpoint: Model
     scorer: Scorer
     weight: float
     calibration: Calibration
@@ -74,26 +72,25 @@ class ServedModel:
             parallel = ParallelScorer(*parallel_parts)
         weight, calibration = _tuned(directory)
         checkpoint = checkpoints.load(directory, None, device, None, adapted)
-        if processes > 1 and not checkpoint.model.post_inputs:
+        if processes > 1 and checkpoint.device == "cpu":
             parallel = parallel or ParallelScorer(*parallel_parts)
         if source.version != whole:
             raise RerankerError(f"{directory}: has changed while it was read; load it again")
         check_reads_given(checkpoint)
-        parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.resources
-        scorer = parallel or CachedScorer(*parts)
+        scorer = parallel or checkpoint.remembering(cache)
         scorer.warm_up()
-        weight = 1.0 if checkpoint.model.reads_windows else weight
+        weight = weight if checkpoint.reads == "posts" else 1.0
         return cls(name, checkpoint, scorer, weight, calibration, whole)
 
     @property
     def reads_windows(self) -> bool:
         """Whether it scores the documents of a request as a whole."""
-        return self.checkpoint.model.reads_windows
+        return self.checkpoint.reads == "lists"
 
     @property
     def reads_prior(self) -> bool:
         """Whether a score depends on the place in the first stage's ranking."""
-        return PRIOR in features.signals_of(self.checkpoint.model.feature_families)
+        return PRIOR in self.checkpoint.signals
 
     def respond(
         self, request: ScoreRequest, logits: npt.NDArray[np.float32], later_first: bool = False
@@ -103,10 +100,8 @@ class ServedModel:
         Of equal scores the earlier document comes first, or the later one (``later_first``).
         """
         keys: Scores = logits.astype(np.float64).round(9)
-        mix: Mix = request.mix or "interpolated"
-        if request.first_stage is None or mix == "neural":
-            mix = "neural"
-        if mix != "neural" and not self.reads_windows:
+        is_mixed = request.mix != "neural" and request.first_stage is not None
+        if is_mixed and not self.reads_windows:
             keys = np.round(self._mixed(request, keys), 12)
             texts = list(map(probability, keys.tolist()))
         elif request.raw or request.shift:
@@ -120,15 +115,13 @@ class ServedModel:
             order = np.argsort(keys, kind="stable")[::-1]
         else:
             order = np.argsort(-keys, kind="stable")
-        return ScoreResponse(request, self.name, mix, list(map(Fragment, texts)), order.tolist())
+        kind: Mix = "interpolated" if is_mixed else "neural"
+        return ScoreResponse(request, self.name, kind, list(map(Fragment, texts)), order.tolist())
 
     def _mixed(self, request: ScoreRequest, logits: Scores) -> Scores:
         """[D] the tuned mixture of the model's scores and the first stage's, from 0 to 1."""
-        rows = [str(row) for row in range(len(logits))]
-        first = dict(zip(rows, request.first_stage or (), strict=True))
-        neural = dict(zip(rows, logits.tolist(), strict=True))
-        mixed = interpolate({"": first}, {"": neural}, self.weight)[""]
-        return np.fromiter(mixed.values(), dtype=np.float64)
+        first, neural = minmax(request.first_stage or ()), minmax(logits.tolist())
+        return np.array(mix(first, neural, self.weight))
 
 
 def probability(value: float) -> str:
@@ -189,7 +182,7 @@ class Models:
         """
         if name in self._served:
             return self._served[name]
-        if len(self._served) == 1 and (name is None or takes_any or name in _NO_NAMES):
+        if len(self._served) == 1 and (name is None or takes_any):
             return self.default
         problem = "found no model" if name is None else f"found the model {name[:100]!r}"
         kind = "value" if name is None else "model"
@@ -217,9 +210,6 @@ class Models:
                 # A new dictionary: a request sees all of it or nothing.
                 self._served = {**self._served, name: model}
                 LOG.info("%s: loaded again from %s", name, source.folder)
-
-
-_NO_NAMES = ("", "default/not-specified")  # Names that clients send where nobody has chosen a model
 
 
 def _sources(

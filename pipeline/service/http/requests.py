@@ -17,13 +17,10 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from pipeline.service.errors import Location, RequestError, path_of
-from pipeline.service.formats.base import BRANCHES, Format, ScoreRequest
+from pipeline.service.formats import BRANCHES, Format, ScoreRequest
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
-
-LARGE = 256 * 1024
-"""Bytes of a body whose halves of surrogate pairs are mended in a thread of its own."""
 
 # Escapes from left to right, so that an escaped backslash before a "u" is none of them.
 _ESCAPE = re.compile(
@@ -129,22 +126,20 @@ async def read_json(body: bytes) -> dict[str, Any]:
 
     Halves of surrogate pairs, which cut posts have, become U+FFFD.
     """
-    if len(body) < LARGE or b"\\u" not in body:
-        return _parsed(body)
-    return await asyncio.to_thread(_parsed, body)
-
-
-def _parsed(body: bytes) -> dict[str, Any]:
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError:
         try:
-            content = orjson.loads(_ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], body))
+            content = orjson.loads(await asyncio.to_thread(_mended, body))
         except orjson.JSONDecodeError as error:
             raise RequestError("json", f"found no JSON in the body: {error}") from None
     if not isinstance(content, dict):
         raise RequestError("json", f"found {_named(content)} as the body, expected an object")
     return content
+
+
+def _mended(body: bytes) -> bytes:
+    return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], body)
 
 
 def score_request(content: dict[str, Any], wire: Format, most: int) -> ScoreRequest:

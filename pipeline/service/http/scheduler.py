@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
+from rerankers import devices
 from rerankers.pairs import Pairs
 
 SLICE = 256  # Pairs that are scored at once by a core: a few milliseconds
@@ -35,12 +35,10 @@ LEAST = 128
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """The distinct pairs of a request; text i is that of pair i.
+    """The distinct pairs of a request: its query with each of its texts.
 
     Attributes:
         model: that scores them.
-        queries: [Q].
-        query_index: [P] row of ``queries``.
         texts: [P].
         urls: [P].
         signals: name -> [P].
@@ -54,8 +52,7 @@ class QueuedRequest:
     """
 
     model: ServedModel
-    queries: Sequence[str]
-    query_index: npt.NDArray[np.int64]
+    query: str
     texts: Sequence[str]
     urls: Sequence[str]
     signals: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
@@ -87,7 +84,7 @@ class Scheduler:
     """A bounded queue, and threads that take slices from it.
 
     Args:
-        threads: workers, each with one thread of PyTorch.
+        threads: workers; each computes in one thread.
         most_pairs: in the queue and in work.
         most_requests: the same for requests.
         report: called with the number of pairs of each slice, in a worker's thread.
@@ -118,7 +115,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Start the workers."""
-        torch.set_num_threads(1)
+        devices.set_threads(1)
         for thread in self._workers:
             thread.start()
 
@@ -164,7 +161,6 @@ class Scheduler:
         return request.scores
 
     def _work(self) -> None:
-        torch.set_num_threads(1)
         while slices := self._next():
             self.report(sum(part.stop - part.start for part in slices))
             self._score(slices)
@@ -246,21 +242,12 @@ class Scheduler:
 
 def joined(slices: Sequence[Slice]) -> Pairs:
     """The pairs of slices of one model."""
-    queries: list[str] = []
-    texts: list[str] = []
-    urls: list[str] = []
-    rows = []
-    for request, start, stop in slices:
-        used, index = np.unique(request.query_index[start:stop], return_inverse=True)
-        rows.append(index + len(queries))
-        queries += [request.queries[row] for row in used]
-        texts += request.texts[start:stop]
-        urls += request.urls[start:stop]
+    texts = [text for request, start, stop in slices for text in request.texts[start:stop]]
+    urls = [url for request, start, stop in slices for url in request.urls[start:stop]]
     signals = {
-        name: np.concatenate(
-            [part.request.signals[name][part.start : part.stop] for part in slices]
-        )
+        name: np.concatenate([part.signals[name][start:stop] for part, start, stop in slices])
         for name in slices[0].request.signals
     }
-    posts = np.arange(len(texts), dtype=np.int64)
-    return Pairs(queries, texts, urls, np.concatenate(rows), posts, signals)
+    query_index = np.repeat(np.arange(len(slices)), [stop - start for _, start, stop in slices])
+    queries = [part.request.query for part in slices]
+    return Pairs(queries, texts, urls, query_index, np.arange(len(texts)), signals)

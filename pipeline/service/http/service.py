@@ -15,9 +15,7 @@ from cachetools import LRUCache
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.service.errors import RequestError
-from pipeline.service.formats import format_of
-from pipeline.service.formats.base import Format, ScoreRequest, ScoreResponse
+from pipeline.service.formats import Format, ScoreRequest, ScoreResponse, format_of
 from pipeline.service.http.metrics import Metrics
 from pipeline.service.http.models import Models, ServedModel
 from pipeline.service.http.requests import (
@@ -30,7 +28,6 @@ from pipeline.service.http.requests import (
     unless_gone,
 )
 from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
-from pipeline.service.http.statistics import Statistics
 from pipeline.service.record import Record
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
@@ -43,21 +40,13 @@ CHECKED = 5.0  # Seconds for the scores of a look at the service's health, and u
 
 
 class Service:
-    """Scores documents.
-
-    ``statistics`` compute the first stage's scores, where a request wants that.
-    """
+    """Scores documents."""
 
     def __init__(
-        self,
-        models: Models,
-        limits: Limits,
-        threads: int,
-        log_texts: bool = False,
-        statistics: Statistics | None = None,
+        self, models: Models, limits: Limits, threads: int, log_texts: bool = False
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
-        self.statistics, self.bodies = statistics, BodyReader(limits)
+        self.bodies = BodyReader(limits)
         self._windows: LRUCache[bytes, npt.NDArray[np.float32]] = LRUCache(WINDOWS)
         self._check: asyncio.Future[None] | None = None
         self._checked = 0.0
@@ -82,7 +71,7 @@ class Service:
             return await unless_gone(self._respond(wanted, wire, request), request)
 
     async def _respond(self, wanted: ScoreRequest, wire: Format, request: Request) -> Response:
-        model = self.models.choose(wanted.model, wire.takes_any_model)
+        model = self.models.choose(wanted.model, True)
         record: Record = request.state.record
         deadline = deadline_of(request) or record.started + self.limits.answer
         response = await self.score(wanted, model, record, deadline, wire.later_first)
@@ -103,21 +92,17 @@ class Service:
 
         Raises RequestError if the queue is full, or the deadline is past.
         """
-        record.model, record.device = model.name, model.checkpoint.model.device_of().type
+        record.model, record.device = model.name, model.checkpoint.device
         record.documents += len(request.texts)
         record.truncated += request.truncated
         long = sum(len(text) > MAX_CHARACTERS for text in request.texts)
         record.split += long
-        record.characters += sum(map(len, request.texts)) + sum(map(len, request.queries))
+        record.characters += sum(map(len, [request.query, *request.texts]))
         if self.log_texts:
-            record.texts = [*record.texts, *request.queries, *request.texts]
-        read = await _with_passages(request) if long else request
-        if request.mix == "lexical" and not model.reads_windows:
-            first_stage = await self._lexical(read)
-            read, request = (replace(each, first_stage=first_stage) for each in (read, request))
-        queued, rows = distinct_pairs(read, model)
+            record.texts = [*record.texts, request.query, *request.texts]
+        queued, rows = distinct_pairs(await _with_passages(request) if long else request, model)
         queued.deadline = deadline
-        record.words += sum(text.count(" ") + 1 for text in [*queued.queries, *queued.texts])
+        record.words += sum(text.count(" ") + 1 for text in [queued.query, *queued.texts])
         key = _key(queued) if model.reads_windows else b""
         if (logits := self._windows.get(key)) is None:
             hits_before = model.scorer.counts.hits
@@ -152,19 +137,9 @@ class Service:
         for model in self.models.served.values():
             model.scorer.check()
 
-    async def _lexical(self, request: ScoreRequest) -> Sequence[float]:
-        """[D] the first stage's scores, computed here; raises RequestError."""
-        if self.statistics is None:
-            problem = "found lexical, expected neural or interpolated, as this service was started "
-            raise RequestError("value", f"{problem}without --statistics", ("mix",))
-        queries = [query[:MAX_CHARACTERS] for query in request.queries]
-        return await self.statistics.scores(queries, request.texts)
-
 
 async def _with_passages(request: ScoreRequest) -> ScoreRequest:
-    queries = [*request.queries]
-    if len(queries) == 1:
-        queries *= len(request.texts)
+    queries = [request.query] * len(request.texts)
     return replace(request, texts=await asyncio.to_thread(best_passages, queries, request.texts))
 
 
@@ -176,58 +151,50 @@ def distinct_pairs(
     Equal documents are scored once, so that they get the same score; but by a model of windows each
     in its place.
     """
-    queries = list(dict.fromkeys(query[:MAX_CHARACTERS] for query in request.queries))
-    rows_of = {query: row for row, query in enumerate(queries)}
-    owners = [rows_of[query[:MAX_CHARACTERS]] for query in request.queries]
-    if len(owners) == 1:
-        owners *= len(request.texts)
-    if model.reads_windows:
-        return _window(request, model, queries, np.array(owners, dtype=np.int64))
-    priors = _priors(request) if model.reads_prior else [0.0] * len(request.texts)
-    places: dict[tuple[int, str, str, float], int] = {}
-    rows = [
-        places.setdefault((owner, text, url[:MAX_CHARACTERS], prior), len(places))
-        for owner, text, url, prior in zip(owners, request.texts, request.urls, priors, strict=True)
-    ]
-    index, texts, urls, kept = zip(*places, strict=True)
-    signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}
-    query_index = np.array(index, dtype=np.int64)
-    queued = QueuedRequest(model, queries, query_index, texts, urls, signals)
-    return queued, np.array(rows, dtype=np.int64)
-
-
-def _window(
-    request: ScoreRequest,
-    model: ServedModel,
-    queries: Sequence[str],
-    query_index: npt.NDArray[np.int64],
-) -> tuple[QueuedRequest, npt.NDArray[np.int64]]:
-    """All documents of a request, with what is known of their first stage; and their rows."""
-    rows = np.arange(len(request.texts))
-    first, order = np.full((2, len(rows)), np.nan)
-    if request.mix != "neural" and request.first_stage is not None:
-        first = np.array(request.first_stage)
-        order = places_of(query_index, first)
-    elif request.in_order:
-        order = places_of(query_index, 0.0 * rows)
-    signals = {FIRST_STAGE: first.astype(np.float32), ORDER: order.astype(np.float32)}
+    query = request.query[:MAX_CHARACTERS]
     urls = [url[:MAX_CHARACTERS] for url in request.urls]
-    return QueuedRequest(model, queries, query_index, request.texts, urls, signals), rows
+    if model.reads_windows:
+        rows = np.arange(len(request.texts))
+        return QueuedRequest(model, query, request.texts, urls, _first_stage(request)), rows
+    priors = _priors(request) if model.reads_prior else [0.0] * len(urls)
+    places: dict[tuple[str, str, float], int] = {}
+    found = [
+        places.setdefault(pair, len(places))
+        for pair in zip(request.texts, urls, priors, strict=True)
+    ]
+    texts, urls, kept = map(list, zip(*places, strict=True))
+    signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}
+    return QueuedRequest(model, query, texts, urls, signals), np.array(found, dtype=np.int64)
+
+
+def _first_stage(request: ScoreRequest) -> dict[str, npt.NDArray[np.float32]]:
+    """Name -> [D] score and place by the first stage, NaN where they are not known."""
+    count = len(request.texts)
+    first, order = np.full((2, count), np.nan, dtype=np.float32)
+    if request.mix != "neural" and request.first_stage is not None:
+        first = np.array(request.first_stage, dtype=np.float32)
+        order = _places(request.first_stage)
+    elif request.in_order:
+        order = np.arange(1, count + 1, dtype=np.float32)
+    return {FIRST_STAGE: first, ORDER: order}
 
 
 def _key(queued: QueuedRequest) -> bytes:
     """Hash of all that the scores of a window depend on."""
-    texts = [queued.model.version, *queued.queries, *queued.texts, *queued.urls]
+    texts = [queued.model.version, queued.query, *queued.texts, *queued.urls]
     content = f"{[*map(len, texts)]}{''.join(texts)}".encode("utf-8", "surrogatepass")
     numbers = [signal.tobytes() for _, signal in sorted(queued.signals.items())]
-    return hashlib.blake2b(b"".join([content, queued.query_index.tobytes(), *numbers])).digest()
+    return hashlib.blake2b(b"".join([content, *numbers])).digest()
 
 
 def _priors(request: ScoreRequest) -> Sequence[float]:
     """[D] the prior of each document's rank by the first stage; 0 if there is none."""
     if request.first_stage is None:
         return [0.0] * len(request.texts)
-    order = np.argsort(-np.array(request.first_stage), kind="stable")
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(1, len(order) + 1)
-    return [float(prior) for prior in prior_of_rank(ranks)]
+    priors: list[float] = prior_of_rank(_places(request.first_stage).astype(np.int64)).tolist()
+    return priors
+
+
+def _places(scores: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Place of each score, from 1 for the highest; equal ones keep their order."""
+    return places_of(np.zeros(len(scores), dtype=np.int64), np.array(scores))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from indexes.files import atomic_file
-from pipeline.collections.clicks.log import normalize, query_id
+from pipeline.collections.clicks import normalize, query_id
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, read_qrels
 

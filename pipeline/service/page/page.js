@@ -10,7 +10,6 @@ const LEAST_SHARE = 1 / 20; // Families with less of the largest contribution ar
 const WORDS = {
   // Technical name -> name for everybody, and an explanation.
   fusion: ["several searches combined", "The results of several searches, put in order by what was learned from judged posts."],
-  linear_fusion: ["several searches added up", "A weighted sum of several searches and of properties of the posts."],
   window: ["one search, reordered", "The results of one search, put in order by what was learned from judged posts."],
   mp_hcnn: ["neural matching", "A neural network compares words, phrases and letters of query and post."],
   sm_cnn: ["neural sentences", "A neural network compares query and post as sentences."],
@@ -174,8 +173,11 @@ function stateOfUrl() {
   };
 }
 
+/** [name, value] of those parts of the state that are not empty. */
+const filled = (names) => names.filter((name) => state[name]).map((name) => [name, state[name]]);
+
 function urlOfState() {
-  const parameters = PARAMETERS.filter((name) => state[name]).map((name) => [name, state[name]]);
+  const parameters = filled(PARAMETERS);
   if (state.weight !== null) parameters.push(["lambda", state.weight]);
   if (state.post) parameters.push(["post", state.post]);
   return state.q || state.query_id ? `?${new URLSearchParams(parameters)}` : location.pathname;
@@ -186,9 +188,7 @@ const remember = (isNew) => history[isNew ? "pushState" : "replaceState"](null, 
 /** Parameters of a search; a fusion has searches of its own. */
 function searchParameters() {
   const isFusion = modelOf(state.model)?.has_method === false;
-  return PARAMETERS.filter((name) => state[name] && !(isFusion && name === "method")).map(
-    (name) => [name, state[name]],
-  );
+  return filled(PARAMETERS.filter((name) => !(isFusion && name === "method")));
 }
 
 const modelOf = (name) => collection.models.find((model) => model.name === name);
@@ -830,14 +830,10 @@ function gradesOf(post) {
 async function giveGrade(post, grade) {
   const current = found;
   const value = post.grade === grade ? "" : String(grade);
-  const topic = ["q", "query_id", "time"].filter((name) => state[name]);
-  const parameters = topic.map((name) => [name, state[name]]);
+  const topic = filled(["q", "query_id", "time"]);
   try {
-    const answer = await ask(
-      "grade",
-      [...parameters, ["doc_id", post.doc_id], ["grade", value]],
-      "POST",
-    );
+    const parameters = [...topic, ["doc_id", post.doc_id], ["grade", value]];
+    const answer = await ask("grade", parameters, "POST");
     post.grade = answer.grade;
     showError("");
   } catch (error) {
@@ -981,7 +977,6 @@ function showSide(side) {
 // ---------------------------------------------------------------- start
 
 function fillChoices() {
-  const options = (values) => values.map((value) => h.option({ value }, visible(value)));
   $("name").textContent = visible(collection.name);
   $("size").textContent = plural(collection.posts, "post");
   $("method").replaceChildren(
@@ -1001,7 +996,9 @@ function fillChoices() {
     `Grades are saved in ${visible(collection.grades_file)}, their queries in ` +
     `${visible(collection.topics_file)}: qrels and topics of a collection to train on.`;
   $("hits").replaceChildren(
-    ...options([20, 50, 100, 200, 500, 1000].filter((n) => n <= collection.most_hits).map(String)),
+    ...[20, 50, 100, 200, 500, 1000]
+      .filter((value) => value <= collection.most_hits)
+      .map((value) => h.option({ value }, String(value))),
   );
   $("topics").replaceChildren(...collection.topics.map((topic) => h.option({ value: topic.text })));
   $("suggestions").replaceChildren(

@@ -30,7 +30,6 @@ from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from pipeline.service.page.grades import Grades, own_id
 from pipeline.service.record import LOG
-from rerankers import models
 from rerankers.features.temporal import milliseconds
 
 MOST_EXPLAINED = 50  # Posts of a request for explanations
@@ -131,17 +130,14 @@ class SearchPage:
 
     def _open(self) -> None:
         """Search the index as it is now, by the best model there is now."""
+        best: Any = None
+        with suppress(DataError):  # Without it, those of the served models are offered.
+            best = ranker(self.collection, device=self._device)
+        self.index = best.retriever.index if best else self.collection.open_index()
+        self._best = best
         self._results: LRUCache[SearchRequest, SearchResult] = LRUCache(KEPT)
-        self._best = self._best_ranker()
-        self.index = self._best.retriever.index if self._best else self.collection.open_index()
         ids = self.index.id_range
         self.has_times = ids is not None and None not in map(milliseconds, ids)
-
-    def _best_ranker(self) -> Any:
-        """The best ranker that a collection has; None without one."""
-        with suppress(DataError):
-            return ranker(self.collection, device=self._device)
-        return None
 
     def reload(self) -> None:
         """Open the index again, between two searches; the old one stays if that fails."""
@@ -172,12 +168,10 @@ class SearchPage:
     @property
     def rankers(self) -> dict[str, PageRanker]:
         """Name -> ranker: the best one for the collection, then those of the served models."""
-        best, served = self._best, self._served()
-        if best is None:
-            offered = {}
-        else:
+        best, served, offered = self._best, self._served(), dict[str, Any]()
+        if best:
             name = f"{best.name} of {self.collection.name}" if best.name in served else best.name
-            offered = {name: best}
+            offered[name] = best
         known = [each.scorer.checkpoint.directory for each in offered.values()]
         for name, model in served.items():
             if model.checkpoint.directory not in known:
@@ -236,7 +230,7 @@ class SearchPage:
             problem = f"found {listed(unknown)}, expected posts of this search's"
             raise RequestError("path", f"{problem} {len(result.first)}", ("doc_id",))
         scorer = result.ranker.scorer
-        if scorer and models.reads_lists(scorer.name):
+        if scorer and scorer.checkpoint.explains == "contributions":
             return result.of_all_posts  # One scale for all of them.
         try:
             return result.ranker.explain(result.ranking, [*dict.fromkeys(doc_ids)])

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -35,41 +36,11 @@ _COMPOUND: Mapping[str, Sequence[str]] = {
     "bool": ("must", "should", "filter"),
     "boosting": ("positive",),
     "constant_score": ("filter",),
-    "dis_max": ("queries",),
-    "function_score": ("query",),
-    "has_child": ("query",),
-    "has_parent": ("query",),
-    "hybrid": ("queries",),
-    "nested": ("query",),
-    "script_score": ("query",),
+    **dict.fromkeys(("dis_max", "hybrid"), ("queries",)),
+    **dict.fromkeys(("function_score", "has_child", "has_parent"), ("query",)),
+    **dict.fromkeys(("nested", "script_score"), ("query",)),
 }
 """Queries of queries -> their keys, the scoring ones first."""
-
-_SPLIT = frozenset(
-    (
-        *("query", "from", "size", "sort", "_source", "fields", "docvalue_fields", "ext", "aggs"),
-        *("aggregations", "highlight", "min_score", "post_filter", "rescore", "indices_boost"),
-        *("explain", "version", "seq_no_primary_term", "timeout", "terminate_after"),
-        *("track_scores", "track_total_hits"),
-    )
-)
-"""Parts of a search beside which a hit's source can come by a search of its own."""
-
-_SPLIT_PARAMETERS = frozenset(
-    (
-        *("from", "size", "routing", "preference", "pretty", "human", "typed_keys", "search_type"),
-        *("ignore_unavailable", "allow_no_indices", "expand_wildcards", "ignore_throttled"),
-        *("batched_reduce_size", "max_concurrent_shard_requests", "pre_filter_shard_size"),
-        *("ccs_minimize_roundtrips", "rest_total_hits_as_int", "track_total_hits"),
-    )
-)
-
-_WIDENED = _SPLIT - {
-    *("sort", "explain", "min_score", "rescore", "indices_boost", "terminate_after", "track_scores")
-}
-"""Parts of a search beside which a second one finds further hits with the scores of the first."""
-
-_WIDENED_PARAMETERS = _SPLIT_PARAMETERS - {"rest_total_hits_as_int", "track_total_hits"}
 
 _WITH_TEXT = ("multi_match", "query_string", "simple_query_string")
 
@@ -95,89 +66,42 @@ class ServedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchDefaults:
-    """Options of searches that do not say otherwise.
-
-    Attributes:
-        fields: of the posts.
-        window: hits to rerank.
-        most: hits to rerank at most; larger searches pass unchanged.
-        seconds: for the scores.
-        indexes: names and patterns of those that may be read.
-        served: index -> its own options; the default model and fields for others.
-        reads_ubi: whether ``ext.ubi`` is for the log here, not for the engine.
-        widens: whether the window gets further hits by a second search.
-    """
+    """Options of searches that do not say otherwise."""
 
     fields: PostFields = PostFields()
-    window: int = 100
-    most: int = 2000
-    seconds: float = 5.0
-    indexes: Sequence[str] = ("*",)
-    served: Mapping[str, ServedIndex] = field(default_factory=dict)
-    reads_ubi: bool = False
-    widens: bool = False
+    window: int = 100  # Hits to rerank
+    most: int = 2000  # Hits to rerank at most; larger searches pass unchanged
+    seconds: float = 5.0  # For the scores
+    indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
+    served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
+    reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
 
 
 @dataclass(frozen=True)
 class Window:
-    """The best hits of a search, to be reranked, and the page of them that is shown.
-
-    Attributes:
-        query: text of the search.
-        start, size: of the page.
-        hits: of the window.
-        own_fields: index -> fields of its posts, where it has others.
-        added: fields that only the reranker needs.
-        body: the search of the window.
-        short: the same without the added fields, for hits that show their whole source.
-        needed: end of a search whose hits' sources have only what the reranker needs; None if their
-            whole sources cannot come by another search.
-        ubi: ``ext.ubi``, if it is for the log.
-        can_widen: whether a second search finds hits that the first one might have found.
-    """
+    """The best hits of a search, to be reranked, and the page of them that is shown."""
 
     query: str
-    start: int
+    start: int  # Of the page
     size: int
-    hits: int
-    fields: PostFields
-    own_fields: Mapping[str, PostFields]
-    added: Sequence[str]
+    fields: Mapping[str, PostFields]  # Index -> fields of its posts; "" for all others
+    added: Sequence[str]  # Fields that only the reranker needs
     model: str | None
-    body: bytes
-    short: bytes | None
-    needed: bytes | None = None
-    ubi: Ubi | None = None
-    can_widen: bool = False
-
-    def widened(self, words: Mapping[str, float]) -> Window:
-        """The window of a search of the same posts that prefers those with weighted words."""
-        every = (self.fields, *self.own_fields.values())
-        fields = list(dict.fromkeys(name for each in every for name in each.texts))
-        should = [
-            {"multi_match": {"query": word, "fields": fields, "boost": weight, "lenient": True}}
-            for word, weight in words.items()
-        ]
-        short = self.short and _widened(self.short, self.hits, should)
-        return replace(self, body=_widened(self.body, self.hits, should), short=short)
+    body: bytes  # The search of the window
+    short: bytes | None  # The same without the added fields, for hits that show their whole source
+    ubi: Ubi | None = None  # ``ext.ubi``, if it is for the log
 
     def fields_of(self, hit: Hit) -> PostFields:
         """The fields of a hit."""
-        return self.own_fields.get(hit.index_name, self.fields)
+        return self.fields.get(hit.index_name, self.fields[""])
 
     def is_shown(self, hit: Hit) -> bool:
         """Whether a hit's source has all that the reranker needs."""
         names = {*self.fields_of(hit).names, self.ubi and self.ubi.object_id_field}
         return hit.has([name for name in self.added if name in names])
 
-    def without_sources(self, body: bytes) -> bytes:
-        """A search of the window, for hits with only the needed part of their sources."""
-        assert self.needed is not None
-        return body[:-1] + self.needed
 
-
-@dataclass(frozen=True)
-class Search:
+class Search(NamedTuple):
     """A search as the engine is to see it, and its window; None if it passes unchanged."""
 
     body: bytes
@@ -188,7 +112,6 @@ class Ubi(BaseModel):
     """``ext.ubi``, of OpenSearch's User Behavior Insights."""
 
     query_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
-    client_id: StrictStr | None = None
     object_id_field: StrictStr | None = None
 
 
@@ -302,8 +225,8 @@ def _window(
         or any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
     ):
         return None
-    fields, own_fields = _fields(options.document_fields, defaults, indexes)
-    needed = list(dict.fromkeys(n for each in (fields, *own_fields.values()) for n in each.names))
+    fields = _fields(options.document_fields, defaults, indexes)
+    needed = list(dict.fromkeys(name for each in fields.values() for name in each.names))
     if ubi and ubi.object_id_field not in (None, "_id"):
         needed.append(str(ubi.object_id_field))
     patterns = [
@@ -314,42 +237,15 @@ def _window(
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     hits = min(max(options.rerank_window or defaults.window, start + size), defaults.most)
     short = content | {"from": 0, "size": hits}
-    has_source, sources = _shows_source(content, given), None
-    if has_source and content.keys() <= _SPLIT and given.keys() <= _SPLIT_PARAMETERS:
-        short.pop("_source", None)
-        sources = b',"_source":' + _dumped(needed) + b"}"
     body = _dumped(short | {"fields": [*(shown or []), *added]} if added else short)
-    first = _dumped(short) if added and has_source else None
-    names = fields, own_fields, added, options.model
-    query = content.get("query")
-    can_widen = isinstance(query, dict) and "hybrid" not in query
-    can_widen &= content.keys() <= _WIDENED and given.keys() <= _WIDENED_PARAMETERS
-    return Window(text, start, size, hits, *names, body, first, sources, ubi, can_widen)
-
-
-def _widened(body: bytes, hits: int, should: Sequence[Json]) -> bytes:
-    """A search whose hits are chosen by more queries, which they need not match.
-
-    It finds only what it found before, and its hits have their scores of before.
-    """
-    content: Json = json.loads(body)
-    own = content["query"]
-    content = {name: part for name, part in content.items() if name not in ("aggs", "aggregations")}
-    if isinstance(highlight := content.get("highlight"), dict):
-        content["highlight"] = {"highlight_query": own, **highlight}
-    by_own = {"rescore_query": own, "query_weight": 0, "rescore_query_weight": 1}
-    content["query"] = {"bool": {"must": [own], "should": should}}
-    content["rescore"] = {"window_size": hits, "query": by_own}
-    return _dumped(content | {"track_total_hits": False})
+    first = _dumped(short) if added and _shows_source(content, given) else None
+    return Window(text, start, size, fields, added, options.model, body, first, ubi)
 
 
 def _fields(
     given: Sequence[str] | None, defaults: SearchDefaults, indexes: Sequence[str]
-) -> tuple[PostFields, Mapping[str, PostFields]]:
-    """The fields of posts as a search names them, else those of its indexes.
-
-    Those of indexes with fields of their own stand by themselves.
-    """
+) -> Mapping[str, PostFields]:
+    """The fields of posts as a search names them, else those of its indexes."""
     own = {
         index: served.fields
         for index, served in defaults.served.items()
@@ -359,17 +255,16 @@ def _fields(
     of_names = dict.fromkeys(own.get(name, defaults.fields) for name in indexes)
     fields = next(iter(of_names)) if len(of_names) == 1 else defaults.fields
     if given is None:
-        return fields, {name: each for name, each in own.items() if each != fields}
+        return {"": fields, **own}
     url = fields.url if fields.url in given else None
-    return PostFields(tuple(name for name in given if name != url), url), {}
+    return {"": PostFields(tuple(name for name in given if name != url), url)}
 
 
 def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
-    limited = any(
-        name == "stored_fields" or name.startswith("_source")
-        for name in (*given, *(content.keys() - {"_source"}))
-    )
-    return content.get("_source", True) is True and not limited
+    """Whether hits have their whole sources."""
+    names = [*given, *(content.keys() - {"_source"})]
+    is_limited = any(name == "stored_fields" or name.startswith("_source") for name in names)
+    return content.get("_source", True) is True and not is_limited
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
@@ -382,7 +277,7 @@ def _whole(value: Any) -> int | None:
     """A number as the engines read it, also from a text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and value >= 0 else None
 
 
 def _by_score(sort: Any) -> bool:
@@ -392,7 +287,7 @@ def _by_score(sort: Any) -> bool:
         name, order = next(iter(first.items()))
         order = order.get("order", "desc") if isinstance(order, dict) else order
         return name == "_score" and order == "desc"
-    return first in (None, "_score", "_score:desc") or first == []
+    return first in (None, [], "_score", "_score:desc")
 
 
 def _names(value: Any) -> Iterator[str]:
@@ -415,7 +310,8 @@ def _text(content: Json, given: Mapping[str, str], options: _Rerank) -> str | No
         return context.query_text
     if context.query_text_path is None:
         return given.get("q") or next(_texts(content.get("query")), None)
-    text = _at(content, context.query_text_path.split("."))
+    found = _at(content, context.query_text_path)
+    text = next((value for value in found if value is not None), None)
     if not isinstance(text, str):
         problem = "found something else, expected the path of a text in the search"
         location = ("ext", "rerank", "query_context", "query_text_path")
@@ -423,19 +319,15 @@ def _text(content: Json, given: Mapping[str, str], options: _Rerank) -> str | No
     return text
 
 
-def _at(value: Any, path: Sequence[str]) -> Any:
-    """The value at a path; names may have dots in them."""
-    if not path:
-        return value
-    if isinstance(value, list) and path[0].isascii() and path[0].isdigit():
-        place = int(path[0][:6])
-        return _at(value[place], path[1:]) if place < len(value) else None
-    if isinstance(value, dict):
-        for length in range(1, len(path) + 1):
-            inner = value.get(".".join(path[:length]))
-            if inner is not None and (text := _at(inner, path[length:])) is not None:
-                return text
-    return None
+def _at(value: Any, path: str) -> Iterator[Any]:
+    """The values at a path; names may have dots in them."""
+    if isinstance(value, list):
+        value = {str(place): item for place, item in enumerate(value)}
+    for name in sorted(value, key=len) if isinstance(value, dict) else ():
+        if path == name:
+            yield value[name]
+        elif path.startswith(f"{name}."):
+            yield from _at(value[name], path[len(name) + 1 :])
 
 
 def _texts(query: Any) -> Iterator[str]:
@@ -447,29 +339,14 @@ def _texts(query: Any) -> Iterator[str]:
     for kind, inner in query.items():
         if not isinstance(inner, dict):
             continue
-        text = None
+        text = inner.get("query") if kind in _WITH_TEXT else None
         if kind == "match":
             text = next(iter(inner.values()), None)
             text = text.get("query") if isinstance(text, dict) else text
-        elif kind in _WITH_TEXT:
-            text = inner.get("query")
-        if isinstance(text, str | int | float) and not isinstance(text, bool):
+        if type(text) in (str, int, float):
             yield str(text)
         for key in _COMPOUND.get(kind, ()):
             yield from _texts(inner.get(key))
-
-
-def search_of_sources(hits: Sequence[Hit]) -> bytes:
-    """The search of these hits, for their whole sources."""
-    indexes: dict[str, list[str]] = {}
-    for hit in hits:
-        indexes.setdefault(hit.index_name, []).append(hit.content["_id"])
-    wanted = [
-        {"bool": {"filter": [{"term": {"_index": name}}, {"ids": {"values": ids}}]}}
-        for name, ids in indexes.items()
-    ]
-    query = {"bool": {"filter": [{"bool": {"should": wanted}}]}}
-    return _dumped({"query": query, "size": len(hits), "track_total_hits": False})
 
 
 # --- The response ---------------------------------------------------------------------------------
@@ -479,10 +356,8 @@ MARK = '"_reranked":false,'  # At the start of a response that should have been 
 _GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
 
 _KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
-_NEXT = re.compile(r"[\s,]*")
+_BETWEEN = re.compile(r"[\s,]*")
 _HALVES = re.compile("[\ud800-\udfff]")
-
-Key = tuple[str, Any]  # Index and id of a hit
 
 Value = TypeVar("Value")
 Reader = Callable[[str, int], tuple[Any, int]]
@@ -510,8 +385,7 @@ class Hit(NamedTuple):
     def score(self) -> float | None:
         """The engine's score."""
         value = self.content.get("_score")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if is_number else None  # type: ignore[arg-type]
+        return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
 
     @property
     def index_name(self) -> str:
@@ -532,11 +406,6 @@ class Hit(NamedTuple):
         source = self.content.get("_source")
         return all(_inside(source, name) is not None for name in names)
 
-    @property
-    def key(self) -> Key:
-        """Its index and id."""
-        return self.index_name, self.content.get("_id")
-
     def _texts(self, name: str) -> Iterator[str]:
         for group in _GROUPS:
             fields = self.content.get(group)
@@ -547,147 +416,86 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchResponse:
-    """The response to a search, in a text that may hold several.
+    """The response to a search, in a text that may hold several."""
 
-    Attributes:
-        text: of all of them.
-        start, stop: of this one in the text.
-        first, last: of the list of hits in the text.
-        hits: in the engine's order; None if there is no list.
-        is_whole: no part of an index has failed.
-        is_split: sources of hits have only what the reranker needs.
-        ext: start of the content of ``ext`` in the text, and whether there is any; None without it.
-    """
-
-    text: str
-    start: int
+    text: str  # Of all of them
+    start: int  # Of this one in the text
     stop: int
-    first: int = 0
+    first: int = 0  # Of the list of hits in the text
     last: int = 0
-    hits: Sequence[Hit] | None = None
-    is_whole: bool = True
-    is_split: bool = False
-    ext: tuple[int, bool] | None = None
+    hits: Sequence[Hit] | None = None  # In the engine's order; None if there is no list
+    ext: tuple[int, bool] | None = None  # Start of its content in the text; whether there is any
 
     def page(
         self,
         rows: Sequence[tuple[int, str | None]],
         dropped: Collection[str],
         marked: bool = False,
-        sources: Mapping[Key, str] = MappingProxyType({}),
         ext: str = "",
     ) -> str:
-        """The response with these hits alone.
+        """The response with the hits of these rows alone, and their new scores, None for old ones.
 
-        Args:
-            rows: row and new score, None for the engine's own.
-            dropped: fields to leave out.
-            marked: should have been reranked.
-            sources: key of a hit -> text of its whole source, where it has only a part of it.
-            ext: members for its ``ext``.
+        Without the fields ``dropped``, with the members ``ext`` in its ``ext``; ``marked`` where it
+        should have been reranked.
         """
         assert self.hits is not None
-        hits = [(self.hits[row], score) for row, score in rows]
-        shown = [self._hit(hit, dropped, score, sources.get(hit.key)) for hit, score in hits]
-        mark, (head, tail) = MARK if marked else "", self._around_hits(ext)
-        if ext and self.ext is None:
-            mark += f'"ext":{{{ext}}},'
-        return f"{{{mark}{head}[{','.join(shown)}]{tail}"
-
-    def _around_hits(self, ext: str) -> tuple[str, str]:
-        """What stands before and after the list of hits, with ``ext`` in the engine's own."""
-        head, tail = self.text[self.start + 1 : self.first], self.text[self.last : self.stop]
+        shown = ",".join(self._hit(self.hits[row], dropped, score) for row, score in rows)
+        changes = [(self.first, self.last, f"[{shown}]")]
+        text, at = "{" + MARK * marked, self.start + 1
         if ext and self.ext:
-            place, added = self.ext[0], ext + "," * self.ext[1]
-            if place < self.first:
-                head = self.text[self.start + 1 : place] + added + self.text[place : self.first]
-            else:
-                tail = self.text[self.last : place] + added + self.text[place : self.stop]
-        return head, tail
+            place, has_others = self.ext
+            changes.append((place, place, ext + "," * has_others))
+        elif ext:
+            text += f'"ext":{{{ext}}},'
+        for begin, stop, change in sorted(changes):
+            text += self.text[at:begin] + change
+            at = stop
+        return text + self.text[at : self.stop]
 
-    def with_hits_of(self, other: SearchResponse) -> SearchResponse:
-        """The response with further hits, in its own text."""
-        known, start = {hit.key for hit in self.hits or ()}, len(self.text)
-        new = [
-            Hit(start + hit.start, start + hit.stop, hit.content)
-            for hit in other.hits or ()
-            if hit.key not in known
-        ]
-        is_split, hits = self.is_split or other.is_split, [*(self.hits or ()), *new]
-        return replace(self, text=self.text + other.text, hits=hits, is_split=is_split)
-
-    def sources(self) -> Mapping[Key, str]:
-        """Key of a hit -> text of its source."""
-        members = ((hit.key, _raw(self.text, hit.start + 1)) for hit in self.hits or ())
-        return {key: of_hit["_source"] for key, of_hit in members if "_source" in of_hit}
-
-    def _hit(
-        self, hit: Hit, dropped: Collection[str], score: str | None, source: str | None
-    ) -> str:
-        """A hit without some fields, with another score and source where they are given."""
-        if score is None and source is None and not dropped:
+    def _hit(self, hit: Hit, dropped: Collection[str], score: str | None) -> str:
+        """A hit without some fields, and with another score where it is given."""
+        if score is None and not dropped:
             return self.text[hit.start : hit.stop]
-        members = _raw(self.text, hit.start + 1)
-        groups = {name: _raw(members.pop(name), 1) for name in _GROUPS if name in members}
-        for name in dropped:
-            for fields in groups.values():
-                fields.pop(name, None)
+        members = _raw(self.text, hit.start)
+        groups = {name: _raw(members.pop(name)) for name in _GROUPS if hit.content.get(name)}
+        for fields, name in product(groups.values(), dropped):
+            fields.pop(name, None)
         if score is not None:
             groups.setdefault("fields", {})[FIRST_STAGE] = f"[{members['_score']}]"
             members["_score"] = score
-        if source is not None:
-            members["_source"] = source
-        return _joined(
-            members | {name: _joined(fields) for name, fields in groups.items() if fields}
-        )
-
-
-def _raw(text: str, at: int) -> dict[str, str]:
-    """Name -> text of the members of an object from a place on."""
-    return {name: text[m.begin : m.stop] for name, m in _members(text, at)}
-
-
-def _joined(members: Mapping[str, str]) -> str:
-    """An object of members that are JSON."""
-    return f"{{{','.join(f'{json.dumps(name)}:{value}' for name, value in members.items())}}}"
+        return _joined(members | {name: _joined(group) for name, group in groups.items() if group})
 
 
 def read_response(text: str) -> SearchResponse:
     """The response to a search; raises ValueError for another text."""
-    return _checked(lambda: _response(text, _end(_NEXT, text, 0)))[0]
+    return _checked(_response, text)
 
 
-def read_responses(text: str) -> tuple[Sequence[SearchResponse], int, int]:
+def read_responses(text: str) -> tuple[list[SearchResponse], int, int]:
     """The responses to several searches, and the bounds of their list; raises ValueError."""
-    readers = {"responses": _list_of(_response)}
-    members, _ = _checked(lambda: _object(text, _end(_NEXT, text, 0), readers))
+    members = _checked(partial(_object, readers={"responses": partial(_list, _response)}), text)
     if "responses" not in members:
         raise ValueError("found no list of responses")
     begin, stop, responses = members["responses"]
     return responses, begin, stop
 
 
-def _checked(read: Callable[[], Value]) -> Value:
+def _checked(read: Reader, text: str) -> Any:
     try:
-        return read()
+        return read(text, _after(text, 0))[0]
     except (StopIteration, IndexError, RecursionError):
         raise ValueError("found no JSON of the expected form") from None
 
 
 def _response(text: str, at: int) -> tuple[SearchResponse, int]:
-    members, stop = _object(text, at, {"hits": _hits})
+    inside = partial(_object, readers={"hits": partial(_list, _hit)})
+    members, stop = _object(text, at, {"hits": inside})
     if "hits" not in members or "hits" not in members["hits"].value:
         return SearchResponse(text, at, stop), stop
-    first, last, hits = members["hits"].value["hits"]
-    shards = members["_shards"].value if "_shards" in members else {}
-    is_whole = isinstance(shards, dict) and not shards.get("failed")
     ext = members.get("ext")
     place = (ext.begin + 1, bool(ext.value)) if ext and isinstance(ext.value, dict) else None
-    return SearchResponse(text, at, stop, first, last, hits, is_whole, ext=place), stop
-
-
-def _hits(text: str, at: int) -> tuple[Mapping[str, Member], int]:
-    return _object(text, at, {"hits": _list_of(_hit)})
+    first, last, hits = members["hits"].value["hits"]
+    return SearchResponse(text, at, stop, first, last, hits, place), stop
 
 
 def _hit(text: str, at: int) -> tuple[Hit, int]:
@@ -697,46 +505,48 @@ def _hit(text: str, at: int) -> tuple[Hit, int]:
     return Hit(at, stop, content), stop
 
 
-def _object(text: str, at: int, readers: Mapping[str, Reader]) -> tuple[Mapping[str, Member], int]:
+def _object(
+    text: str, at: int, readers: Mapping[str, Reader] = MappingProxyType({})
+) -> tuple[dict[str, Member], int]:
     """The members of the object at a place; some values are read in their own ways."""
     if text[at] != "{":
         raise ValueError("found no object")
-    members = dict(_members(text, at + 1, readers))
-    at = max((member.stop for member in members.values()), default=at + 1)
-    at = _end(_NEXT, text, at)
+    members, at = {}, at + 1
+    while match := _KEY.match(text, at):
+        name = json.loads(match[1])
+        value, at = readers.get(name, _scan)(text, match.end())
+        members[name] = Member(match.end(), at, value)
+    at = _after(text, at)
     if text[at] != "}":
         raise ValueError("found no }")
     return members, at + 1
 
 
-def _members(
-    text: str, at: int, readers: Mapping[str, Reader] = MappingProxyType({})
-) -> Iterator[tuple[str, Member]]:
-    """The members of an object from a place on."""
-    while match := _KEY.match(text, at):
-        key = match[1]
-        name = json.loads(key) if "\\" in key else key[1:-1]
-        value, at = readers.get(name, _scan)(text, match.end())
-        yield name, Member(match.end(), at, value)
+def _list(reader: Reader, text: str, at: int) -> tuple[list[Any], int]:
+    """The values of the list at a place."""
+    if text[at] != "[":
+        raise ValueError("found no list")
+    values, at = [], at + 1
+    while text[at := _after(text, at)] != "]":
+        value, at = reader(text, at)
+        values.append(value)
+    return values, at + 1
 
 
-def _list_of(reader: Reader) -> Reader:
-    def read_list(text: str, at: int) -> tuple[Any, int]:
-        if text[at] != "[":
-            raise ValueError("found no list")
-        values, at = [], at + 1
-        while text[at := _end(_NEXT, text, at)] != "]":
-            value, at = reader(text, at)
-            values.append(value)
-        return values, at + 1
-
-    return read_list
-
-
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """The end of a pattern that begins at a place."""
-    match = pattern.match(text, at)
+def _after(text: str, at: int) -> int:
+    """The end of blanks and commas from a place on."""
+    match = _BETWEEN.match(text, at)
     return match.end() if match else at
+
+
+def _raw(text: str, at: int = 0) -> dict[str, str]:
+    """Name -> text of the members of the object at a place."""
+    return {name: text[m.begin : m.stop] for name, m in _object(text, at)[0].items()}
+
+
+def _joined(members: Mapping[str, str]) -> str:
+    """An object of members that are JSON."""
+    return f"{{{','.join(f'{json.dumps(name)}:{value}' for name, value in members.items())}}}"
 
 
 def _inside(value: Any, name: str) -> Any:
@@ -756,5 +566,5 @@ def _leaves(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_leaves, value))
     elif isinstance(value, str):
         yield value if value.isascii() else _HALVES.sub("\ufffd", value)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif type(value) in (int, float):
         yield str(value)

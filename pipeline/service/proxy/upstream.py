@@ -6,9 +6,10 @@ import ssl
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 from urllib.request import urlopen
 
 import aiohttp
@@ -37,17 +38,38 @@ _OURS = frozenset(
 Headers = Sequence[tuple[str, str]]
 
 
+@dataclass(frozen=True)
+class EngineRequest:
+    """A request as it goes on to the engine."""
+
+    method: str
+    target: str  # Path of the engine, in visible ASCII
+    indexes: Sequence[str]  # Names and patterns in the path
+    query: str  # Parameters of the path, as they came
+    headers: Headers
+    body: bytes
+    record: Record
+    deadline: float | None  # On the clock of ``time.perf_counter``; None is never
+
+    @property
+    def parameters(self) -> Sequence[tuple[str, str]]:
+        """Names and values of the path's parameters."""
+        # The engines separate them by semicolons too.
+        return parse_qsl(self.query.replace(";", "&"), keep_blank_values=True)
+
+    def path(self, without: Sequence[str] = ()) -> str:
+        """Path and parameters, without some of them."""
+        parts = [(unquote_plus(p.partition("=")[0]), p) for p in self.query.split("&")]
+        query = "&".join(part for name, part in parts if name not in without)
+        return f"{self.target}?{query}" if query else self.target
+
+
 class EngineResponse(NamedTuple):
     """A response of the engine."""
 
     status: int
     headers: Headers
     content: bytes
-
-    @property
-    def text(self) -> str:
-        """The content; raises ValueError if it is no UTF-8."""
-        return self.content.decode("utf-8")
 
 
 class Upstream:
@@ -79,36 +101,30 @@ class Upstream:
         """Forget the responses to a request, which is answered."""
         self._held -= record.held
 
-    async def send(
-        self,
-        method: str,
-        target: str,
-        headers: Headers,
-        body: bytes,
-        seconds: float | None,
-        record: Record,
-    ) -> EngineResponse:
-        """The response to a request; headers of the client's connection are left out.
+    async def send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
+        """The response to a request with another path, in visible ASCII, and another body.
 
-        ``target`` is in visible ASCII; the record counts the bytes to be released.
+        Headers of the client's connection are left out; the record counts the bytes to be released.
 
         Raises RequestError if no node responds, or the response is too large, also beside others.
         """
-        sent = passed(headers)
-        end = time.perf_counter() + (seconds or TIMEOUT)
+        sent, now = passed(request.headers), time.perf_counter()
+        end = now + TIMEOUT if request.deadline is None else request.deadline
+        if end <= now:
+            raise RequestError("deadline", "the deadline of the request is past")
         # A connection that was kept open may be closed by now: a search may be sent twice.
         for last in [False] * len(self._urls) + [True]:
             url, left = self._urls[0], max(0.001, end - time.perf_counter())
             try:
                 async with self._open().request(
-                    method,
-                    URL(url + target, encoded=True),
+                    request.method,
+                    URL(url + path, encoded=True),
                     headers=[*sent, ("accept-encoding", encoding_of(url))],
                     data=body or None,
                     timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
                     allow_redirects=False,
                 ) as response:
-                    content = await self._read(response, record)
+                    content = await self._read(response, request.record)
                     return EngineResponse(
                         response.status, passed(response.headers.items()), content
                     )

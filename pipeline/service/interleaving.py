@@ -1,4 +1,4 @@
-"""Two rankings of the same posts in one list, and whose posts are clicked.
+"""Two rankings of the same posts in one list.
 
 Team-draft interleaving: Radlinski, Kurup & Joachims, "How Does Clickthrough Data Reflect Retrieval
 Quality?" (CIKM 2008), section 5.2. In each round a coin decides which ranking chooses first; each
@@ -9,7 +9,7 @@ rankings agree, posts are of no team: clicks there say nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 NONE, CHAMPION, CHALLENGER = 0, 1, 2  # Teams
 
@@ -21,8 +21,7 @@ def team_draft(
 
     ``seed`` makes the coins: the pages of a search must agree.
     """
-    coins = random.Random(seed)
-    same = 0
+    coins, same = random.Random(seed), 0
     while same < len(champion) and champion[same] == challenger[same]:
         same += 1
     order, teams = list(champion[:same]), [NONE] * same
@@ -42,10 +41,3 @@ def team_draft(
 def is_drawn(seed: str, share: float) -> bool:
     """Whether a search is among the interleaved ones; the same for all pages of a search."""
     return random.Random(f"share {seed}").random() < share
-
-
-def credit(shown: Sequence[str], teams: Sequence[int], clicked: Collection[str]) -> int:
-    """1 if the challenger has more clicks, -1 if the champion has, 0 for a tie."""
-    of = [team for doc_id, team in zip(shown, teams, strict=True) if doc_id in clicked]
-    balance = of.count(CHALLENGER) - of.count(CHAMPION)
-    return (balance > 0) - (balance < 0)

@@ -1,1 +1,0 @@
-"""Topics and judgments from click logs."""

@@ -1,1 +1,0 @@
-"""The loop in the service: logged searches, interleaving, events, and a page of them."""
