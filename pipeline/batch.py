@@ -1,258 +1,235 @@
 """Score files of queries and posts, in one process or on a Ray cluster.
 
-    python -m pipeline.batch --input night.jsonl --output scored
-    python -m pipeline.batch --input night/ --output scored --resume
-    python -m pipeline.batch --input night.parquet --output scored --address ray://head:10001
+    python -m pipeline.batch --input night.jsonl --output scored.jsonl
+    python -m pipeline.batch --input night/ --output scored/ --address ray://head:10001
 
 A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url
 and first_stage_score), or one pair (query_id, query, doc_id, text, …). The same rows come out with
 a score for each post. Where the first row has first_stage_score, the model window reads it, and the
-score of another is the mixture of both, from all posts of the query. The exit status is 1 if rows
-cannot be read. All processes see input and output under the same paths.
+score of another is the mixture of both, from all posts of the query. Rows that cannot be read are
+in OUTPUT.rejected.jsonl, with the reason. All machines of a cluster see the same files.
 """
 
 from __future__ import annotations
 
-import math
+import json
+import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
+from indexes.files import atomic_directory, atomic_file
+from indexes.lines import numbered_lines
 from pipeline.command.defaults import DEFAULT_WINDOW
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import (
-    non_negative_float,
-    non_negative_int,
-    option,
-    positive_int,
-    size,
-)
+from pipeline.command.options import non_negative_int, option
 from pipeline.command.ranking import ScoringOptions
-from pipeline.command.runtime import bar, choose_device, counted
+from pipeline.command.runtime import bar, counted
 
 if TYPE_CHECKING:
-    from pipeline.batches.job import BatchJob, BatchManifest, Part
-    from pipeline.batches.worker import Done
-    from rerankers.reranker import Model
+    from pipeline.batches import Form, Row
+
+POSTS = 5000  # Posts that are scored together, at least
+DATA = re.compile(r"[^._].*\.((jsonl|ndjson|json)(\.gz)?|parquet)", re.IGNORECASE)
+LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 1"
 
 
 @dataclass(frozen=True)
-class FileOptions:
-    """Options of input and output."""
-
-    input: Path = option(
-        "file of JSON lines (.jsonl, .jsonl.gz, .jsonl.bz2) or Parquet, or a folder of such files",
-        parse=Path,
-        required=True,
-        metavar="FILE|DIR",
-    )
-    output: Path = option(
-        "new folder: one file for each part of the input, and _rejected for rows that cannot be "
-        "read",
-        parse=Path,
-        required=True,
-        metavar="DIR",
-    )
-    part_size: int = option(
-        "bytes of the input in a part, or 500KB, 8MB, …: an interruption loses at most one part "
-        "of each process",
-        default=2_000_000,
-        parse=size,
-        metavar="SIZE",
-    )
-    resume: bool = option("go on with the job in the output folder, if there is one", flag=True)
-    max_rejected: int = option(
-        "rows that may be unreadable; with more the command ends with status 1",
-        default=0,
-        parse=non_negative_int,
-    )
-
-
-@dataclass(frozen=True)
-class Options(ScoringOptions, FileOptions):
+class Options(ScoringOptions):
     """What to score, by what, and where."""
 
-    reranker: str = option("model", default=DEFAULT_WINDOW)
-    order: str | None = option(
-        "what is known of the posts' first stage: their first_stage_score, the order of a query's "
-        "posts, or nothing (default: the scores if the first row has them, else the order of a "
-        "row's posts)",
-        choices=("scores", "order", "unknown"),
+    input: Path = option(
+        "JSON lines (.jsonl, .jsonl.gz), Parquet, or a folder of these", parse=Path, required=True
     )
+    output: Path = option(
+        "file of the same format; on a cluster a new folder", parse=Path, required=True
+    )
+    max_rejected: int = option(
+        "unreadable rows without exit status 1, at most", default=0, parse=non_negative_int
+    )
+    reranker: str = option("model", default=DEFAULT_WINDOW)
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
     )
-    threads: int | None = option(
-        "CPU threads, of each process on a cluster (default: all cores; 1 on a cluster)",
-        parse=positive_int,
+    order: str | None = option(
+        "what is known of the first stage: first_stage_score, the order of a query's posts, or "
+        "nothing (default: scores if the first row has them, else the order of a row's posts)",
+        choices=("scores", "order", "unknown"),
     )
     address: str | None = option(
         "Ray cluster: ray://HOST:PORT, HOST:PORT, auto (that of this machine) or local (started "
-        "here); without it one process scores",
-        metavar="ADDRESS",
-    )
-    workers: int | None = option(
-        "processes on the cluster, each with a model (default: as many as it has cores, or GPUs)",
-        parse=positive_int,
-    )
-    gpus: float | None = option(
-        "GPUs of each of them, as 1, or 0.25 for four on one (default: 0)", parse=non_negative_float
+        "here); each process has --threads cores (default there: 1), or a GPU with --device cuda"
     )
 
 
 def main(options: Options) -> None:
-    """Check all, plan the parts or read the plan, score what is not done."""
-    if problems := _problems(options):
-        raise UsageError(problems)
-    started = time.time()
-    from pipeline.batches.job import BatchManifest
-
-    job, trained, origin = _open(options)
-    if options.resume and (options.output / "_manifest.json").exists():
-        manifest = BatchManifest.read(options.output)
-        manifest.check(job)
-    else:
-        manifest = BatchManifest.of(job, options.part_size)
-        manifest.write(job.output)
-    left = [part for part in manifest.parts if not job.output_of(part).exists()]
-    print(f"{job.settings.reranker}, {origin}; {_plan(manifest, left)}", file=sys.stderr)
-    if left:
-        _score(options, job, left, trained, started)
-    _report_rejected(job, options.max_rejected)
-
-
-def _problems(options: Options) -> list[str]:
-    from pipeline.batches.job import input_files
-    from rerankers.models import names
-
-    problems = []
+    """Score, and report rows that cannot be read."""
     try:
-        input_files(options.input)
-    except (OSError, ValueError) as error:
-        problems.append(f"--input: {error}")
-    output = options.output
-    if output.exists() and not output.is_dir():
-        problems.append(f"--output: found the file {output}, expected a folder")
-    elif output.is_dir() and any(output.iterdir()):
-        if not options.resume:
-            problems.append(
-                f"--output: found files in {output}, expected an empty folder or none; --resume "
-                "goes on with a job"
-            )
-        elif not (output / "_manifest.json").exists():
-            problems.append(f"--resume: found no job in {output}, but other files")
-    if options.reranker not in names():
-        problems.append(
-            f"--reranker: found {options.reranker!r}, expected one of {', '.join(names())}"
-        )
-    if options.checkpoint and not options.checkpoint.is_dir():
-        problems.append(f"--checkpoint: there is no folder {options.checkpoint}")
-    if not options.address:
-        for name in ("workers", "gpus"):
-            if getattr(options, name):
-                problems.append(f"--{name}: found no --address, expected one (local starts Ray)")
-    elif options.device != "auto":
-        problems.append("--device: on a cluster --gpus decides; leave --device out")
-    return problems
+        rejected = _score(options, _files(options))
+    except ModuleNotFoundError as error:
+        remedy = f"pip install 'tweetrerank[{'ray' if options.address else 'parquet'}]'"
+        raise DataError(f"found no package {error.name}; install the extra: {remedy}") from None
+    print(f"wrote {options.output}", file=sys.stderr)
+    path = options.output.with_name(f"{options.output.name}.rejected.jsonl")
+    path.unlink(missing_ok=True)
+    if rejected:
+        with atomic_file(path) as stream:
+            stream.writelines(f"{json.dumps(row)}\n" for row in rejected)
+        problem = f"{counted(len(rejected), 'row')} cannot be read, see {path}; the rest is scored"
+        if len(rejected) > options.max_rejected:
+            raise DataError(problem)
+        print(problem, file=sys.stderr)
 
 
-def _open(options: Options) -> tuple[BatchJob, Model, str]:
-    """The job, its model, and where λ is from."""
-    from rerankers.scoring.precomputed import version_of
+def _files(options: Options) -> list[Path]:
+    """The files of the input, in the order of their names."""
+    path, output = options.input, options.output
+    names = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = [one.absolute() for one in names if DATA.fullmatch(one.name) and one.is_file()]
+    if len({_is_parquet(one) for one in files}) != 1:
+        raise UsageError(f"--input: found {path}, expected JSON lines or Parquet, or a folder")
+    # Compressed output is not written.
+    is_other = (
+        output.is_dir() or output.suffix == ".gz" or _is_parquet(output) != _is_parquet(files[0])
+    )
+    if output.exists() if options.address else is_other or output.absolute() in files:
+        expected = "a new folder" if options.address else "another file, of the input's format"
+        raise UsageError(f"--output: found {output}, expected {expected}")
+    return files
 
-    from pipeline.batches.formats import format_of
-    from pipeline.batches.job import BatchJob, BatchSettings, form_of, input_files
-    from pipeline.batches.worker import load
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
+
+
+def _score(options: Options, files: Sequence[Path]) -> list[Row]:
+    """Score all rows; returns those that cannot be read."""
+    from pipeline.batches import add_scores, load, score_on_cluster
     from pipeline.ranking.build import mixing_of
-    from rerankers import checkpoint as checkpoints
+    from pipeline.ranking.ranker import ModelScorer
     from rerankers.pairs import PRIOR
 
-    files = input_files(options.input)
-    form = form_of(files)
+    form = _form_of(files)
     if options.order == "scores" and not form.has_first_stage:
         raise DataError("--order: found no first_stage_score in the first row, expected one")
     if options.order in ("order", "unknown"):
         form = form._replace(has_first_stage=False, is_ordered=options.order == "order")
-    folder = options.checkpoint or checkpoints.find(options.reranker)
+    folder = options.checkpoint and options.checkpoint.absolute()
+    model = options.reranker, folder, options.batch_size
     # On a cluster the model is only looked at here.
-    device = "cpu" if options.address else choose_device(options.device, options.threads)
-    trained = load(folder, options.reranker, device)
+    trained = load(*model, "cpu" if options.address else options.device, options.threads)
     mixing = mixing_of(trained, options.weight, form.has_first_stage)
-    if form.has_first_stage:
-        reads_prior = PRIOR in trained.signals
-        is_read = mixing.weight < 1 or reads_prior or trained.reads == "lists"
-        form = form._replace(has_first_stage=is_read)
-    settings = BatchSettings(
-        options.reranker,
-        version_of(folder),
-        mixing.weight,
-        options.precision,
-        *form,
-        str(format_of(files[0])),
-    )
-    on_cluster = "cuda" if options.gpus else "cpu"
-    job = BatchJob(
-        tuple(files),
-        options.output.absolute(),
-        settings,
-        options.checkpoint and options.checkpoint.absolute(),
-        options.batch_size,
-        options.threads or (1 if options.address else None),
-        on_cluster if options.address else device,
-    )
-    return job, trained, str(mixing)
+    is_list = trained.reads == "lists"
+    is_read = mixing.weight < 1 or PRIOR in trained.signals or is_list
+    form = form._replace(has_first_stage=form.has_first_stage and is_read)
+    reads_lists = not form.is_nested and (form.has_first_stage or is_list)
+    print(f"{options.reranker}, {mixing}", file=sys.stderr)
+    rejected: list[Row] = []
+    if not options.address:
+        scorer = ModelScorer(trained)
+        with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
+            for rows in _chunks(files, form, reads_lists, rejected):
+                add_scores(rows, form, scorer, mixing.weight)
+                write(rows)
+                progress(len(rows))
+        return rejected
+    if reads_lists:
+        raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
+    device = "cuda" if options.device.startswith("cuda") else "cpu"
+    with atomic_directory(options.output) as output:
+        how = (mixing.weight, *model, device, options.threads or 1)
+        return score_on_cluster(options.address, files, output, form, *how)
 
 
-def _plan(manifest: BatchManifest, left: Sequence[Part]) -> str:
-    rows, parts = sum(part.span.rows for part in manifest.parts), len(manifest.parts)
-    done = f", {parts - len(left)} of them done before" if len(left) < parts else ""
-    return f"{counted(rows, 'row')} in {counted(parts, 'part')}{done}"
+def _form_of(files: Sequence[Path]) -> Form:
+    """The form of the first row that can be read and has a post."""
+    from pipeline.batches import FIRST_STAGE, Form
+
+    problem = ""
+    for path, number, raw in _rows_of(files):
+        try:
+            form, posts = Form.of(raw)
+        except ValueError as error:
+            problem = problem or f"{path}:{number}: {error}"
+            continue
+        if posts:
+            has_scores = all(post.get(FIRST_STAGE) is not None for post in posts)
+            return form._replace(has_first_stage=has_scores)
+    raise DataError(problem or f"{files[0]}: found no row with a post, expected some")
 
 
-def _score(
-    options: Options, job: BatchJob, left: Sequence[Part], trained: Model, started: float
-) -> None:
-    """Score the parts, with a progress bar, and say how long it took."""
-    posts, began = 0, math.inf
-    with bar(sum(part.span.rows for part in left), "scoring", "row") as progress:
-        for done in _done(options, job, left, trained):
-            progress(done.rows)
-            posts, began = posts + done.posts, min(began, done.began)
-    seconds = max(time.time() - began, 1e-9)
-    print(
-        f"scored {counted(posts, 'post')} in {seconds:.1f} s ({posts / seconds:,.0f} posts/s) "
-        f"after {began - started:.1f} s to begin; wrote {counted(len(left), 'file')} to "
-        f"{job.output}",
-        file=sys.stderr,
-    )
+def _chunks(
+    files: Sequence[Path], form: Form, reads_lists: bool, rejected: list[Row]
+) -> Iterator[list[Row]]:
+    """Rows that are scored together: all pairs of a query."""
+    chunk: list[Row] = []
+    posts, seen = 0, set()
+    rows = _readable(files, form, rejected)
+    for (query_id, _), group in groupby(rows, itemgetter("query_id", "query")):
+        if reads_lists and query_id in seen:
+            problem = f"found the query {query_id} again after others, expected its pairs together"
+            raise DataError(f"--input: {problem}, which are {LISTS}")
+        seen.add(query_id if reads_lists else "")
+        for row in group:
+            chunk.append(row)
+            posts += len(form.posts(row))
+        if posts >= POSTS:
+            yield chunk
+            chunk, posts = [], 0
+    yield chunk
 
 
-def _done(options: Options, job: BatchJob, left: Sequence[Part], trained: Model) -> Iterator[Done]:
-    from pipeline.batches.worker import Worker
-
-    if options.address:
-        from pipeline.batches import cluster
-
-        yield from cluster.score(job, left, options.address, options.workers, options.gpus or 0)
-        return
-    worker = Worker(job, trained)
-    for part in left:
-        yield worker.run(part)
+def _readable(files: Sequence[Path], form: Form, rejected: list[Row]) -> Iterator[Row]:
+    for path, number, raw in _rows_of(files):
+        try:
+            yield form.read(raw)
+        except ValueError as error:
+            rejected.append({"file": str(path), "line": number, "reason": str(error)})
 
 
-def _report_rejected(job: BatchJob, most: int) -> None:
-    """Report rows that could not be read; raises DataError if they are more than ``most``."""
-    folder = job.output / "_rejected"
-    count = sum(path.read_bytes().count(b"\n") for path in folder.glob("part-*.jsonl"))
-    problem = f"{counted(count, 'row')} cannot be read; see {folder}; the others are scored"
-    if count > most:
-        raise DataError(problem)
-    if count:
-        print(problem, file=sys.stderr)
+def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, str | Row]]:
+    """Each row with its file and its number there; of JSON lines those that are not blank."""
+    for path in files:
+        rows = _table_rows(path) if _is_parquet(path) else numbered_lines(path, DataError)
+        for number, row in rows:
+            if not isinstance(row, str) or row.strip():
+                yield path, number, row
+
+
+def _table_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    import pyarrow.parquet as pq
+
+    try:
+        batches = pq.ParquetFile(path).iter_batches(POSTS)
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+    except (OSError, ValueError) as error:  # also those of pyarrow
+        raise DataError(f"{path}: found no whole Parquet file ({error})") from None
+
+
+@contextmanager
+def _writer(
+    path: Path, files: Sequence[Path], form: Form
+) -> Iterator[Callable[[Sequence[Row]], object]]:
+    """Write rows to a file that appears when it is complete."""
+    from pipeline.batches import line_of, with_score
+
+    with atomic_file(path) as text:
+        stream = cast(TextIO, text).buffer
+        if not _is_parquet(path):
+            yield lambda rows: stream.writelines(map(line_of, rows))
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = with_score([pq.read_schema(one) for one in files], form)
+        with pq.ParquetWriter(stream, schema) as table:
+            yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.engines.address import EngineAddress
-from indexes.engines.client import NAMES, Engine, EngineError
+from indexes.engines.client import Engine, EngineError
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
@@ -55,8 +55,9 @@ def main(options: Options) -> None:
     if not options.pipeline.replace("-", "_").isidentifier():
         raise UsageError("--pipeline: expected letters, digits, - and _")
     engine = Engine.connect(EngineAddress(options.engine, "_all", options.engine_auth))
-    print(f"engine: {NAMES[engine.kind]} {'.'.join(map(str, engine.version))}")
-    parts = (OpenSearch if engine.kind == "opensearch" else Elasticsearch)(engine, options, key)
+    kind = OpenSearch if engine.kind == "opensearch" else Elasticsearch
+    print(f"engine: {kind.__name__} {'.'.join(map(str, engine.version))}")
+    parts = kind(engine, options, key)
     try:
         if options.action == "install":
             parts.install(served_model(parts.service, options.model, key))

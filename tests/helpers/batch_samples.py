@@ -52,16 +52,22 @@ def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:
     return path
 
 
-def read_lines(folder: Path) -> list[Row]:
-    """All rows of an output folder, in order."""
-    found: list[Row] = []
-    for path in sorted(folder.glob("part-*")):
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-        found += map(json.loads, content.splitlines())
-    return found
+def read_lines(path: Path) -> list[Row]:
+    """All rows of a file, or of a folder's files in the order of their names."""
+    paths = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [json.loads(line) for one in paths for line in one.read_bytes().splitlines()]
 
 
 def scores(rows: Sequence[Row]) -> list[float]:
     """Scores of all posts of nested rows or pairs, in order."""
     return [post["score"] for row in rows for post in row.get("posts") or [row]]
+
+
+def without_scores(rows: Sequence[Row]) -> list[Row]:
+    """The rows as they were."""
+
+    def bare(row: Row) -> Row:
+        found = {name: value for name, value in row.items() if name != "score"}
+        return found | ({"posts": [*map(bare, row["posts"])]} if "posts" in row else {})
+
+    return [*map(bare, rows)]

@@ -218,8 +218,8 @@ def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any
     """A ranker; ``seen``: it was trained on the collection's judgments."""
     assert ranker.scorer
     checkpoint = ranker.scorer.checkpoint
-    is_mixed = isinstance(ranker, Mixture) and checkpoint.reads == "posts"
-    mixing = ranker.mixing if is_mixed else None
+    is_mixed = checkpoint.reads == "posts"
+    mixing = ranker.mixing if isinstance(ranker, Mixture) and is_mixed else None
     return {
         "name": name,
         "kind": checkpoint.name,

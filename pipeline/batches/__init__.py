@@ -1,1 +1,0 @@
-"""Scoring of files of queries and posts, in one process or on a Ray cluster."""
