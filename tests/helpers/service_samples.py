@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import uvicorn
-from rerankers.scoring.cached import SOME, Counts
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
@@ -34,6 +33,7 @@ from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
 from rerankers.errors import RerankerError
 from rerankers.pairs import Pairs
+from rerankers.reranker import SOME, Counts
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
