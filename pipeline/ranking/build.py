@@ -6,6 +6,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -65,7 +66,8 @@ def ranker(
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-        all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
+        all_stages: beside the stages of the best fusion those of MP-HCNN, which take their own
+            time; a fusion that is named, or an installation without PyTorch, has its own alone.
         loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
 
     Raises:
@@ -81,6 +83,7 @@ def ranker(
         parameters = [f"{name}={value}" for name, value in parameters.items()]
     chosen = {"first_stage": first_stage, "parameters": parameters, "weight": weight is not None}
     given = [name for name, value in chosen.items() if value]
+    all_stages &= reranker == defaults.AUTO
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
@@ -175,7 +178,7 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
     """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     has_method = defaults.DEFAULT_METHOD in collection.methods
-    if fusion.first_stage or not has_method:
+    if fusion.first_stage or not has_method or find_spec("torch") is None:
         return fusion
     try:
         folder = directory_for(name, collection)
