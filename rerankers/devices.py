@@ -37,8 +37,8 @@ def threads() -> int:
     """
     if count := getattr(_within, "threads", 0) or _chosen:
         return int(count)
-    if "torch" in sys.modules:
-        return int(sys.modules["torch"].get_num_threads())
+    if torch := sys.modules.get("torch"):
+        return int(torch.get_num_threads())
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
 
@@ -52,8 +52,8 @@ def set_threads(count: int) -> None:
 
 def share_threads() -> None:
     """Give PyTorch, which may just have been imported, the threads of :func:`set_threads`."""
-    if _chosen and "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(_chosen)
+    if _chosen and (torch := sys.modules.get("torch")):
+        torch.set_num_threads(_chosen)
 
 
 @contextmanager

@@ -216,8 +216,8 @@ def one_line(text: str, width: int = POST_WIDTH) -> str:
 def provenance() -> dict[str, Any]:
     """Date, commit, machine and versions, for what is written to disk."""
     versions = {"python": platform.python_version()}
-    if "torch" in sys.modules:
-        versions["torch"] = str(sys.modules["torch"].__version__)
+    if torch := sys.modules.get("torch"):
+        versions["torch"] = str(torch.__version__)
     return {
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
