@@ -147,7 +147,7 @@ def _report(collection: Collection) -> None:
 
 def unknown_words(collection: Collection, space: AdaptedSpace) -> tuple[float, int]:
     """The share of the posts' words that adapted vectors lack, and the number of posts."""
-    from rerankers.text.inputs import Lexicon
+    from rerankers.text.lexicon import Lexicon
 
     lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
     known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())

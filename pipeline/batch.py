@@ -113,26 +113,26 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     from pipeline.batches import add_scores, load, score_on_cluster
     from pipeline.ranking.build import mixing_of
     from pipeline.ranking.ranker import ModelScorer
-    from rerankers import features
-    from rerankers.base import PRIOR
+    from rerankers.pairs import PRIOR
 
     form = _form_of(files)
     if options.order == "scores" and not form.has_first_stage:
         raise DataError("--order: found no first_stage_score in the first row, expected one")
     if options.order in ("order", "unknown"):
         form = form._replace(has_first_stage=False, is_ordered=options.order == "order")
-    model = options.reranker, options.checkpoint and options.checkpoint.absolute()
+    folder = options.checkpoint and options.checkpoint.absolute()
+    model = options.reranker, folder, options.batch_size
     # On a cluster the model is only looked at here.
     trained = load(*model, "cpu" if options.address else options.device, options.threads)
     mixing = mixing_of(trained, options.weight, form.has_first_stage)
-    reads_prior = PRIOR in features.signals_of(trained.model.feature_families)
-    is_read = mixing.weight < 1 or reads_prior or trained.model.reads_windows
+    is_list = trained.reads == "lists"
+    is_read = mixing.weight < 1 or PRIOR in trained.signals or is_list
     form = form._replace(has_first_stage=form.has_first_stage and is_read)
-    reads_lists = not form.is_nested and (form.has_first_stage or trained.model.reads_windows)
+    reads_lists = not form.is_nested and (form.has_first_stage or is_list)
     print(f"{options.reranker}, {mixing}", file=sys.stderr)
     rejected: list[Row] = []
     if not options.address:
-        scorer = ModelScorer(trained, options.batch_size)
+        scorer = ModelScorer(trained)
         with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
             for rows in _chunks(files, form, reads_lists, rejected):
                 add_scores(rows, form, scorer, mixing.weight)
@@ -142,11 +142,9 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     if reads_lists:
         raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
     device = "cuda" if options.device.startswith("cuda") else "cpu"
-    with atomic_directory(options.output) as folder:
-        how = (mixing.weight, options.batch_size)
-        return score_on_cluster(
-            options.address, files, folder, form, how, *model, device, options.threads or 1
-        )
+    with atomic_directory(options.output) as output:
+        how = (mixing.weight, *model, device, options.threads or 1)
+        return score_on_cluster(options.address, files, output, form, *how)
 
 
 def _form_of(files: Sequence[Path]) -> Form:

@@ -23,7 +23,8 @@ from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer
 from pipeline.ranking.retrievers import Candidates
 from rerankers import checkpoint as checkpoints
-from rerankers.reranker import TrainedReranker
+from rerankers import models
+from rerankers.reranker import Model
 from rerankers.text.passages import best_passages
 
 Row = dict[str, Any]
@@ -114,10 +115,13 @@ def with_score(schemas: Sequence[Any], form: Form) -> Any:
     return pa.unify_schemas([*schemas, score], promote_options="permissive")
 
 
-def load(name: str, folder: Path | None, device: str, threads: int | None) -> TrainedReranker:
+def load(
+    name: str, folder: Path | None, batch_size: int, device: str, threads: int | None
+) -> Model:
     """A model, by default the shipped one; raises RerankerError if it needs more than rows have."""
-    device = choose_device(device, threads)
-    trained = checkpoints.load(folder or checkpoints.find(name), name, device)
+    device = choose_device(device, threads, models.is_network(name))
+    folder = folder or checkpoints.find(name)
+    trained = checkpoints.load(folder, name, device, batch_size=batch_size)
     check_reads_given(trained)
     return trained
 
@@ -170,11 +174,11 @@ def _candidates_of(
 
 
 def score_on_cluster(
-    address: str, files: Sequence[Path], output: Path, form: Form, how: Sequence[Any], *model: Any
+    address: str, files: Sequence[Path], output: Path, form: Form, weight: float, *model: Any
 ) -> list[Row]:
     """Score files into a folder by Ray Data, in their order; returns rows that cannot be read.
 
-    ``how`` are λ and batch size, ``model`` the arguments of :func:`load`.
+    ``weight`` is λ, ``model`` the arguments of :func:`load`.
     """
     import pyarrow as pa
     import ray
@@ -183,7 +187,7 @@ def score_on_cluster(
     from ray.data.datasource import BlockBasedFileDatasink
     from ray.util.queue import Queue
 
-    (weight, batch_size), (*_, device, threads) = how, model
+    *_, device, threads = model
     is_parquet, line = files[0].suffix.lower() == ".parquet", "line"  # Column of JSON lines
     light = {"num_cpus": 0}  # Beside scoring, which has all cores
 
@@ -194,7 +198,7 @@ def score_on_cluster(
 
     class Scorer:
         def __init__(self, rejected: Queue) -> None:
-            self.rejected, self.scorer = rejected, ModelScorer(load(*model), batch_size)
+            self.rejected, self.scorer = rejected, ModelScorer(load(*model))
 
         def __call__(self, table: pa.Table) -> pa.Table:
             rows: list[Row] = []

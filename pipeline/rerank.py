@@ -243,7 +243,6 @@ def _report(
 def _ranker(options: Options, collection: Collection) -> Ranker:
     """The ranker of given runs; warns if nothing of the runs' own order goes into the new one."""
     from pipeline.ranking.build import ranker
-    from rerankers import features
 
     found = ranker(
         collection,
@@ -254,9 +253,7 @@ def _ranker(options: Options, collection: Collection) -> Ranker:
         **options.loading(),
     )
     assert found.scorer
-    model = found.scorer.checkpoint.model
-    signals = features.signals_of(model.feature_families)
-    if options.weight == 1 and not signals and not model.reads_windows:
+    if options.weight == 1 and not found.scorer.checkpoint.signals:
         print(
             f"note: this {options.reranker} does not read the ranks of a run, so with λ = 1 "
             "nothing of a run's own order is kept; --lambda below 1 mixes in its scores",

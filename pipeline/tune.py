@@ -116,7 +116,7 @@ def _check(options: Options) -> None:
         problems.append(f"--test: found {options.test!r}; tune on it by --collection")
     from rerankers import models
 
-    if models.reads_lists(options.reranker):
+    if models.reads(options.reranker) in ("lists", "searches"):
         problems.append(f"--reranker {options.reranker}: it is not mixed, and has no λ")
     if problems:
         raise UsageError(problems)

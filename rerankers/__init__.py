@@ -1,4 +1,4 @@
-"""Small neural rerankers for short posts: text in, scores out.
+"""Small rerankers for short posts: text in, scores out.
 
 >>> import rerankers
 >>> reranker = rerankers.load()
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     import torch
 
     from rerankers import models
-    from rerankers.reranker import TrainedReranker
+    from rerankers.reranker import Model
 
-__all__ = ["RerankerError", "TrainedReranker", "load", "models"]
+__all__ = ["Model", "RerankerError", "load", "models"]
 
 
-def load(model: str | Path = "window", device: torch.device | str = "cpu") -> TrainedReranker:
+def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Model:
     """Load a trained reranker.
 
     Args:
         model: name of a model that comes with the package, or the folder of a checkpoint.
             ``window`` is the best one for a list of posts; ``mp_hcnn`` and ``sm_cnn`` score each
             post by itself.
-        device: ``cpu``, ``cuda``, or ``cuda:1`` for another GPU than the first.
+        device: of a network: ``cpu``, ``cuda``, or ``cuda:1`` for another GPU than the first.
 
     Raises:
-        RerankerError: there is no such model or folder, or a file of the checkpoint is missing,
-            damaged or of another version.
+        RerankerError: there is no such model or folder, a file of the checkpoint is missing,
+            damaged or of another version, or PyTorch is missing for a network.
     """
-    # PyTorch takes seconds to import, which `import rerankers` alone must not.
+    # `import rerankers` alone takes no time.
     from rerankers import checkpoint
 
     return checkpoint.load(checkpoint.find(model), device=device)
@@ -46,8 +46,8 @@ def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Tr
 
 def __getattr__(name: str) -> Any:
     """A public name, from its module, which is loaded with it; or the version."""
-    if name == "TrainedReranker":
-        return import_module("rerankers.reranker").TrainedReranker
+    if name == "Model":
+        return import_module("rerankers.reranker").Model
     if name == "models":
         return import_module("rerankers.models")
     if name == "__version__":

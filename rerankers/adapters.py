@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     import pyterrier
     from langchain_core.documents import BaseDocumentCompressor, Document
 
-    from rerankers.reranker import TrainedReranker
+    from rerankers.reranker import Model
 
 
-def for_pyterrier(reranker: TrainedReranker, weight: float | None = None) -> pyterrier.Transformer:
+def for_pyterrier(reranker: Model, weight: float | None = None) -> pyterrier.Transformer:
     """A transformer of PyTerrier: new scores and ranks for results with ``query`` and ``text``.
 
     A column ``url`` has the URLs that posts link to, if there is one. Scores of a first stage in a
-    column ``score`` are mixed with the model's; see :meth:`TrainedReranker.predict`, also for
+    column ``score`` are mixed with the model's; see :meth:`Model.predict`, also for
     ``weight`` and errors.
     """
     import pyterrier as pt
@@ -35,13 +35,13 @@ def for_pyterrier(reranker: TrainedReranker, weight: float | None = None) -> pyt
 
 
 def for_langchain(
-    reranker: TrainedReranker, top_n: int | None = None, weight: float | None = None
+    reranker: Model, top_n: int | None = None, weight: float | None = None
 ) -> BaseDocumentCompressor:
     """A document compressor of LangChain: the best ``top_n`` documents, or all, best first.
 
     Their scores go into the metadata as ``relevance_score``. ``url`` in the metadata is the URL
     that a post links to. If all documents have the ``score`` of a first stage there, it is mixed
-    with the model's; see :meth:`TrainedReranker.predict`, also for ``weight`` and errors.
+    with the model's; see :meth:`Model.predict`, also for ``weight`` and errors.
     """
     from langchain_core.documents import BaseDocumentCompressor
 

@@ -1,4 +1,4 @@
-"""The contract of a reranker, and the pairs that it scores.
+"""The module of a network: from terms of queries and posts to scores.
 
 Dimensions in all shape comments of this package:
 
@@ -16,14 +16,10 @@ K     features or dimensions of a representation
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
@@ -41,67 +37,7 @@ IDF_FORMS = ("relative", "classical", "phrases")
 """Inverse document frequencies: scaled into [0, 1]; ln N/n; the same, with a trigram's own. With
 the others a trigram has the IDF of its word."""
 
-FIRST_STAGE = "first_stage"  # Signal: first-stage score of a candidate
-ORDER = "order"
-"""Signal: place of a candidate in the list that was given, from 1; NaN if that says nothing."""
-PRIOR = "prior"
-"""Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
 FEATURES = "features"  # Name of the interaction that holds a pair's features
-
-
-Report = Callable[[str], object]
-
-
-Resources = Mapping[str, Any]
-"""Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
-it (:class:`rerankers.text.spaces.WordSpace`), and its posts that were ``judged`` for other topics
-(:class:`rerankers.features.judged.JudgedPosts`). Without one its features are unknown."""
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """(query, post) pairs to score."""
-
-    queries: Sequence[str]  # [Q]
-    texts: Sequence[str]  # [D]
-    urls: Sequence[str]  # [D] expanded URL of each post, or ""
-    query_index: npt.NDArray[np.int64]  # [P] row of ``queries``
-    post_index: npt.NDArray[np.int64]  # [P] row of ``texts`` and ``urls``
-    signals: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
-    is 0; for the families ``given`` and ``signal:NAME`` it is unknown, as NaN is."""
-    doc_ids: Sequence[str] = ()  # [D]; empty if unknown
-    resources: Sequence[Resources] = ()
-    """[Q] what is known of the query's collection; empty if nothing is."""
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
-    from; copies by ``dataclasses.replace`` share it."""
-
-    def __len__(self) -> int:
-        return len(self.query_index)
-
-    def with_resources(self, known: Resources) -> Pairs:
-        """The same pairs with what is known of their collection, unless they have their own."""
-        if not known:
-            return self
-        return replace(
-            self, resources=[{**known, **own} for own in self.resources or [{}] * len(self.queries)]
-        )
-
-    def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
-        """The pairs ``rows`` [B], with their own texts only."""
-        queries, query_index = np.unique(self.query_index[rows], return_inverse=True)
-        posts, post_index = np.unique(self.post_index[rows], return_inverse=True)
-        return Pairs(
-            [self.queries[row] for row in queries],
-            [self.texts[row] for row in posts],
-            [self.urls[row] for row in posts],
-            query_index.astype(np.int64),
-            post_index.astype(np.int64),
-            {name: values[rows] for name, values in self.signals.items()},
-            [self.doc_ids[row] for row in posts] if self.doc_ids else (),
-            [self.resources[row] for row in queries] if self.resources else (),
-        )
 
 
 class Terms(NamedTuple):
@@ -109,37 +45,6 @@ class Terms(NamedTuple):
 
     ids: Tensor  # [B, L] term identifiers; 0 is padding
     weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
-
-
-def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1).
-
-    Severyn & Moschitti (2015), section 5, "submission run as a feature". Posts outside of the run
-    have the prior 0; priors of several runs are averaged.
-    """
-    return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
-
-
-def places_of(
-    query_index: npt.NDArray[np.int64], scores: npt.NDArray[np.floating]
-) -> npt.NDArray[np.float32]:
-    """[P] place of each pair among those of its query by ``scores`` [P], from 1 for the highest.
-
-    Equal scores keep their order. The signal ``ORDER``.
-    """
-    places = np.empty(len(query_index), dtype=np.float32)
-    for rows in lists_of(query_index, -scores):
-        places[rows] = np.arange(1, len(rows) + 1)
-    return places
-
-
-def lists_of(
-    query_index: npt.NDArray[np.int64], key: npt.NDArray[Any] | None = None
-) -> list[npt.NDArray[np.int64]]:
-    """The rows of each query's pairs, by an ascending ``key`` [P]; equal ones keep their order."""
-    order = np.lexsort((query_index,) if key is None else (key, query_index))
-    borders = np.flatnonzero(np.diff(query_index[order])) + 1
-    return np.split(order, borders) if len(order) else []
 
 
 Inputs = Mapping[str, Terms]  # Name of an input -> the terms of a batch of texts
@@ -161,7 +66,8 @@ class Reranker(nn.Module, ABC):
     configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
     query_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_queries`` reads
     post_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_posts`` reads
-    training_settings: ClassVar[Settings] = Settings()  # Default settings of training
+    training_settings: ClassVar[Settings] = Settings()
+    """Default settings of training; 0 epochs for a model without steps."""
 
     own_settings: ClassVar[Mapping[str, Settings]] = {}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
@@ -172,18 +78,8 @@ class Reranker(nn.Module, ABC):
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
     [P, 1, K]."""
 
-    reads_rankers: ClassVar[bool] = False
-    """Whether it reads the scores of several rankers, whose best posts are its candidates."""
-
-    reads_windows: ClassVar[bool] = False
-    """Whether it ranks a list of given candidates as a whole, by texts and by what their first
-    stage gives of scores and order, and is trained on such lists of several first stages."""
-
     has_matches: ClassVar[bool] = False
     """Whether its matches of query and post can be shown as the reasons of a score."""
-
-    trained_by_gradients: ClassVar[bool] = True
-    """Whether training takes gradient steps; otherwise ``fit`` does all of it."""
 
     score: nn.Module  # Last layers of the default :meth:`head`: [P, K] to [P, 1]
 
@@ -294,27 +190,13 @@ class Reranker(nn.Module, ABC):
         """Whether :meth:`fit` follows the gradient steps."""
         return False
 
-    def fit(
-        self,
-        representations: Tensor,
-        relevant: Tensor,
-        query_index: Tensor,
-        progress: Report = lambda message: None,
-    ) -> None:
+    def fit(self, representations: Tensor, relevant: Tensor) -> None:
         """Fit the parameters that are not trained by gradients.
 
         Args:
             representations: [P, K] of the training pairs, by the trained model.
             relevant: [P] whether each pair is relevant.
-            query_index: [P] query of each pair.
         """
-
-    def files(self) -> Mapping[str, bytes]:
-        """File name -> content of the files in a checkpoint that are not tensors."""
-        return {}
-
-    def read_files(self, directory: Path) -> None:
-        """Read what :meth:`files` returned from a checkpoint's folder."""
 
     def device_of(self) -> torch.device:
         """Device of parameters and buffers; the CPU if there are none."""

@@ -1,16 +1,14 @@
-"""A trained reranker on disk: a folder of JSON and safetensors, nothing that runs code.
+"""A trained model on disk: a folder of JSON, text and safetensors, nothing that runs code.
 
 ``config.json``         model, hyperparameters, features, source of IDF, and SHA-256 of all files
-``model.safetensors``   the weights, word vectors included
-``vocabulary.json``     the words
-``adapted.safetensors`` word vectors adapted to a collection, where the model reads them
 ``metrics.json``        training data, and validation results
+``model.txt``           trees, with ``model_2.txt`` and so on those of further objectives
+``model.safetensors``   the weights of a network, word vectors included
+``vocabulary.json``     the words of a network
+``adapted.safetensors`` word vectors adapted to a collection, where trees read them
+``judgments.json``      judgments of a collection, where trees read them
 
-Models that are no tensors have files of their own (``model.txt``: the trees of LambdaMART). A
-model that reads other models' scores has their checkpoints in sub-folders of their names
-(``sm_cnn/``), as its weights fit the scores of these checkpoints only.
-
-Checkpoints with the same words can share these and the weights that are alike, above all word
+Networks with the same words can share these and the weights that are alike, above all word
 vectors, in a folder beside them, which a copy of theirs needs, too: see :func:`share`.
 
 Loading compares every file with its SHA-256 before reading it. A file that is added later is not
@@ -22,43 +20,35 @@ import difflib
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
+import numpy as np
+from safetensors.numpy import load_file
+from safetensors.numpy import save as packed
 
 from rerankers import features, models
-from rerankers.base import Reranker, Resources
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
-from rerankers.reranker import TUNING_FILE, TrainedReranker
-from rerankers.text.inputs import TextEncoder
+from rerankers.pairs import Resources
+from rerankers.reranker import TUNING_FILE, VOCABULARY, WEIGHTS, Model
 from rerankers.text.spaces import ADAPTED, AdaptedSpace
 from rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 2  # Format of ``config.json``, and meaning of the weights: how texts become terms
-VOCABULARY, WEIGHTS = SHARED_FILES = ("vocabulary.json", "model.safetensors")
+SHARED_FILES = VOCABULARY, WEIGHTS
 ADAPTED_FILE = "adapted.safetensors"
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
 
-def save(
-    directory: Path,
-    name: str,
-    model: Reranker,
-    encoder: TextEncoder,
-    metrics: Mapping[str, Any],
-    extras: Mapping[str, bytes] | None = None,
-) -> None:
+def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = None) -> None:
     """Write a checkpoint into an empty folder, which is created if it is missing.
 
     The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
 
     Args:
-        metrics: content of ``metrics.json``.
         extras: file name -> content of further files.
 
     Raises:
@@ -67,17 +57,14 @@ def save(
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
-    _write_json(directory / "metrics.json", metrics)
-    encoder.vocabulary.save(directory / VOCABULARY)
-    weights = {key: value.cpu().contiguous() for key, value in model.state_dict().items()}
-    _save_weights(weights, directory / WEIGHTS)
+    _write_json(directory / "metrics.json", model.metrics)
     for file_name, content in {**model.files(), **(extras or {})}.items():
         (directory / file_name).write_bytes(content)
     config = {
-        "model": name,
-        "idf": encoder.idf.source,
+        "model": model.name,
+        "idf": model.idf.source,
         "config": dataclasses.asdict(model.config),
-        "features": list(features.names_of(model.feature_families)),
+        "features": list(features.names_of(model.families)),
     }
     write_config(directory, config)
 
@@ -103,13 +90,14 @@ def share(directories: Sequence[Path], name: str) -> None:
     alike = {
         key: value
         for key, value in weights[0].items()
-        if all(key in others and torch.equal(value, others[key]) for others in weights)
+        if all(key in others and np.array_equal(value, others[key]) for others in weights)
     }
     shared.mkdir()
-    _save_weights(alike, shared / WEIGHTS)
+    (shared / WEIGHTS).write_bytes(packed(alike))
     shutil.copy(directories[0] / VOCABULARY, shared)
     for directory, config, own in zip(directories, configs, weights, strict=True):
-        _save_weights({key: own[key] for key in own.keys() - alike.keys()}, directory / WEIGHTS)
+        rest = {key: own[key] for key in own.keys() - alike.keys()}
+        (directory / WEIGHTS).write_bytes(packed(rest))
         (directory / VOCABULARY).unlink()
         kept = {key: value for key, value in config.items() if key != "sha256"}
         write_config(directory, {**kept, "shared": name})
@@ -133,7 +121,7 @@ def copy_whole(directory: Path, target: Path, adapted: Path | None = None) -> No
     if shared := _shared(directory, config):
         shutil.copy(shared / VOCABULARY, target)
         weights = load_file(shared / WEIGHTS) | load_file(directory / WEIGHTS)
-        _save_weights(weights, target / WEIGHTS)
+        (target / WEIGHTS).write_bytes(packed(weights))
     if adapted:
         shutil.copy(adapted, target / ADAPTED_FILE)
     left_out = ("shared", "sha256", "files", "format")
@@ -143,11 +131,6 @@ def copy_whole(directory: Path, target: Path, adapted: Path | None = None) -> No
 def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
     """The folder beside a checkpoint that has its words and some of its weights."""
     return directory / ".." / Path(str(config["shared"])).name if "shared" in config else None
-
-
-def _save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    save_file(dict(weights), path)
-    path.chmod(0o644)  # save_file makes it readable for its owner only.
 
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
@@ -203,69 +186,95 @@ def find(model: str | Path) -> Path:
 def load(
     directory: Path,
     name: str | None = None,
-    device: torch.device | str = "cpu",
-    idf: Idf | None = None,
+    device: Any = "cpu",
+    idf: Callable[[str], Idf] | None = None,
     adapted: Path | None = None,
-) -> TrainedReranker:
+    batch_size: int = 256,
+) -> Model:
     """Read a checkpoint folder.
 
     Args:
         name: expected model; None accepts any.
-        idf: word frequencies instead of those in training.
+        device: of a network; trees are on the CPU.
+        idf: source of word frequencies in training -> word frequencies; None is
+            :func:`idf_from`.
         adapted: file of adapted word vectors, in place of the folder's own.
+        batch_size: pairs in a forward pass of a network.
 
     Raises:
-        RerankerError: a file is missing, damaged, of another format or of another model.
+        RerankerError: a file is missing, damaged, of another format or of another model, or
+            PyTorch is missing for a network.
     """
-    config = _read_json(directory / "config.json")
+    config, path = _read_json(directory / "config.json"), directory / "config.json"
     if config.get("format") != FORMAT:
         raise RerankerError(
-            f"{directory / 'config.json'}: found checkpoint format {config.get('format')}, "
-            f"expected {FORMAT}; train again with this version"
+            f"{path}: found checkpoint format {config.get('format')}, expected {FORMAT}; "
+            "train again with this version"
         )
     _check_files(directory, config)
-    model_name, path = str(config.get("model")), directory / "config.json"
+    model_name = str(config.get("model"))
     if name is not None and model_name != name:
         raise RerankerError(
             f"{directory}: found a checkpoint of {model_name}, expected one of {name}; "
             f"name {model_name} as `reranker`, or another `checkpoint`"
         )
     try:
-        model_type: Any = models.find(model_name)
+        kind = models.find(model_name)
     except RerankerError as error:
         raise RerankerError(f"{path}: {error}") from None
-    shared = _shared(directory, config)
-    vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
     try:
-        model = model_type(model_type.config_type(**config["config"]), vocabulary)
-        idf_source = str(config["idf"])
+        known = {
+            "name": model_name,
+            "config": kind.config_type(**config["config"]),
+            "idf": (idf or idf_from)(str(config["idf"])),
+            "metrics": _read_json(directory / "metrics.json"),
+            "directory": directory,
+        }
+        if models.is_network(model_name):
+            model = _network(kind, known, _shared(directory, config), device, batch_size)
+        else:
+            model = _trees(kind, known)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
             f"{path}: found settings that {model_name} cannot use ({error}); "
             "train again with this version"
         ) from None
-    trained, known = config["features"], list(features.names_of(model.feature_families))
-    if trained != known:
+    trained, names = config["features"], list(features.names_of(model.families))
+    if trained != names:
         raise RerankerError(
-            f"{path}: found a model of the features {trained}, but this version has {known}; "
+            f"{path}: found a model of the features {trained}, but this version has {names}; "
             "train again with this version"
         )
-    _load_weights(model, directory / WEIGHTS, shared)
-    model.read_files(directory)
-    encoder = TextEncoder(vocabulary, idf or idf_from(idf_source))
-    model, metrics = model.to(device).eval(), _read_json(directory / "metrics.json")
-    resources = _resources(directory, adapted, model)
-    return TrainedReranker(model_name, model, encoder, metrics, directory, resources=resources)
+    return dataclasses.replace(model, resources=_resources(directory, adapted, model.families))
 
 
-def _resources(directory: Path, adapted: Path | None, model: Reranker) -> Resources:
+def _trees(kind: Any, known: Mapping[str, Any]) -> Model:
+    from rerankers.trees.boosting import read_lists
+
+    model: Model = kind(lists=read_lists(known["directory"], known["config"]), **known)
+    return model
+
+
+def _network(
+    kind: Any, known: Mapping[str, Any], shared: Path | None, device: Any, batch_size: int
+) -> Model:
+    from rerankers.network import Network
+
+    directory = known["directory"]
+    vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
+    weights = load_file(shared / WEIGHTS) if shared else {}
+    weights |= load_file(directory / WEIGHTS)
+    return Network.of(kind, weights, device, vocabulary=vocabulary, batch_size=batch_size, **known)
+
+
+def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -> Resources:
     """What the folder has of its collection for the model's features; for ``adapted`` see load."""
     known: dict[str, Any] = {}
     path = adapted or directory / ADAPTED_FILE
-    if (adapted or path.exists()) and f"meaning:{ADAPTED}" in model.feature_families:
+    if (adapted or path.exists()) and f"meaning:{ADAPTED}" in families:
         known[ADAPTED] = AdaptedSpace.load(path)
     path = directory / JUDGMENTS
-    if path.exists() and JUDGED in model.feature_families:
+    if path.exists() and JUDGED in families:
         known[JUDGED] = JudgedPosts.read(path)
     return known
 
@@ -312,24 +321,13 @@ def _sha256_of_config(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _load_weights(model: Reranker, path: Path, shared: Path | None) -> None:
-    alike = load_file(shared / WEIGHTS) if shared else {}
-    try:
-        model.load_state_dict(alike | load_file(path), strict=True)
-    except RuntimeError as error:
-        reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
-        raise RerankerError(
-            f"{path}: the weights do not fit the model of config.json: {reasons}"
-        ) from None
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RerankerError(
             f"{path}: found no readable JSON ({error}), expected a checkpoint folder with "
-            "config.json, model.safetensors, vocabulary.json and metrics.json"
+            "config.json, metrics.json, and model.txt or model.safetensors and vocabulary.json"
         ) from None
     if not isinstance(content, dict):
         raise RerankerError(f"{path}: found a {type(content).__name__}, expected a JSON object")

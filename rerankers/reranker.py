@@ -1,43 +1,55 @@
-"""A trained reranker: ranks and scores posts for queries."""
+"""The contract of a model: it scores lists of posts; ranking is built on it.
+
+:class:`rerankers.trees.boosting.Trees` and :class:`rerankers.network.Network` implement it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers import features
-from rerankers.base import (
+from rerankers.devices import one_thread_each
+from rerankers.errors import RerankerError, warn
+from rerankers.interpolation import minmax, mix
+from rerankers.pairs import (
     FIRST_STAGE,
     ORDER,
     PRIOR,
     Pairs,
-    Reranker,
     Resources,
     lists_of,
     places_of,
     prior_of_rank,
 )
-from rerankers.devices import one_thread_each
-from rerankers.errors import RerankerError, warn
-from rerankers.interpolation import minmax, mix
-from rerankers.scoring import batches
-from rerankers.text.inputs import TextEncoder
 from rerankers.text.passages import best_passages
 from rerankers.text.ragged import Rows
+from rerankers.text.vocabulary import Idf
 
-if TYPE_CHECKING:
-    from rerankers.scoring.cached import CachedScorer
+Reads = Literal["posts", "lists", "searches"]
+"""``posts``: each post alone, for a mixture with a first stage's scores; ``lists``: a list of given
+candidates as a whole, with the scores or the order of their first stage, or neither; ``searches``:
+the scores of several searches, whose best posts are its candidates."""
+
+Progress = Callable[[int], object]
+"""Called with numbers of pairs that have been scored since the last call."""
 
 FEW = 2000
-"""Pairs that :meth:`TrainedReranker.predict` scores one block after the other, as a service does;
+"""Pairs that :meth:`Model.predict` scores one block after the other, as a service does;
 of more it computes what is repeated only once."""
+
+SOME = Pairs(["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], np.zeros(2, np.int64), np.arange(2))
+"""Pairs to see whether a model works."""
+
+VOCABULARY, WEIGHTS = "vocabulary.json", "model.safetensors"
+"""Files of a network in a checkpoint."""
 
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and its provenance."""
@@ -54,22 +66,97 @@ class RankedPost(NamedTuple):
     text: str
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class TrainedReranker:
-    """A reranker that is ready to score."""
+class Counts(NamedTuple):
+    """Posts found among the kept ones, posts not found there, and bytes of the kept ones."""
+
+    hits: int = 0
+    misses: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Counts) -> Counts:  # type: ignore[override]
+        """The sums over two caches."""
+        return Counts(*map(sum, zip(self, other, strict=True)))
+
+
+def silent(pairs_done: int) -> None:
+    """Report nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Model(ABC):
+    """A trained model that scores pairs of queries and posts. Safe in several threads."""
+
+    reads: ClassVar[Reads]
 
     name: str
-    model: Reranker
-    """In evaluation mode."""
-    encoder: TextEncoder
-    metrics: Mapping[str, Any]
+    """Of its kind; see :mod:`rerankers.models`."""
+    config: Any
+    """Hyperparameters."""
+    idf: Idf
+    """Word frequencies."""
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Content of ``metrics.json``."""
-    directory: Path
+    directory: Path = Path()
+    """Of its checkpoint."""
     resources: Resources = dataclasses.field(default_factory=dict)
     """What is known of a collection, for pairs without their own."""
 
+    @property
+    @abstractmethod
+    def families(self) -> Sequence[str]:
+        """Families of ``rerankers/features`` that it reads."""
+
+    @property
+    def device(self) -> str:
+        """Type of the device that it computes on."""
+        return "cpu"
+
+    @abstractmethod
+    def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.float32]:
+        """Scores [P], higher is better.
+
+        Raises:
+            RerankerError: a score is not a finite number, or a batch does not fit into memory.
+        """
+
+    @abstractmethod
+    def files(self) -> Mapping[str, bytes]:
+        """File name -> content of its own files in a checkpoint."""
+
+    @property
+    @abstractmethod
+    def reads_given(self) -> bool:
+        """Whether texts, and what a first stage gives of scores and order, suffice for it."""
+
+    @property
+    def explains(self) -> str:
+        """What can be shown as the reasons of a score: ``matches``, ``contributions``, or ""."""
+        return ""
+
+    @cached_property
+    def signals(self) -> set[str]:
+        """Names of the signals that it reads; see :attr:`rerankers.pairs.Pairs.signals`."""
+        return features.signals_of(self.families)
+
+    def remembering(self, max_bytes: int) -> Self:
+        """A model that keeps what it reads of the last posts, if it has use for that."""
+        return self
+
+    @property
+    def counts(self) -> Counts:
+        """Of the kept posts."""
+        return Counts()
+
+    def warm_up(self) -> None:
+        """Score pairs as requests bring them: first uses would make the first ones slow."""
+        self.check()
+
+    def check(self) -> None:
+        """Score some pairs; raises what goes wrong."""
+        self.score(SOME)
+
     def __repr__(self) -> str:
-        return f"TrainedReranker({self.name!r}, {str(self.directory)!r})"
+        return f"Model({self.name!r}, {str(self.directory)!r})"
 
     def rank(
         self,
@@ -145,15 +232,16 @@ class TrainedReranker:
         first = None if scores is None else _checked(scores, len(known))
         if first is None and weight is not None:
             raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
-        share = 1.0 if first is None else self._share(weight)
+        if weight is not None and not 0 <= weight <= 1:
+            raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
+        share = 1.0 if first is None else self.tuned_weight() if weight is None else weight
         if first is not None:
             known = dataclasses.replace(known, signals=_signals(known.query_index, first))
         elif in_order:
             given = places_of(known.query_index, np.zeros(len(known)))
             known = dataclasses.replace(known, signals={ORDER: given})
         self._warn_of_missing(known)
-        is_few = len(rows) <= FEW and self.model.device_of().type == "cpu"
-        if is_few:
+        if len(rows) <= FEW and self.device == "cpu":
             with one_thread_each():  # Waiting for a second one takes longer than its share.
                 values = self._of_few.score(known)
         else:
@@ -168,55 +256,30 @@ class TrainedReranker:
 
     def _warn_of_missing(self, pairs: Pairs) -> None:
         """Warn of signals that the model was trained with and the pairs lack."""
-        if self.model.reads_windows:
-            return
-        wanted = features.signals_of(self.model.feature_families)
-        if missing := sorted(wanted - pairs.signals.keys()):
+        if self.reads != "lists" and (missing := sorted(self.signals - pairs.signals.keys())):
             warn(
                 f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
                 "have; without them window ranks better"
             )
 
-    def _share(self, weight: float | None) -> float:
-        """λ: ``weight``, or the tuned one."""
-        if weight is not None:
-            if not 0 <= weight <= 1:
-                raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
-            return weight
-        if not self.model.post_inputs:
-            return 1.0
-        path = self.directory / TUNING_FILE
-        try:
-            tuned = json.loads(path.read_text(encoding="utf-8"))
-            share, normalization = float(tuned["weight"]), tuned["normalization"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RerankerError(
-                f"{path}: found no tuned λ ({error!r}); give `weight`, the share of the model's "
-                "score from 0 to 1"
-            ) from None
-        if normalization != "minmax":
-            raise RerankerError(
-                f"{path}: found a λ for scores normalised by {normalization}, expected minmax; "
-                "give `weight`"
-            )
-        return share
+    def tuned_weight(self) -> float:
+        """The λ that was tuned with the checkpoint; 1 for a model that is not mixed."""
+        return 1.0
 
     @cached_property
-    def _of_few(self) -> CachedScorer:
-        """Remembers the terms that it has read, but no post."""
-        from rerankers.scoring.cached import CachedScorer
+    def _of_few(self) -> Self:
+        """It remembers the words that it has read, but no post."""
+        return self.remembering(0)
 
-        return CachedScorer(self.model, self.encoder, 0, self.resources)
 
-    def score(
-        self,
-        pairs: Pairs,
-        batch_size: int = batches.BATCH_SIZE,
-        progress: Callable[[int], None] = lambda pairs_done: None,
-    ) -> npt.NDArray[np.float32]:
-        """Score pairs given as index arrays: [P]; see :func:`rerankers.scoring.batches.score`."""
-        pairs = pairs.with_resources(self.resources)
-        return batches.score(self.model, pairs, self.encoder, batch_size, progress)
+def check_finite(scores: npt.NDArray[np.float32]) -> None:
+    """Raise RerankerError unless all scores are finite numbers."""
+    if not np.isfinite(scores).all():
+        raise RerankerError(
+            f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers among "
+            f"{len(scores)}, expected none: the checkpoint's weights are damaged or training "
+            "diverged; train again with a smaller learning rate or restore the checkpoint"
+        )
 
 
 def _checked(scores: Sequence[float], count: int) -> npt.NDArray[np.float64]:

@@ -33,8 +33,8 @@ def main(options: Options) -> None:
     name = named.find(options.collection, options.data).name
     options = replace(options, collection=name, device=choose_device(options.device))
     made = provenance()
-    machine = f"{made['machine']}, PyTorch {made['versions']['torch']}"
-    print(f"machine: {machine}; {name}, on {options.device}", flush=True)
+    versions = ", ".join(f"{package} {version}" for package, version in made["versions"].items())
+    print(f"machine: {made['machine']}, {versions}; {name}, on {options.device}", flush=True)
     for part in options.parts:
         choose_device("cpu", len(os.sched_getaffinity(0)))  # Stages are of one core.
         print(f"\n== {part}", flush=True)

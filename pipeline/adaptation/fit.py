@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.command.errors import DataError
-from rerankers.text.inputs import Lexicon
+from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
 
 if TYPE_CHECKING:

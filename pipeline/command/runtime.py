@@ -54,12 +54,19 @@ def device_name(text: str) -> str:
     return text
 
 
-def choose_device(device: str, threads: int | None = None) -> str:
-    """Set PyTorch's threads and turn ``auto`` into the device that is there."""
-    import torch
+def choose_device(device: str, threads: int | None = None, is_network: bool = True) -> str:
+    """Set the threads, and turn ``auto`` into the device that is there for a network.
+
+    Only networks are computed by PyTorch; for other models it is not even imported.
+    """
+    from rerankers import devices
 
     if threads:
-        torch.set_num_threads(threads)
+        devices.set_threads(threads)
+    if device == "cpu" or not is_network:
+        return "cpu"
+    import torch
+
     name, _, number = device.partition(":")
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device: found no CUDA device for PyTorch; use --device cpu or auto")
@@ -102,12 +109,12 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
 
 
 @contextmanager
-def part_bar(parts: int) -> Iterator[Callable[[str, int, int, str], None]]:
-    """A progress bar over the parts of a training without steps: the folds, and all topics."""
+def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
+    """A progress bar over the parts of a training of trees: the folds, and all topics."""
     begun: dict[str, None] = {}
     with _progress(parts, "training", "part") as bar:
 
-        def report(part: str, epoch: int, step: int, message: str) -> None:
+        def report(part: str, message: str) -> None:
             begun[part] = None
             bar.set_description_str(part, refresh=False)
             bar.set_postfix_str(message, refresh=False)
@@ -208,13 +215,14 @@ def one_line(text: str, width: int = POST_WIDTH) -> str:
 
 def provenance() -> dict[str, Any]:
     """Date, commit, machine and versions, for what is written to disk."""
-    import torch
-
+    versions = {"python": platform.python_version()}
+    if torch := sys.modules.get("torch"):
+        versions["torch"] = str(torch.__version__)
     return {
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "versions": versions,
     }
 
 

@@ -1,6 +1,6 @@
 """Contributions of feature families to the scores of a fusion.
 
-Contributions are those of :meth:`rerankers.models._feature_model.FeatureModel.contributions` less
+Contributions are those of :meth:`rerankers.trees.boosting.Trees.contributions` less
 their mean over the topic's candidates. A post's contributions and the topic's mean score add up to
 the post's score.
 """
@@ -17,8 +17,8 @@ from pipeline.explanation.matches import WordShades, shade_words
 if TYPE_CHECKING:
     from pipeline.explanation.rank_changes import RerankedTopic
     from pipeline.ranking.retrievers import Candidates
-    from rerankers.models._feature_model import FeatureModel
-    from rerankers.reranker import TrainedReranker
+    from rerankers.reranker import Model
+    from rerankers.trees.boosting import Trees
 
 FEATURES = 5
 """Features shown with the largest positive contributions, and with the largest negative ones."""
@@ -67,10 +67,10 @@ class FusionExplanation:
         return min(0.0, *added), max(0.0, *added)
 
 
-def explain(ranking: RerankedTopic, checkpoint: TrainedReranker) -> FusionExplanation:
+def explain(ranking: RerankedTopic, checkpoint: Model) -> FusionExplanation:
     """Contributions to the scores of the chosen posts, by the fusion that gave the scores."""
-    model = cast("FeatureModel", checkpoint.model)
-    contributions = _contributions(ranking, checkpoint)
+    model = cast("Trees", checkpoint)
+    contributions = _contributions(ranking, model)
     importances = shares(model.importances())
     weights = "/".join(checkpoint.directory.resolve().parts[-2:])
     rest = [
@@ -78,11 +78,11 @@ def explain(ranking: RerankedTopic, checkpoint: TrainedReranker) -> FusionExplan
         for doc_id, parts in contributions.items()
     ]
     posts = ranking.posts
-    by_meaning = any(family.startswith("meaning:") for family in model.feature_families)
+    by_meaning = any(family.startswith("meaning:") for family in model.families)
     shaded = shade_words(ranking.topic.text, posts, by_meaning)
     facts = {"Candidates": f"{len(ranking.changes)}, as given"}
-    if not model.reads_windows:
-        rankers = _rankers(model.feature_families, ranking.candidates, ranking.topic.query_id)
+    if model.reads == "searches":
+        rankers = _rankers(model.families, ranking.candidates, ranking.topic.query_id)
         facts = {
             "Candidates": f"{len(ranking.changes)}, the best of each ranker",
             "Rankers": rankers,
@@ -115,18 +115,10 @@ def shares(importances: Mapping[str, float]) -> dict[str, float]:
     return {family: sums[family] / total for family in sorted(sums, key=lambda f: -sums[f])}
 
 
-def _contributions(
-    ranking: RerankedTopic, checkpoint: TrainedReranker
-) -> dict[str, list[Contribution]]:
+def _contributions(ranking: RerankedTopic, model: Trees) -> dict[str, list[Contribution]]:
     """doc_id -> contribution of each feature, for the chosen posts."""
-    from rerankers.scoring.batches import represent_tokenized
-    from rerankers.scoring.tokenized import Tokenized
-
-    model = cast("FeatureModel", checkpoint.model)
-    pairs = ranking.candidates.pairs().with_resources(checkpoint.resources)
-    features = represent_tokenized(model, Tokenized.from_pairs(pairs, checkpoint.encoder, model))
-    added = model.contributions(features.to(model.device_of()))
-    added = added - added.mean(dim=0)
+    features, added = model.contributions(ranking.candidates.pairs())
+    added = added - added.mean(axis=0)
     doc_ids = ranking.candidates.run[ranking.topic.query_id]
     chosen = {post.doc_id for post in ranking.posts}
     rows = zip(doc_ids, features.tolist(), added.tolist(), strict=True)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.explanation.rank_changes import RerankedTopic
     from rerankers.models._mp_hcnn_matches import PairMatches
-    from rerankers.reranker import TrainedReranker
+    from rerankers.network import Network
+    from rerankers.reranker import Model
     from rerankers.text.spans import Span
 
 STEPS = ("weak", "fair", "good", "exact or nearly so")  # Names of the shades 1 to 4; 0 is none
@@ -111,20 +112,21 @@ class MatchExplanation:
 
 
 def explain(
-    ranking: RerankedTopic, checkpoint: TrainedReranker, first_stage: str, mixing: str
+    ranking: RerankedTopic, checkpoint: Model, first_stage: str, mixing: str
 ) -> MatchExplanation:
     """Matches of the chosen posts, by an MP-HCNN.
 
     ``first_stage`` (origin of the candidates) and ``mixing`` (λ) are facts, in words.
     """
+    from rerankers.models import mp_hcnn
     from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
-    from rerankers.models.mp_hcnn import Model
 
-    model = cast(Model, checkpoint.model)
+    network = cast("Network", checkpoint)
+    model = cast(mp_hcnn.Model, network.model)
     posts = ranking.posts
     pairs = find_matches(
         model,
-        checkpoint.encoder,
+        network.encoder,
         ranking.topic.text,
         [post.text for post in posts],
         [post.url for post in posts],

@@ -6,6 +6,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -27,7 +28,7 @@ from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from rerankers import models
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import Model
 
 
 @runtime_checkable
@@ -65,7 +66,8 @@ def ranker(
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-        all_stages: beside a fusion's stages those of MP-HCNN, which take their own time.
+        all_stages: beside the stages of the best fusion those of MP-HCNN, which take their own
+            time; a fusion that is named, or an installation without PyTorch, has its own alone.
         loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
 
     Raises:
@@ -81,11 +83,13 @@ def ranker(
         parameters = [f"{name}={value}" for name, value in parameters.items()]
     chosen = {"first_stage": first_stage, "parameters": parameters, "weight": weight is not None}
     given = [name for name, value in chosen.items() if value]
+    all_stages &= reranker == defaults.AUTO
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
         reranker = default_reranker(collection, is_mixed, folder, has_weight)
-    if models.reads_rankers(reranker):
+    reads = models.reads(reranker)
+    if reads == "searches":
         known = None
         if candidates:
             known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
@@ -95,7 +99,7 @@ def ranker(
     if reranker == defaults.NONE:
         return Mixture(retriever, None, Mixing(), collection)
     scorer = load_scorer(reranker, collection, folder, Loading(**loading))
-    if weight is None and not scorer.checkpoint.model.reads_windows:
+    if weight is None and reads == "posts":
         weight = default_weight
     if weight is None:
         mixing = tuned_mixing(collection, scorer, has_scores=bool(candidates))
@@ -121,9 +125,8 @@ def default_reranker(
         return defaults.DEFAULT_RERANKER
 
     def fits(name: str) -> bool:
-        return not (
-            (is_mixed and models.reads_rankers(name)) or (has_weight and models.reads_windows(name))
-        )
+        reads = models.reads(name)
+        return not ((is_mixed and reads == "searches") or (has_weight and reads == "lists"))
 
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
@@ -175,7 +178,7 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
     """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     has_method = defaults.DEFAULT_METHOD in collection.methods
-    if fusion.first_stage or not has_method:
+    if fusion.first_stage or not has_method or find_spec("torch") is None:
         return fusion
     try:
         folder = directory_for(name, collection)
@@ -197,7 +200,7 @@ def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) 
 
 
 def mixing_of(
-    trained: TrainedReranker,
+    trained: Model,
     weight: float | None,
     has_scores: bool,
     key: str = "",
@@ -211,7 +214,7 @@ def mixing_of(
         return Mixing(1.0, "nothing to mix: the candidates are given without scores")
     if weight is not None:
         return Mixing(weight)
-    if trained.model.reads_windows:
+    if trained.reads != "posts":
         return Mixing(1.0, "its score contains the first stage's")
     if tuned := tuned_weight(trained.directory, key):
         return Mixing(*tuned)

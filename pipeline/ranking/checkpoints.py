@@ -12,7 +12,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,14 +23,14 @@ from pipeline.command.errors import DataError, UsageError
 from pipeline.command.runtime import choose_device
 from pipeline.ranking.ranker import ModelScorer
 from rerankers import checkpoint as checkpoints
-from rerankers import features, models, reranker
-from rerankers.base import PRIOR
+from rerankers import models, reranker
 from rerankers.errors import RerankerError
-from rerankers.text.inputs import TextEncoder
+from rerankers.pairs import PRIOR
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from rerankers.reranker import TrainedReranker
+    from rerankers.reranker import Model
+    from rerankers.text.vocabulary import Idf
 
 TUNING_FILE = reranker.TUNING_FILE
 
@@ -80,7 +80,7 @@ def directory_for(model: str, collection: Collection) -> Path:
 
 def _must_skip(folder: Path, collection: str) -> bool:
     """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
-    if not models.reads_lists(folder.parent.name):
+    if models.reads(folder.parent.name) == "posts":
         return False
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
@@ -115,21 +115,19 @@ def load_scorer(
         raise UsageError(
             f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
         )
-    device, idf = choose_device(loading.device, loading.threads), loading.idf
-    frequencies = None
-    if idf:
-        source = named_frequencies(idf, collection.language)
-        frequencies = checkpoints.idf_from(source)
+    device = choose_device(loading.device, loading.threads, models.is_network(name))
+
+    def frequencies(of_training: str) -> Idf:
+        source = loading.idf or of_training
+        return checkpoints.idf_from(named_frequencies(source, collection.language))
+
     directory = checkpoint or directory_for(name, collection)
-    trained = checkpoints.load(directory, name, device, frequencies)
-    source = named_frequencies(trained.encoder.idf.source, collection.language)
-    if not idf and source != trained.encoder.idf.source:
-        encoder = TextEncoder(trained.encoder.vocabulary, checkpoints.idf_from(source))
-        trained = replace(trained, encoder=encoder)
+    size = loading.batch_size
+    trained = checkpoints.load(directory, name, device, frequencies, batch_size=size)
     # The training part of a collection with given candidates is apart from the part ranked here.
     if collection.given_candidates is None:
         _warn_of_seen(trained, collection)
-    return ModelScorer(trained, loading.batch_size)
+    return ModelScorer(trained)
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -137,7 +135,7 @@ def named_frequencies(source: str, language: str | None) -> str:
     return f"wordfreq:{language}" if language and source.split(":")[0] == "wordfreq" else source
 
 
-def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
+def _warn_of_seen(trained: Model, collection: Collection) -> None:
     """Say how many of a collection's judged topics the model was trained and tuned on."""
     is_part = (trained.directory.parent / "config.json").exists()  # of a fusion, which says it
     if is_part or collection.name not in trained.metrics.get("trained_on", []):
@@ -155,13 +153,10 @@ def _warn_of_seen(trained: TrainedReranker, collection: Collection) -> None:
         )
 
 
-def check_reads_given(checkpoint: TrainedReranker) -> None:
+def check_reads_given(checkpoint: Model) -> None:
     """Raise RerankerError for a model that texts and their first stage do not suffice."""
-    if checkpoint.model.reads_windows:
-        return
-    families = checkpoint.model.feature_families
-    signals = sorted(features.signals_of(families) - {PRIOR})
-    if signals or (families and not checkpoint.model.post_inputs):
+    if not checkpoint.reads_given:
+        signals = sorted(checkpoint.signals - {PRIOR})
         reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
         raise RerankerError(
             f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "

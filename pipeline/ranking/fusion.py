@@ -271,7 +271,7 @@ class Fusion:
                 f"`reranker`: found {scorer.name}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
-        rankers = Rankers.from_config(scorer.checkpoint.model.config)
+        rankers = Rankers.from_config(scorer.checkpoint.config)
         return cls(UnionRetriever(collection, rankers), scorer)
 
     @property

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipeline.explanation.matches import MatchExplanation
     from pipeline.explanation.rank_changes import RerankedTopic
     from pipeline.ranking.retrievers import Candidates, Retriever
-    from rerankers.reranker import TrainedReranker
+    from rerankers.reranker import Model
 
 
 Progress = Callable[[int], None]
@@ -53,13 +53,9 @@ def hidden(pairs: int) -> AbstractContextManager[Progress]:
 
 @dataclass(frozen=True)
 class ModelScorer:
-    """A trained model that scores candidates by their texts and first-stage scores.
+    """A trained model that scores candidates by their texts and first-stage scores."""
 
-    The batch size is in pairs; see :func:`rerankers.scoring.batches.score`.
-    """
-
-    checkpoint: TrainedReranker
-    batch_size: int = 256
+    checkpoint: Model
 
     @property
     def name(self) -> str:
@@ -71,14 +67,12 @@ class ModelScorer:
         from pipeline.ranking.retrievers import with_space
         from rerankers.text.spaces import ADAPTED
 
-        is_read = f"meaning:{ADAPTED}" in self.checkpoint.model.feature_families
+        is_read = f"meaning:{ADAPTED}" in self.checkpoint.families
         return with_space(candidates, collection) if is_read else candidates
 
     def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
         """The score of each candidate, higher is better."""
-        pairs = candidates.pairs()
-        scores = self.checkpoint.score(pairs, self.batch_size, progress)
-        return candidates.run_of(scores)
+        return candidates.run_of(self.checkpoint.score(candidates.pairs(), progress))
 
 
 class Ranking(NamedTuple):
@@ -271,15 +265,15 @@ class Mixture:
         from pipeline.explanation import contributions, matches
 
         scorer = self.scorer
-        if scorer and scorer.checkpoint.model.reads_windows:
-            stages = {self._first_stage: ranking.candidates.run, scorer.name: ranking.run}
-            topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
-            return contributions.explain(topic, scorer.checkpoint)
-        if scorer is None or not scorer.checkpoint.model.has_matches:
+        if scorer is None or not scorer.checkpoint.explains:
             raise UsageError(
                 f"found {self.name}, expected a model with an explanation: mp_hcnn, window or a "
                 "fusion"
             )
+        if scorer.checkpoint.explains == "contributions":
+            stages = {self._first_stage: ranking.candidates.run, scorer.name: ranking.run}
+            topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
+            return contributions.explain(topic, scorer.checkpoint)
         stages = {
             "before": ranking.candidates.run,
             "neural": ranking.stages[scorer.name],

@@ -24,7 +24,7 @@ from rerankers.text.spaces import ADAPTED
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
-    from rerankers.base import Pairs, Resources
+    from rerankers.pairs import Pairs, Resources
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Candidates:
 
     def pairs(self) -> Pairs:
         """The candidates as pairs of texts, for a model."""
-        from rerankers.base import PRIOR
+        from rerankers.pairs import PRIOR
 
         priors = priors_of([self.run]) if self.priors is None else self.priors
         known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
@@ -77,7 +77,7 @@ class Candidates:
 
     def _first_stage(self) -> dict[str, npt.NDArray[np.float32]]:
         """The signals of the first stage, NaN where :attr:`forms` say that it is unknown."""
-        from rerankers.base import FIRST_STAGE, ORDER, places_of
+        from rerankers.pairs import FIRST_STAGE, ORDER, places_of
 
         pairs, scores = self.texts(), self._scores(self.run, np.nan)
         found = {FIRST_STAGE: scores, ORDER: places_of(pairs.query_index, scores)}
@@ -100,7 +100,7 @@ class Candidates:
 
     def texts(self) -> Pairs:
         """Pairs without signals; the same object for all copies that share ``memo``."""
-        from rerankers.base import Pairs
+        from rerankers.pairs import Pairs
 
         source = (self.topics, self.run, self.posts)
         known, pairs = self.memo.get("pairs", ((None,) * 3, None))
@@ -153,7 +153,7 @@ def priors_of(runs: Sequence[Run]) -> Run:
 
     A post outside a run counts 0 there (Severyn & Moschitti 2015, section 5).
     """
-    from rerankers.base import prior_of_rank
+    from rerankers.pairs import prior_of_rank
 
     priors: Run = {}
     for run in runs:

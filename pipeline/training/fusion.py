@@ -23,7 +23,7 @@ from pipeline.ranking.retrievers import (
 )
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers.features.judged import JUDGED
-from rerankers.models._feature_model import SEARCHES
+from rerankers.trees.families import SEARCHES
 
 MOST_TOPICS = 250
 """Topics of each of several training collections, at most: none outweighs the others."""

@@ -76,6 +76,7 @@ def compare(
     else it is 1 for a model that is not mixed. ``training_set`` has the first stage's candidates.
     """
     found, held_out = training_set.training.candidates, outcome.held_out_run
+    reads = models.reads(model)
     judgments = collection.training_qrels or {}
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
@@ -83,12 +84,12 @@ def compare(
     candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
     name, measure = f"{model}/{collection.name}", collection.measures[0]
     runs: dict[str, Run] = {"first stage": first}
-    if not models.reads_windows(model):
+    if reads != "lists":
         runs |= _default_run(collection, topics)
     shipped = None if f"shipped {model}" in runs else _shipped(model)
     if shipped:
         scores = load_scorer(model, collection, shipped).score(candidates)
-    if models.reads_lists(model):
+    if reads != "posts":
         trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
         attempt = "--checkpoint"
     else:
@@ -103,7 +104,7 @@ def compare(
         runs[f"shipped {model}"] = scores
     runs[f"trained {model}"] = trained
     best = _print_held_out(collection, qrels, runs)
-    if models.reads_lists(model):
+    if reads != "posts":
         names = (collection.name,)
         tuning = unmixed(measure, qrels, runs, outcome.folds, name, names, training_set.candidates)
     return without_gain(tuning, best, attempt)

@@ -106,7 +106,7 @@ class ModelSettingsOptions:
 class Options(EngineOptions, ModelSettingsOptions, TrainingDataOptions):
     """The model, where candidates are searched, and what a training reads and writes."""
 
-    model: str = argument("model to train: a file of rerankers/models")
+    model: str = argument("model to train: a file of rerankers/models or rerankers/trees")
     device: str = option("where to train", default="auto", choices=("auto", "cpu", "cuda"))
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
@@ -129,15 +129,17 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import calibrated, compare, shipped_start
     from pipeline.training.trainer import Trainer, TrainingOptions
+    from rerankers import models
     from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 
     task = _Task(options, own)
     directory, settings = task.directory, _settings(options)
-    device = runtime.choose_device(options.device, options.threads)
+    is_network = models.is_network(options.model)
+    device = runtime.choose_device(options.device, options.threads, is_network)
     training_set = first_stage = task.training_set()
     shared = TrainingOptions(
         min(options.folds, len(own.training_topics)) if own else options.folds,
-        task.vectors,
+        _vector_file(options),
         task.idf,
         device,
         shipped_start(options.model, task.config) if own and task.is_fusion else None,
@@ -176,7 +178,9 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"
         print(f"{name}: AP {value:.4f} on {topics}")
-    print(f"epochs: {outcome.epochs}\nwrote {directory}")
+    if is_network:
+        print(f"epochs: {outcome.epochs}")
+    print(f"wrote {directory}")
     return directory
 
 
@@ -232,8 +236,9 @@ class _Task:
 
         self.options, self.own = options, own
         self.configuration, self.rankers = options.configuration, None
-        self.reads_windows = models.reads_windows(options.model)
-        if not models.reads_lists(options.model):
+        reads = models.reads(options.model)
+        self.reads_windows = reads == "lists"
+        if reads == "posts":
             self.config = _config(options, self.configuration)
             return
         from pipeline.ranking.fusion import Rankers
@@ -259,7 +264,7 @@ class _Task:
     @property
     def reads_adapted(self) -> bool:
         """Whether it reads word vectors adapted to the collection."""
-        from rerankers.models._feature_model import ADAPTED_FAMILY
+        from rerankers.trees.families import ADAPTED_FAMILY
 
         return ADAPTED_FAMILY in getattr(self.config, "families", "")
 
@@ -350,11 +355,6 @@ class _Task:
         return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
 
     @property
-    def vectors(self) -> Path | None:
-        """The file of word vectors; None for trees over features, which read none."""
-        return None if self.is_fusion else _vector_file(self.options)
-
-    @property
     def idf(self) -> str:
         """The source of word frequencies; for an own collection in its language."""
         from pipeline.ranking.checkpoints import named_frequencies
@@ -377,19 +377,21 @@ def _settings(options: Options) -> Settings:
     from rerankers import models
     from rerankers.errors import RerankerError
 
-    model = models.find(options.model)
     given = [change for change in options.set if change.startswith(TRAINING)]
     changes = [change.removeprefix(TRAINING) for change in given]
     if any(change.startswith("seed=") for change in changes):
         raise UsageError("--set training.seed: found a seed, expected it by --seed")
-    if given and not model.trained_by_gradients:
+    settings = Settings(epochs=0)
+    if models.is_network(options.model):
+        settings = models.find(options.model).settings_of(options.configuration)
+    if given and not settings.epochs:
         raise UsageError(
             f"--set {given[0]}: found for {options.model}, which is not trained step by step and "
             "has no use for it; change its own settings by --set NAME=VALUE"
         )
     try:
-        settings = dataclasses.replace(model.settings_of(options.configuration), seed=options.seed)
-        changed: Settings = apply_changes(settings, changes, prefix=TRAINING)
+        seeded = dataclasses.replace(settings, seed=options.seed)
+        changed: Settings = apply_changes(seeded, changes, prefix=TRAINING)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
     if given and not changed.epochs:

@@ -4,42 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, cast
 
 from indexes.files import atomic_directory
 from pipeline.collections.collection import NO_FILE
 from pipeline.command import runtime
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
-from pipeline.training.folds import Outcome, Schedule, cross_train, train_with_development
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from rerankers import checkpoint, models
-from rerankers.base import Reranker
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.text.inputs import TextEncoder
+from pipeline.training import trees
+from pipeline.training.folds import Outcome
+from pipeline.training.training_set import TrainingSet
+from rerankers import checkpoint, devices, models
 from rerankers.text.spaces import general_vectors
 from rerankers.text.vectors import read_vectors
-from rerankers.text.vocabulary import Vocabulary
-from rerankers.training.examples import CachedInteractions, Examples
+from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.training.settings import Settings
+
+if TYPE_CHECKING:
+    from rerankers.network import Network
+    from rerankers.trees.boosting import Trees
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """Options that do not depend on the model.
 
-    ``vectors`` is None for a model that reads none; ``idf`` is a source of
-    :func:`rerankers.checkpoint.idf_from`, ``start`` the checkpoint of a fusion to extend.
+    ``vectors`` and ``device`` are those of a network; ``idf`` is a source of
+    :func:`rerankers.checkpoint.idf_from`, ``start`` the checkpoint of trees to extend.
     """
 
     folds: int
-    vectors: Path | None
+    vectors: Path
     idf: str
     device: str
     start: Path | None = None
@@ -58,40 +56,63 @@ class Trainer:
     changes: Sequence[str] = ()
 
     @cached_property
-    def encoder(self) -> TextEncoder:
-        """The vocabulary of the training texts, their vectors, and word frequencies."""
-        if self.options.vectors is None:
-            vocabulary = Vocabulary([], np.zeros((0, 1), dtype=np.float32))
-        else:
-            texts = self.training_set.texts
-            is_file = self.options.vectors != NO_FILE
-            vectors = read_vectors(self.options.vectors) if is_file else general_vectors(texts)
-            least = self.training_set.minimum_count
-            vocabulary = Vocabulary.build(texts, vectors, least)
-        return TextEncoder(vocabulary, checkpoint.idf_from(self.options.idf))
+    def idf(self) -> Idf:
+        """Word frequencies."""
+        return checkpoint.idf_from(self.options.idf)
 
-    def build(self) -> Reranker:
-        """A new model, the same at every call."""
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words of the training texts, with their vectors."""
+        texts = self.training_set.texts
+        is_file = self.options.vectors != NO_FILE
+        vectors = read_vectors(self.options.vectors) if is_file else general_vectors(texts)
+        return Vocabulary.build(texts, vectors, self.training_set.minimum_count)
+
+    def build(self) -> Network:
+        """A new network, the same at every call."""
+        import torch
+
+        from rerankers.network import Network
+
+        devices.share_threads()
         torch.manual_seed(self.settings.seed)
-        model: Any = models.find(self.model)
-        reranker: Any = model(self.config, self.encoder.vocabulary).to(self.options.device)
-        if self.options.start:
-            reranker.start_from(checkpoint.load(self.options.start, self.model).model)
-        return reranker
+        model = models.find(self.model)(self.config, self.vocabulary).to(self.options.device)
+        known = {"name": self.model, "config": self.config, "idf": self.idf}
+        return Network(model=model, vocabulary=self.vocabulary, **known)
 
     def train(self) -> Outcome:
         """Train, with a progress bar."""
-        model, data, options = self.build(), self.training_set, self.options
-        training = self._examples(model, data.training)
+        data, options = self.training_set, self.options
+        if models.is_network(self.model):
+            return self._train_network()
+        start = checkpoint.load(options.start, self.model) if options.start else None
         parts = options.folds + (options.folds > 1) if data.development is None else 1
-        steps = training.steps_of_epoch(self.settings)
-        bar = runtime.step_bar(steps) if model.trained_by_gradients else runtime.part_bar(parts)
-        with bar as progress:
-            schedule = Schedule(self.settings, progress)
+        with runtime.part_bar(parts) as progress:
+            return trees.train(
+                self.model,
+                self.config,
+                self.idf,
+                data,
+                options.folds,
+                self.settings.seed,
+                cast("Trees | None", start),
+                progress,
+            )
+
+    def _train_network(self) -> Outcome:
+        from pipeline.training import networks
+
+        data, network = self.training_set, self.build()
+        training = networks.examples_of(network, data.training, self.settings)
+        with runtime.step_bar(training.steps_of_epoch(self.settings)) as progress:
+            schedule = networks.Schedule(self.settings, progress)
             if data.development is None:
-                return cross_train(self.build, training, data.training, schedule, options.folds)
-            development = self._examples(model, data.development)
-            return train_with_development(model, training, development, data.development, schedule)
+                folds = self.options.folds
+                return networks.cross_train(self.build, training, data.training, schedule, folds)
+            development = networks.examples_of(network, data.development, self.settings)
+            return networks.train_with_development(
+                network, training, development, data.development, schedule
+            )
 
     def save(
         self,
@@ -104,24 +125,21 @@ class Trainer:
 
         ``tuning`` is written beside it.
         """
-        metrics = self._metrics(outcome)
         with atomic_directory(directory) as new:
-            checkpoint.save(new, self.model, outcome.model, self.encoder, metrics, extras)
+            checkpoint.save(new, replace(outcome.model, metrics=self._metrics(outcome)), extras)
             if tuning:
                 tuning.save(new / TUNING_FILE)
 
-    def _examples(self, model: Reranker, data: JudgedCandidates) -> Examples:
-        tokenized = Tokenized.from_pairs(data.candidates.pairs(), self.encoder, model)
-        # Corrupted pairs are made during training, so they cannot be compared beforehand.
-        if model.interactions_are_fixed() and self.settings.sampling != "corrupted":
-            return Examples(CachedInteractions.compute(model, tokenized), data.relevant())
-        return Examples(tokenized, data.relevant())
-
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
-        data, settings = self.training_set, dataclasses.asdict(self.settings)
-        start = self.options.start
-        if not outcome.model.trained_by_gradients:
-            settings = {"seed": self.settings.seed}
+        data, start = self.training_set, self.options.start
+        steps: dict[str, Any] = {"training": {"seed": self.settings.seed}}
+        if models.is_network(self.model):
+            steps = {
+                "vectors": self.options.vectors.name,
+                "training": dataclasses.asdict(self.settings),
+                "epochs": outcome.epochs,
+                "histories": outcome.histories,
+            }
         return {
             "model": self.model,
             "configuration": self.configuration,
@@ -132,14 +150,11 @@ class Trainer:
             "pairs": len(data.training.candidates.keys()),
             "candidates": data.candidates,
             "started_from": start and f"{start.parent.name}/{start.name}",
-            "vectors": self.options.vectors.name if self.options.vectors else None,
-            "training": settings,
             "folds": self.options.folds if data.development is None else None,
-            "epochs": outcome.epochs,
             "validation": {
                 "AP": round(mean(outcome.validation_map.values()), 4),
                 "by_fold": {name: round(v, 4) for name, v in outcome.validation_map.items()},
             },
-            "histories": {name: h.epochs for name, h in outcome.histories.items()},
+            **steps,
             **runtime.provenance(),
         }

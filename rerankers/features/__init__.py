@@ -3,7 +3,7 @@
 A family's file contains
 
 ``NAMES``                  names of its K features, with an explanation of each
-``SIGNALS``                names of the signals it reads (:attr:`rerankers.base.Pairs.signals`)
+``SIGNALS``                names of the signals it reads (:attr:`rerankers.pairs.Pairs.signals`)
 ``compute(candidates)``    features of a topic's N candidates
                            (:class:`~rerankers.features._candidates.CandidateList`): [N, K]
 
@@ -31,15 +31,15 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import lists_of
 from rerankers.devices import in_threads
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
 from rerankers.features._recent import RecentPosts
 from rerankers.features._tables import PostTable, WordTable
+from rerankers.pairs import lists_of
 
 if TYPE_CHECKING:
-    from rerankers.base import Pairs
+    from rerankers.pairs import Pairs
     from rerankers.text.vocabulary import Idf
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import FIRST_STAGE, ORDER, Resources
 from rerankers.features._tables import Bools, Floats, PostTable, WordColumns, WordTable
+from rerankers.pairs import FIRST_STAGE, ORDER, Resources
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.words import words
 
@@ -25,7 +25,7 @@ class CandidateList:
     doc_ids: Sequence[str]
     """[N]; empty if unknown."""
     signals: Mapping[str, npt.NDArray[np.float32]]
-    """Name -> [N] numbers besides the texts; see :class:`rerankers.base.Pairs`."""
+    """Name -> [N] numbers besides the texts; see :class:`rerankers.pairs.Pairs`."""
     words: WordTable
     """The words of posts and query; shared by the topics."""
     resources: Resources = field(default_factory=dict)

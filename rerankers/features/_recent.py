@@ -12,8 +12,8 @@ from threading import Lock
 
 import numpy as np
 
-from rerankers.base import Pairs
 from rerankers.features._tables import COLUMNS, PostTable, WordTable
+from rerankers.pairs import Pairs
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.spaces import MOST_WORDS
 from rerankers.text.vocabulary import Idf

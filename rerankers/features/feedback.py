@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList, Tokens, numbered
 from rerankers.features._tables import Bools, Floats
+from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Rows, among
 
 DEPTHS = (5, 10, 20, 50, 100)

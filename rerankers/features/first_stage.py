@@ -7,8 +7,8 @@ topics become comparable; here the rank in the topic's list is a feature, too.
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList, higher
+from rerankers.pairs import FIRST_STAGE
 
 NAMES = ("score", "minmax", "reciprocal_rank")
 """

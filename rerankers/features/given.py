@@ -7,8 +7,8 @@ the order of an engine without its scores is worth nearly as much.
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import FIRST_STAGE, ORDER
 from rerankers.features._candidates import CandidateList, higher, minmax, z_score
+from rerankers.pairs import FIRST_STAGE, ORDER
 
 NAMES = ("minmax", "z", "log_rank", "rank_share")
 """

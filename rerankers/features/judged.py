@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList
+from rerankers.features.meaning import unit
+from rerankers.text.ragged import Ragged, sums_of
 from rerankers.text.spaces import general
 from rerankers.text.words import words
 
@@ -130,13 +132,7 @@ def key_of(text: str) -> str:
 
 def _vectors(texts: Sequence[Sequence[str]]) -> Array:
     """[T, E] sum of the vectors of each text's words, of length 1, or 0."""
-    import torch
-
     rows = {word: row for row, word in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
-    sums = torch.nn.functional.embedding_bag(
-        torch.tensor([rows[word] for text in texts for word in text], dtype=torch.int64),
-        torch.from_numpy(general().vectors(list(rows))),
-        torch.tensor([0, *accumulate(map(len, texts))][:-1]),
-        mode="sum",
-    )
-    return torch.nn.functional.normalize(sums, eps=1e-6).numpy()
+    numbers = np.array([rows[word] for text in texts for word in text], dtype=np.int64)
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    return unit(sums_of(Ragged.from_lengths(numbers, lengths), general().vectors(list(rows))))

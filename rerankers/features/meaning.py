@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import FIRST_STAGE
 from rerankers.errors import RerankerError
 from rerankers.features._candidates import CandidateList, minmax, z_score
 from rerankers.features._tables import Floats
 from rerankers.features.feedback import likeness, weights_of
-from rerankers.text.ragged import Ragged
+from rerankers.pairs import FIRST_STAGE
+from rerankers.text.ragged import Ragged, sums_of
 from rerankers.text.spaces import ADAPTED, GENERAL, WordSpace, general
 
 DEPTHS = (5, 10, 20, 50)
@@ -111,17 +111,8 @@ class _Words:
 
     def sums(self, weights: Array | None = None) -> Array:
         """[1 + N, E] sums of the vectors of each text's words, with weights [V]; of length 1."""
-        import torch
-
-        texts = self.texts
-        sums = torch.nn.functional.embedding_bag(
-            torch.from_numpy(texts.values),
-            torch.from_numpy(self.vectors),
-            torch.from_numpy(texts.starts[:-1].astype(np.int64)),
-            mode="sum",
-            per_sample_weights=None if weights is None else torch.from_numpy(weights[texts.values]),
-        )
-        return _unit(sums.numpy())
+        of_words = None if weights is None else weights[self.texts.values]
+        return unit(sums_of(self.texts, self.vectors, of_words))
 
 
 def _words(candidates: CandidateList, space: WordSpace) -> _Words:
@@ -134,7 +125,7 @@ def _words(candidates: CandidateList, space: WordSpace) -> _Words:
     )
 
 
-def _unit(vectors: Array) -> Array:
+def unit(vectors: Array) -> Array:
     """Vectors [V, E] of length 1, or 0."""
     lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
     return vectors * np.where(lengths > _SHORT, 1 / np.maximum(lengths, _SHORT), 0)[:, None]
@@ -150,7 +141,7 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     properties = candidates.query_columns
     content = ~properties.is_stop_word
     compared = content if content.any() else ~content
-    query, count = _unit(words.vectors[: len(compared)][compared]), len(candidates)
+    query, count = unit(words.vectors[: len(compared)][compared]), len(candidates)
     if not len(query):
         return np.zeros(count), np.zeros(count)
     cosines = np.einsum("qe,ve->qv", query, words.vectors) / np.maximum(words.lengths, _SHORT)
@@ -166,12 +157,14 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
 
 def _feedback(posts: Array, weights: Floats) -> Floats:
     """``feedback_k`` [N, K] of vectors [N, E] of length 1 or 0, and weights [N, K]."""
-    import torch
-
-    chosen = np.flatnonzero(weights.any(axis=1))
-    # By PyTorch: NumPy's threads would wait for those of another query.
-    vectors = torch.from_numpy(posts).double()
-    centroids = vectors[chosen].T @ torch.from_numpy(weights[chosen])
+    vectors = posts.astype(np.float64)
     squares = np.einsum("ne,ne->n", posts, posts).astype(np.float64)
-    with_others = (vectors @ centroids).numpy() - weights * squares[:, None]
+    # No matrix product: its rounding may depend on the number of rows, and its threads wait for
+    # those of another query.
+    with_all = []
+    for weight in weights.T:
+        chosen = np.flatnonzero(weight)
+        centroid = np.einsum("ne,n->e", vectors[chosen], weight[chosen])
+        with_all.append(np.einsum("ne,e->n", vectors, centroid))
+    with_others = np.stack(with_all, axis=1) - weights * squares[:, None]
     return likeness(with_others, squares, weights)

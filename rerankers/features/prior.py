@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import PRIOR
 from rerankers.features._candidates import CandidateList
+from rerankers.pairs import PRIOR
 
 NAMES = ("rank",)
 """``rank``: mean over the runs of 1 / ln(rank + 1), 0 for a run without the post; in [0, 1.44].

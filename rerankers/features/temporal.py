@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.base import FIRST_STAGE
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import Floats
+from rerankers.pairs import FIRST_STAGE
 
 WIDTHS = (2.0, 6.0, 24.0)
 """Standard deviations of the kernels in hours."""

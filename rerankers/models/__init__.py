@@ -1,44 +1,59 @@
-"""One file per published model. The file's name is the model's name on every command line."""
+"""Networks, one file per published model, and the names of all models.
+
+The file's name is the model's name on every command line; boosted trees have their own folder,
+:mod:`rerankers.trees`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rerankers import trees
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
-    from rerankers.base import Reranker
+    from rerankers.reranker import Reads
 
 
 def names() -> list[str]:
-    """Names of the models: the files of this folder."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_")
+    """Names of the models: the files of both folders."""
+    networks = [m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"]
+    return sorted([*networks, *trees.NAMES])
 
 
-def find(name: str) -> type[Reranker]:
-    """The model class of ``rerankers/models/<name>.py``, which its file calls ``Model``.
+def find(name: str) -> Any:
+    """The class of a model, which its file calls ``Model``.
+
+    It has ``configurations`` and ``config_type``, and is a :class:`rerankers.base.Reranker` or
+    :class:`rerankers.trees.boosting.Trees`.
 
     Raises:
-        RerankerError: unknown name; the message lists the known ones.
+        RerankerError: unknown name (the message lists the known ones), or a network without
+            PyTorch.
     """
     if name not in names():
         raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")
-    model: type[Reranker] = importlib.import_module(f"{__name__}.{name}").Model
-    return model
+    folder = trees.__name__ if name in trees.NAMES else __name__
+    try:
+        return importlib.import_module(f"{folder}.{name}").Model
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise RerankerError(
+            f"found no PyTorch, which {name} needs; install it: pip install 'tweetrerank[neural]'"
+        ) from None
 
 
-def reads_rankers(name: str) -> bool:
-    """Whether a model of this name reads the scores of several rankers, as fusions do."""
-    return name in names() and find(name).reads_rankers
+def is_network(name: str) -> bool:
+    """Whether a model of this name is computed by PyTorch."""
+    return name in names() and name not in trees.NAMES
 
 
-def reads_windows(name: str) -> bool:
-    """Whether a model of this name ranks lists of given candidates as a whole."""
-    return name in names() and find(name).reads_windows
-
-
-def reads_lists(name: str) -> bool:
-    """Whether a model of this name ranks a topic's candidates as a whole, searched or given."""
-    return reads_rankers(name) or reads_windows(name)
+def reads(name: str) -> Reads | None:
+    """How a model of this name reads candidates; None for the name of none."""
+    if name in trees.NAMES:
+        found: Reads = find(name).reads
+        return found
+    return "posts" if is_network(name) else None

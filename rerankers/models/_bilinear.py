@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rerankers.base import WORDS, Inputs, Interactions, Report, Reranker, Terms
+from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
 from rerankers.layers.overlap import WordOverlap
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.logistic import logistic_regression
@@ -109,13 +109,7 @@ class Bilinear(Reranker):
         """Whether there are counts, and so a regression."""
         return self.config.count
 
-    def fit(
-        self,
-        representations: Tensor,
-        relevant: Tensor,
-        query_index: Tensor,
-        progress: Report = lambda message: None,
-    ) -> None:
+    def fit(self, representations: Tensor, relevant: Tensor) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
         device = self.device_of()
         with torch.no_grad():

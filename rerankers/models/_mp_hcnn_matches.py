@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers.base import Pairs
 from rerankers.layers.pooling import CountedSimilarities, PaddedSimilarities
 from rerankers.models.mp_hcnn import Model, Perspective
+from rerankers.pairs import Pairs
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text import words as reading
 from rerankers.text.inputs import TextEncoder

@@ -27,11 +27,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.base import MASKED_WORDS, PRIOR, WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.base import MASKED_WORDS, WORDS, Inputs, Interactions, Reranker, Terms
 from rerankers.errors import require_choice
 from rerankers.layers.convolutions import WideConvolution
 from rerankers.layers.embeddings import VECTOR_KINDS, mask_of_lengths, word_vectors
 from rerankers.layers.overlap import WordOverlap
+from rerankers.pairs import PRIOR
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.training.settings import Settings
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from rerankers.base import WORDS, Inputs, Interactions, Reranker, Terms
 from rerankers.layers.overlap import WordOverlap
 from rerankers.text.vocabulary import Vocabulary
+from rerankers.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Model(Reranker):
         "count": Config(),
         "weighted": Config(weighted=True),
     }
-    trained_by_gradients = False
+    training_settings = Settings(epochs=0)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)

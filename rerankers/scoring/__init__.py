@@ -1,1 +1,1 @@
-"""Scoring of many pairs: batches, the fast path of MP-HCNN, posts kept from earlier calls."""
+"""Scoring of many pairs by networks: batches, and the fast path of MP-HCNN."""

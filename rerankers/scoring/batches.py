@@ -6,7 +6,7 @@ has little padding; MP-HCNN takes its fast path on a CPU (:mod:`rerankers.scorin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 
@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rerankers.base import Pairs, Reranker
-from rerankers.devices import in_threads, is_host, one_thread_each
+from rerankers.base import Reranker
+from rerankers.devices import is_host, one_thread_each, threads
 from rerankers.errors import RerankerError
-from rerankers.features import CandidateLists, RecentPosts
+from rerankers.pairs import Pairs
+from rerankers.reranker import Progress, check_finite, silent
 from rerankers.scoring import fast_path
 from rerankers.scoring.tokenized import Scorable, Tokenized
 from rerankers.text.inputs import TextEncoder
@@ -41,8 +42,7 @@ def score(
     pairs: Pairs,
     encoder: TextEncoder,
     batch_size: int = BATCH_SIZE,
-    progress: Callable[[int], None] = lambda pairs_done: None,
-    recent: RecentPosts | None = None,
+    progress: Progress = silent,
 ) -> npt.NDArray[np.float32]:
     """Score all pairs.
 
@@ -53,7 +53,6 @@ def score(
         batch_size: pairs in a forward pass; on a GPU :data:`ON_DEVICE` times as many.
         progress: called with the number of pairs of each finished batch; on a GPU, of each that
             is begun.
-        recent: posts that features have read before.
 
     Returns:
         [P] scores, higher is better.
@@ -61,45 +60,15 @@ def score(
     Raises:
         RerankerError: a score is not a finite number, or a batch does not fit into memory.
     """
-    if not model.post_inputs:
-        return score_lists(model, pairs, encoder, progress, recent)
     size = batch_size if is_host(model.device_of()) else ON_DEVICE * batch_size
     return score_tokenized(model, Tokenized.from_pairs(pairs, encoder, model), size, progress)
-
-
-def score_lists(
-    model: Reranker,
-    pairs: Pairs,
-    encoder: TextEncoder,
-    progress: Callable[[int], None],
-    recent: RecentPosts | None,
-) -> npt.NDArray[np.float32]:
-    """Scores [P] of a model that reads features only, query by query.
-
-    Threads share the queries: while features of one are computed, most of which needs Python's
-    lock, trees score another. Arguments and errors are those of :func:`score`.
-    """
-    scores = np.zeros(len(pairs), dtype=np.float32)
-    lists = CandidateLists(pairs, model.feature_families, encoder.idf, recent)
-
-    def score_list(rows: npt.NDArray[np.int64]) -> None:
-        features = torch.from_numpy(lists.features(rows)).to(model.device_of())
-        first = torch.zeros(len(rows), dtype=torch.long)
-        with torch.inference_mode():
-            scores[rows] = model({}, {}, first, features).cpu().numpy()
-        progress(len(rows))
-
-    with _evaluating(model):
-        in_threads(score_list, lists.rows)
-    check_finite(scores)
-    return scores
 
 
 def score_tokenized(
     model: Reranker,
     pairs: Scorable,
     batch_size: int = BATCH_SIZE,
-    progress: Callable[[int], None] = lambda pairs_done: None,
+    progress: Progress = silent,
 ) -> npt.NDArray[np.float32]:
     """Score tokenized pairs; see :func:`score`."""
     size, scored = batch_size, []
@@ -108,7 +77,7 @@ def score_tokenized(
         has_fast_path = batch_scorer.fast_path is not None
         if has_fast_path:
             # Larger batches share more windows, but all threads need work until the end.
-            share = -(-len(pairs.query_index) // (4 * torch.get_num_threads()))
+            share = -(-len(pairs.query_index) // (4 * threads()))
             size = min(SHARING * batch_size, max(batch_size, share))
         # A fast path needs no padding: mixed lengths give batches of equal duration.
         parts = batches_of(pairs, size, is_mixed=has_fast_path)
@@ -118,27 +87,17 @@ def score_tokenized(
     return _fetched(scored, len(pairs.query_index))
 
 
-def check_finite(scores: npt.NDArray[np.float32]) -> None:
-    """Raise RerankerError unless all scores are finite numbers."""
-    if not np.isfinite(scores).all():
-        raise RerankerError(
-            f"found {int((~np.isfinite(scores)).sum())} scores that are not finite numbers among "
-            f"{len(scores)}, expected none: the checkpoint's weights are damaged or training "
-            "diverged; train again with a smaller learning rate or restore the checkpoint"
-        )
-
-
 def _each(batch_scorer: BatchScorer, parts: Sequence[Rows]) -> Iterator[Scored]:
     """Score each batch: several at a time on a CPU, one at a time on a GPU.
 
     A batch is too small for several threads, and NumPy uses one thread only.
     """
-    threads, is_gpu = torch.get_num_threads(), not is_host(batch_scorer.device)
-    if is_gpu or threads == 1 or len(parts) == 1:
+    count, is_gpu = threads(), not is_host(batch_scorer.device)
+    if is_gpu or count == 1 or len(parts) == 1:
         yield from map(batch_scorer.score, parts)
         return
     with one_thread_each():
-        pool = ThreadPoolExecutor(threads)
+        pool = ThreadPoolExecutor(count)
         try:
             for done in as_completed([pool.submit(batch_scorer.score, rows) for rows in parts]):
                 yield done.result()

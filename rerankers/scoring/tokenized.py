@@ -12,9 +12,10 @@ import numpy.typing as npt
 import torch
 
 from rerankers import features
-from rerankers.base import PRIOR, Inputs, Interactions, Pairs, Reranker
+from rerankers.base import Inputs, Interactions, Reranker
 from rerankers.devices import is_host
 from rerankers.errors import RerankerError
+from rerankers.pairs import PRIOR, Pairs
 from rerankers.text.inputs import TextEncoder, TokenIds, on_device
 from rerankers.text.ragged import Rows
 

@@ -16,14 +16,11 @@ import torch
 
 from rerankers.base import MASKED_WORDS, TRIGRAMS, URL_TRIGRAMS, WORDS, Terms
 from rerankers.devices import is_host
+from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import (
-    END,
-    character_trigrams,
     mask_digits,
-    shortened,
-    tokens_of,
     url_trigrams,
 )
 
@@ -69,35 +66,6 @@ def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
         return tensor.to(device)
     # PyTorch reuses a pinned block only after its copy has ended.
     return tensor.pin_memory().to(device, non_blocking=True)
-
-
-@dataclass(frozen=True)
-class Lexicon:
-    """N texts of T words in all, V of them distinct.
-
-    Attributes:
-        words: the V distinct words; a few may be equal after shortening.
-        texts: row of ``words`` for each word of each text.
-    """
-
-    words: list[str]
-    texts: Ragged
-
-    @classmethod
-    def from_texts(cls, texts: Sequence[str]) -> Lexicon:
-        """Split texts into words; see :func:`rerankers.text.words.words`."""
-        rows = {END: 0}
-        numbers = [rows.setdefault(token, len(rows)) for token in tokens_of(texts)]
-        places = np.array(numbers, dtype=np.int64)
-        ends = np.flatnonzero(places == 0)
-        # n ends, which are no words, precede the n-th text.
-        starts = np.concatenate([[0], ends - np.arange(len(ends))])
-        words = [shortened(token) for token in list(rows)[1:]]
-        return cls(words, Ragged(places[places > 0] - 1, starts))
-
-    def trigrams(self) -> Ragged:
-        """The character trigrams of each of the T words."""
-        return character_trigrams(self.words).take(self.texts.values)
 
 
 @dataclass(frozen=True)

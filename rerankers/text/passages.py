@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.text.inputs import Lexicon
+from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import Rows
 from rerankers.text.stems import stem
 from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, words

@@ -96,6 +96,21 @@ class Ragged:
         return rows
 
 
+def sums_of(
+    lists: Ragged, vectors: npt.NDArray[np.float32], weights: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
+    """[N, E] sum of the ``vectors`` [V, E] of each list's rows, times ``weights`` [T]."""
+    from scipy.sparse import csr_array
+
+    if weights is None:
+        weights = np.ones(len(lists.values), dtype=np.float32)
+    shape = len(lists), len(vectors)
+    sums: npt.NDArray[np.float32] = (
+        csr_array((weights, lists.values, lists.starts), shape) @ vectors
+    )
+    return sums
+
+
 class Growing:
     """Arrays of N rows each, to which rows are appended; in time in proportion to these.
 

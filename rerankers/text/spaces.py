@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from rerankers.errors import RerankerError
-from rerankers.text.ragged import Growing, Rows
+from rerankers.text.ragged import Growing, Ragged, Rows, sums_of
 from rerankers.text.vectors import WordVectors, reduced
 from rerankers.text.words import words as cut_words
 
@@ -167,8 +167,6 @@ def general() -> WordSpace:
         return np.concatenate([sums(block) for block in blocks])
 
     def sums(words: Sequence[str]) -> Vectors:
-        import torch
-
         # Lone surrogates are no UTF-8.
         clean = [w if w.isascii() else w.encode(errors="replace").decode() for w in words]
         text = " ".join(clean)
@@ -179,11 +177,7 @@ def general() -> WordSpace:
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
         starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
-        tensors = [torch.from_numpy(array) for array in (ids, vectors, starts)]
-        found: Vectors = torch.nn.functional.embedding_bag(
-            tensors[0], tensors[1], tensors[2], mode="sum"
-        ).numpy()
-        return found
+        return sums_of(Ragged(ids, np.append(starts, len(ids))), vectors)
 
     return WordSpace(vectors.shape[1], compute)
 

@@ -68,19 +68,19 @@ class Vocabulary:
         ]
         return cls([vectors.words[row] for row in rows], vectors.matrix[rows])
 
-    def save(self, path: Path) -> None:
-        """Write the words as JSON, without the vectors, which are among the model's weights."""
+    def content(self) -> bytes:
+        """The words as JSON, without the vectors, which are among the model's weights."""
         content = {
             "format": FORMAT,
             "buckets": self.buckets,
             "vector_size": self.vectors.shape[1],
             "words": self.known,
         }
-        path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the file of :meth:`save`, with vectors of zeros for the model to fill.
+        """Read a file of :meth:`content`, with vectors of zeros for the model to fill.
 
         Raises:
             RerankerError: the file is missing, cut short or of another format.

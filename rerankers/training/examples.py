@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.base import Interactions, Reranker, lists_of
+from rerankers.base import Interactions, Reranker
+from rerankers.pairs import lists_of
 from rerankers.scoring import fast_path
 from rerankers.scoring.batches import BATCH_SIZE, batches_of
 from rerankers.scoring.tokenized import Tokenized

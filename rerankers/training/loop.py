@@ -29,9 +29,7 @@ Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with the epoch, the step (0 at the end of the epoch) and a message.
-
-With the numbers 0 and 0 while a model is fitted without steps."""
+"""Called with the epoch, the step (0 at the end of the epoch) and a message."""
 
 
 @dataclass
@@ -59,9 +57,6 @@ def train(
 ) -> History:
     """Train ``model`` in place and leave it with the weights of its best epoch.
 
-    A model that is not trained by gradients is only fitted: the history is empty, and neither
-    ``validation`` nor the settings of steps are used.
-
     Args:
         model: on the device to train on.
         validation: pairs of other topics; None runs all epochs, and the last one is best.
@@ -74,15 +69,13 @@ def train(
             "found no training topic with both a relevant and another post among its candidates"
         )
     history = History()
-    if model.trained_by_gradients:
+    if settings.epochs:
         trainer = EpochTrainer(model, training, settings)
         history = _train_epochs(trainer, validation, measure, progress)
     if model.needs_fit():
         model.fit(
             represent_tokenized(model, training.pairs),
             torch.from_numpy(training.relevant),
-            torch.from_numpy(training.pairs.query_index),
-            lambda message: progress(0, 0, message),
         )
     return history
 

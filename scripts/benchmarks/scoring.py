@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from benchmarks.measuring import Row, candidates_of
 from pipeline.ranking.checkpoints import default_directory
 from rerankers import checkpoint
 from rerankers.base import Reranker
+from rerankers.network import Network
 from rerankers.scoring.batches import BATCH_SIZE, batches_of, score_tokenized
 from rerankers.scoring.tokenized import Tokenized
 
@@ -26,7 +27,8 @@ def measure(options: Options) -> list[Row]:
     """Pairs/s of tokenized texts by each way; prints the differences of the scores."""
     pairs = candidates_of(options).pairs()
     pairs = pairs.take(np.arange(min(options.pairs, len(pairs))))
-    trained = checkpoint.load(default_directory("mp_hcnn", options.collection), "mp_hcnn")
+    folder = default_directory("mp_hcnn", options.collection)
+    trained = cast(Network, checkpoint.load(folder, "mp_hcnn"))
     model, tokenized = trained.model, Tokenized.from_pairs(pairs, trained.encoder, trained.model)
     ways = {OWN: partial(own_scores, model), "fast": partial(score_tokenized, model)}
     if options.device != "cpu":

@@ -22,8 +22,7 @@ import numpy as np
 from benchmarks import Options
 from benchmarks.measuring import Row, candidates_of
 from rerankers import checkpoint as checkpoints
-from rerankers.base import Pairs
-from rerankers.scoring.cached import CachedScorer
+from rerankers.pairs import Pairs
 
 MODEL = "window"  # The service's default
 SINGLE = 40  # Measured requests of one client, of each size
@@ -145,7 +144,7 @@ def _spread(times: Times) -> str:
 def _in_process(some: Sequence[Request]) -> float:
     """Pairs/s of the service's scorer on all cores, of known posts."""
     model = checkpoints.load(checkpoints.SHIPPED / MODEL / "all")
-    scorer = CachedScorer(model.model, model.encoder, CACHE)
+    scorer = model.remembering(CACHE)
     pairs = [request.pairs() for request in some]
     for _ in ("new", "known"):
         started = time.perf_counter()

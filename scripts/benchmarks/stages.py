@@ -11,7 +11,6 @@ from typing import cast
 
 import numpy as np
 import orjson
-import torch
 
 from benchmarks import Options
 from benchmarks.measuring import Row
@@ -24,8 +23,8 @@ from pipeline.service.http.requests import score_request
 from pipeline.service.http.scheduler import Slice, joined
 from pipeline.service.http.service import distinct_pairs
 from pipeline.service.record import Record
-from rerankers import checkpoint, features
-from rerankers.scoring.cached import CachedScorer
+from rerankers import checkpoint, devices, features
+from rerankers.trees.boosting import Trees
 
 REQUESTS, BEFORE = 40, 5  # Measured requests, and others before them
 
@@ -34,7 +33,7 @@ def measure(options: Options) -> list[Row]:
     """Median milliseconds of CPU time of each stage and of all together."""
     model = ServedModel.load(MODEL, Source(checkpoint.SHIPPED / MODEL / "all"), CACHE, 1)
     seconds: dict[str, list[float]] = defaultdict(list)
-    torch.set_num_threads(1)
+    devices.set_threads(1)
     for request in requests(options, LOAD)[: BEFORE + REQUESTS]:
         again = request._replace(query=f"{request.query} today")
         for kind, wanted in (("new", request), ("known", again)):
@@ -49,27 +48,28 @@ def measure(options: Options) -> list[Row]:
 
 def _stages(model: ServedModel, body: bytes) -> dict[str, float]:
     """CPU time of each stage of a request in TEI's form, in order."""
-    watch, reranker = Stopwatch(time.process_time), model.checkpoint.model
-    scorer, content = cast(CachedScorer, model.scorer), orjson.loads(body)
+    watch, trees, content = (
+        Stopwatch(time.process_time),
+        cast(Trees, model.scorer),
+        orjson.loads(body),
+    )
     wire = format_of("/rerank", set(content))
     wanted = score_request(content, wire, LOAD)
     queued, _ = distinct_pairs(wanted, model)
     watch.stop("read the request")
     pairs = joined([Slice(queued, 0, len(queued.texts))])
-    families, idf = reranker.feature_families, scorer.encoder.idf
-    lists = features.CandidateLists(pairs, families, idf, scorer.recent)
+    lists = features.CandidateLists(pairs, trees.families, trees.idf, trees.recent)
     candidates = lists.candidates(lists.rows[0])
     candidates.tokens  # noqa: B018  Computed at the first use.
     watch.stop("cut the posts into words")
     columns = []
-    for family in families:
+    for family in trees.families:
         columns.append(features.find(family).compute(candidates))
         watch.stop(f"features {family}")
-    with torch.inference_mode():
-        scores = reranker.head(torch.from_numpy(np.concatenate(columns, axis=1))).numpy()
+    scores = trees.evaluate(np.concatenate(columns, axis=1))
     watch.stop("trees")
     orjson.dumps(wire.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
     watch.stop("write the response")
-    if not np.allclose(scores, scorer.score(pairs), atol=1e-5):
+    if not np.allclose(scores, trees.score(pairs), atol=1e-5):
         raise RuntimeError("the stages give other scores than the service")
     return watch.seconds

@@ -20,7 +20,7 @@ from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import tune_weight
 from rerankers import checkpoint as checkpoints
-from rerankers.reranker import TrainedReranker
+from rerankers.network import Network
 from rerankers.text.words import words
 
 MEASURES = ("P@1", "RR")
@@ -69,7 +69,7 @@ def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, 
     return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 
 
-def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> dict[float, float]:
+def question_curve(folder: Path, judged_only: bool, model: Network) -> dict[float, float]:
     """α -> AP of α · cosine of question vectors + (1 - α) · Okapi, each in [0, 1] per topic.
 
     α is 0, 0.05, …, 1 (section 6.3). Of the training topics of a folder, whose candidates are the
@@ -90,7 +90,7 @@ def question_curve(folder: Path, judged_only: bool, model: TrainedReranker) -> d
     return dict(tune_weight(candidates, neural, qrels).curve)
 
 
-def question_vectors(trained: TrainedReranker, questions: Sequence[str]) -> npt.NDArray[np.float32]:
+def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[np.float32]:
     """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E].
 
     The paper calls its model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone.

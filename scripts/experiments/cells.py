@@ -80,7 +80,7 @@ class Cell:
     @property
     def is_mixed(self) -> bool:
         """Whether the neural scores are mixed with query likelihood, with λ tuned here."""
-        return self.is_retrieved and not self.kind and not models.reads_rankers(self.reranker)
+        return self.is_retrieved and not self.kind and models.reads(self.reranker) != "searches"
 
     def __str__(self) -> str:
         return f"{self.system} on {self.collection}, seed {self.seed}"
@@ -226,7 +226,7 @@ def _options(training: Sequence[str]) -> list[str]:
 
 def _search(cell: Cell, setup: Setup) -> None:
     how = ["--reranker", cell.reranker, "--checkpoint", str(setup.checkpoint(cell))]
-    is_fusion = models.reads_rankers(cell.reranker)
+    is_fusion = models.reads(cell.reranker) == "searches"
     how += ["--candidates", "ql"] if cell.is_retrieved and not is_fusion else []
     how += ["--lambda", "1"] if cell.is_mixed else []
     how += ["--output", str(setup.run_file(cell)), *setup.options]

@@ -22,9 +22,10 @@ from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.contributions import shares
 from rerankers import checkpoint as checkpoints
-from rerankers.models._feature_model import FeatureModel
+from rerankers.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import words
+from rerankers.trees.boosting import Trees
 
 Finish = Callable[[Table, Sequence[Result], Setup], list[Result]]
 
@@ -151,7 +152,7 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
     folder = named.data_directory(setup.data) / "general"
     done = []
     for result in results:
-        model = checkpoints.load(setup.checkpoint(result.cell))
+        model = cast(Network, checkpoints.load(setup.checkpoint(result.cell)))
         curves = {
             f"{name} {alpha:.2f}": round(value, 4)
             for name, judged_only in QUESTIONS.items()
@@ -187,7 +188,7 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
     """The results with the importance of the family that each leaves out."""
     of_families = {}
     for whole in (r for r in results if r.cell.system == table.systems[0].name):
-        model = cast(FeatureModel, checkpoints.load(setup.checkpoint(whole.cell)).model)
+        model = cast(Trees, checkpoints.load(setup.checkpoint(whole.cell)))
         for name, share in shares(model.importances()).items():
             of_families[f"- {name}", whole.cell.seed] = {"importance": round(share, 4)}
     return [_with(r, of_families.get((r.cell.system, r.cell.seed), {})) for r in results]

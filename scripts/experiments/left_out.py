@@ -17,8 +17,7 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
 from pipeline.collections import named
 from pipeline.collections.collection import Collection, SearchedCollection
@@ -30,8 +29,9 @@ from pipeline.training.training_set import JudgedCandidates, searched_training_s
 from pipeline.training.tuning import calibrate, fold_topics
 from rerankers import checkpoint, features
 from rerankers.features.judged import JUDGED
-from rerankers.models.window import Model
-from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.vocabulary import Idf
+from rerankers.trees.fit import grow
+from rerankers.trees.window import Model
 
 FOLDS = 5  # Parts of a collection's own topics
 BINS = 10  # Equal parts of [0, 1]
@@ -44,40 +44,42 @@ _LOCK = Lock()  # Cells share features and models, which take all cores.
 class Windows(NamedTuple):
     """Pairs of judged windows; features of adapted vectors and of judgments come last."""
 
-    values: Tensor  # [P, K] features
-    relevant: Tensor  # [P]
-    query_index: Tensor  # [P]
-    owners: list[str]  # Collection of each query
+    values: npt.NDArray[np.float32]  # [P, K]
+    relevant: npt.NDArray[np.bool_]  # [P]
+    query_index: npt.NDArray[np.int64]  # [P]
+    owners: npt.NDArray[np.str_]  # [Q] collections
 
-    def model(self, kept: Sequence[bool], families: str, start: Model | None = None) -> Model:
+    def model(
+        self, kept: npt.NDArray[np.bool_], families: str, start: Model | None = None
+    ) -> Model:
         """A model of some queries [Q], which may extend the trees of another."""
         config = replace(Model.configurations["general"], families=families)
-        model = Model(config, Vocabulary([], np.zeros((0, 1), np.float32)))
-        if start:
-            model.start_from(start)
-        rows = torch.tensor(kept)[self.query_index]
-        model.fit(_read(self.values[rows], model), self.relevant[rows], self.query_index[rows])
-        return model
+        rows, names = np.flatnonzero(kept[self.query_index]), features.names_of(families.split(","))
+        read = np.ascontiguousarray(self.values[rows, : len(names)])
+        lists = grow(config, names, read, self.relevant[rows], self.query_index[rows], start)
+        return Model(name="window", config=config, idf=_idf(), lists=lists)
 
 
 def run_of(form: str, name: str, data: Path | None) -> Run:
     """BM25's windows of a collection's training topics, scored in a form."""
     with _LOCK:
-        found, own = _windows(name, data)
+        found = _found(name, data)
         if form == "bm25":
             return found.run
         if form in FORMS:
             years = tuple(each.name for each in _collections(data) if each.runs)
             model = _model(years if name in years else (name,), GENERAL, True, data)
             read = replace(found, forms=dict.fromkeys(found.run, form))
-            return _ranked(read, model, _table(read, GENERAL))
+            return _ranked(read, model, _table(read))
+        own = _windows(name, data)
         reader = _model((name,), GENERAL if form == "general" else ADAPTED, False, data)
         if form in ("general", "adapted"):
             return _ranked(found, reader, own.values)
         families, run = ADAPTED + f",{JUDGED}" * (form == "judged"), Run()
+        query_ids = np.array([topic.query_id for topic in found.topics])
         for fold in fold_topics(judgments(named.find(name, data)), FOLDS, seed=1):
-            kept = [topic.query_id not in fold for topic in found.topics]
-            scores = _ranked(found, own.model(kept, families, reader), own.values)
+            model = own.model(~np.isin(query_ids, fold), families, reader)
+            scores = _ranked(found, model, own.values)
             run |= {query_id: scores[query_id] for query_id in fold if query_id in scores}
         return run
 
@@ -89,18 +91,19 @@ def judgments(collection: Collection) -> Qrels:
     return {t.query_id: grades[t.query_id] for t in collection.training_topics[:MOST_TOPICS]}
 
 
-def _ranked(found: Candidates, model: Model, values: Tensor) -> Run:
-    return found.run_of(model.head(_read(values, model)).numpy())
+def _ranked(found: Candidates, model: Model, values: npt.NDArray[np.float32]) -> Run:
+    read = np.ascontiguousarray(values[:, : len(model.names)])
+    return found.run_of(model.evaluate(read))
 
 
-def _read(values: Tensor, model: Model) -> Tensor:
-    """The features that a model reads, the first ones."""
-    return values[:, : len(model.names)].contiguous()
+def _table(found: Candidates, families: str = GENERAL) -> npt.NDArray[np.float32]:
+    """Features [P, K]."""
+    return features.table(found.pairs(), families.split(","), _idf()).values
 
 
-def _table(found: Candidates, families: str) -> Tensor:
-    idf = checkpoint.idf_from("wordfreq")
-    return torch.from_numpy(features.table(found.pairs(), families.split(","), idf).values)
+@cache
+def _idf() -> Idf:
+    return checkpoint.idf_from("wordfreq")
 
 
 def _collections(data: Path | None) -> list[SearchedCollection]:
@@ -109,46 +112,50 @@ def _collections(data: Path | None) -> list[SearchedCollection]:
 
 
 @cache
-def _model(left_out: tuple[str, ...], families: str, in_forms: bool, data: Path | None) -> Model:
-    windows = _all_windows(in_forms, data)
-    return windows.model([owner not in left_out for owner in windows.owners], families)
-
-
-@cache
-def _all_windows(in_forms: bool, data: Path | None) -> Windows:
-    """Windows of all collections: several first stages' in each form, or BM25's with scores."""
-    collections = _collections(data)
-    if in_forms:
-        empty = searched_training_set([each.name for each in collections], None)
-        judged = window_training_set(empty, collections).training
-        owners = [twin.rpartition("/")[0] for twin in judged.twins]
-        return _judged(judged, judged.candidates, GENERAL, owners)
-    parts, start = [], 0
-    for _, part in (_windows(each.name, data) for each in collections):
-        parts.append(part._replace(query_index=part.query_index + start))
-        start += len(part.owners)
-    columns = map(torch.cat, zip(*(part[:3] for part in parts), strict=True))
-    return Windows(*columns, [owner for part in parts for owner in part.owners])
-
-
-@cache
-def _windows(name: str, data: Path | None) -> tuple[Candidates, Windows]:
-    """BM25's windows of a collection, with its adapted vectors if it has some."""
+def _found(name: str, data: Path | None) -> Candidates:
     collection = named.find(name, data)
-    assert isinstance(collection, SearchedCollection)
     topics = collection.training_topics[:MOST_TOPICS]
-    found = retriever_for(collection, method="bm25").search(topics, WINDOW)
+    return retriever_for(collection, method="bm25").search(topics, WINDOW)
+
+
+@cache
+def _model(
+    left_out: tuple[str, ...], families: str, in_all_forms: bool, data: Path | None
+) -> Model:
+    windows = _all_forms(data) if in_all_forms else _all_windows(data)
+    return windows.model(~np.isin(windows.owners, left_out), families)
+
+
+@cache
+def _all_forms(data: Path | None) -> Windows:
+    """Windows of several first stages, in each form."""
+    collections = _collections(data)
+    empty = searched_training_set([each.name for each in collections], None)
+    found = window_training_set(empty, collections).training
+    owners = np.array([twin.rpartition("/")[0] for twin in found.twins])
+    query_index = found.candidates.texts().query_index
+    return Windows(_table(found.candidates), found.relevant(), query_index, owners)
+
+
+@cache
+def _all_windows(data: Path | None) -> Windows:
+    """BM25's windows of all collections, with scores."""
+    parts = [_windows(each.name, data) for each in _collections(data)]
+    starts = np.cumsum([0, *(len(part.owners) for part in parts)])
+    moved = [p._replace(query_index=p.query_index + s) for p, s in zip(parts, starts, strict=False)]
+    return Windows(*map(np.concatenate, zip(*moved, strict=True)))
+
+
+@cache
+def _windows(name: str, data: Path | None) -> Windows:
+    """BM25's windows of a collection, with its adapted vectors if it has some."""
+    collection, found = named.find(name, data), _found(name, data)
+    assert isinstance(collection, SearchedCollection)
     known = with_space(with_resources(found, {JUDGED: collection.judged_posts}), collection)
-    judged = JudgedCandidates(found, judgments(collection))
-    return found, _judged(judged, known, f"{ADAPTED},{JUDGED}", [name] * len(topics))
-
-
-def _judged(
-    judged: JudgedCandidates, known: Candidates, families: str, owners: list[str]
-) -> Windows:
-    query_index = torch.from_numpy(known.texts().query_index)
-    relevant = torch.from_numpy(judged.relevant())
-    return Windows(_table(known, families), relevant, query_index, owners)
+    relevant = JudgedCandidates(found, judgments(collection)).relevant()
+    owners = np.full(len(found.topics), name)
+    query_index = known.pairs().query_index
+    return Windows(_table(known, f"{ADAPTED},{JUDGED}"), relevant, query_index, owners)
 
 
 def reliability(own: Judged, others: Sequence[Judged]) -> dict[str, float]:

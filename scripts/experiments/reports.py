@@ -24,6 +24,7 @@ from pipeline.explanation.rank_changes import RankChange, grade_text, rank_chang
 from rerankers import checkpoint
 from rerankers.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
 from rerankers.models.mp_hcnn import Model
+from rerankers.network import Network
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 
 EXTREMES = 5  # Figures 3 and 4: number of topics listed at either end
@@ -59,7 +60,8 @@ class Year(NamedTuple):
     def matches(self, query_id: str, doc_ids: Sequence[str]) -> list[tuple[Post, PairMatches]]:
         """Some posts with MP-HCNN's matches."""
         found = self.collection.find_posts(doc_ids)
-        posts, loaded = [found[doc_id] for doc_id in doc_ids], checkpoint.load(self.weights)
+        posts = [found[doc_id] for doc_id in doc_ids]
+        loaded = cast(Network, checkpoint.load(self.weights))
         texts, urls = [post.text for post in posts], [post.url for post in posts]
         model, query = cast(Model, loaded.model), self.query(query_id)
         matches = find_matches(model, loaded.encoder, query, texts, urls)

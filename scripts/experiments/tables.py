@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cells import Cell
-from rerankers.models._feature_model import ADAPTED_FAMILY
-from rerankers.models.fusion import Model as Fusion
+from rerankers.trees.families import ADAPTED_FAMILY
+from rerankers.trees.fusion import Model as Fusion
 
 FOLDER = Path(__file__).parent
 

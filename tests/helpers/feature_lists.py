@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from helpers.reranking_samples import AWKWARD, POSTS, encoder
 from rerankers import features
-from rerankers.base import FIRST_STAGE, Resources
 from rerankers.features._candidates import CandidateList
 from rerankers.features._tables import PostTable, WordTable
+from rerankers.pairs import FIRST_STAGE, Resources
 from rerankers.text.spaces import ADAPTED, WordSpace
 
 IDF = encoder().idf

@@ -5,18 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from helpers.reranking_samples import all_pairs, encoder, vocabulary
+from helpers.reranking_samples import all_pairs, fitted
 from pipeline.ranking.ranker import ModelScorer
-from rerankers import models
-from rerankers.base import FIRST_STAGE, Pairs, Reranker
-from rerankers.reranker import TrainedReranker
-from rerankers.scoring import batches as scoring
-from rerankers.scoring.batches import represent_tokenized
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training.loop import Examples, train
-from rerankers.training.settings import Settings
+from rerankers.pairs import FIRST_STAGE, Pairs
+from rerankers.trees.boosting import Trees
+from rerankers.trees.fusion import Config
 
 TOPICS, POSTS = 12, 30
 
@@ -50,36 +44,22 @@ def of_topics(pairs: Pairs, chosen: np.ndarray) -> Pairs:
     )
 
 
-def fit(model: Reranker, pairs: Pairs, relevant: np.ndarray) -> Reranker:
-    """The model, fitted by the training loop without steps."""
-    examples = Examples(Tokenized.from_pairs(pairs, encoder(), model), relevant)
-    history = train(model, examples, None, lambda _: 0.0, Settings())
-    assert history.epochs == []
-    return model.eval()
-
-
-def represented(model: Reranker, pairs: Pairs) -> torch.Tensor:
-    """Features of pairs [P, K], by the engine."""
-    return represent_tokenized(model, Tokenized.from_pairs(pairs, encoder(), model))
-
-
-def require_new_topics_ordered(model: Reranker) -> None:
-    """Fit to all topics but the last three; there the relevant posts must come first."""
+def require_new_topics_ordered(name: str, config: Any) -> Trees:
+    """Grow trees on all topics but the last three; there the relevant posts must come first."""
     pairs, relevant = pairs_that_rm3_orders()
     new = pairs.query_index >= TOPICS - 3
-    fit(model, of_topics(pairs, ~new), relevant[~new])
+    trees = fitted(name, config, of_topics(pairs, ~new), relevant[~new])
     found = of_topics(pairs, new)
-    scores = scoring.score(model, found, encoder())
+    scores = trees.score(found)
     for topic in np.unique(found.query_index):
         of_topic = found.query_index == topic
         positive = relevant[new][of_topic]
         assert scores[of_topic][positive].min() > scores[of_topic][~positive].max()
+    return trees
 
 
-def trained_fusion(kind: str, families: str) -> ModelScorer:
+def trained_fusion(families: str) -> ModelScorer:
     """A fusion trained on pairs in the order of rm3, as if loaded from ``/x/made/up``."""
-    changes = {"trees": 40, "minimum_leaf": 5} if kind == "fusion" else {}
-    model_type: Any = models.find(kind)
-    model = model_type(model_type.config_type(families=families, **changes), vocabulary())
-    fit(model, *pairs_that_rm3_orders())
-    return ModelScorer(TrainedReranker(kind, model, encoder(), {}, Path("/x/made/up")))
+    config = Config(families=families, trees=40, minimum_leaf=5)
+    trees = fitted("fusion", config, *pairs_that_rm3_orders())
+    return ModelScorer(dataclasses.replace(trees, directory=Path("/x/made/up")))

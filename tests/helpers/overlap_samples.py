@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from rerankers.base import Pairs
+from rerankers.pairs import Pairs
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import STOP_WORDS, words

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from rerankers import models
-from rerankers.base import Pairs, Reranker
-from rerankers.scoring.batches import represent_tokenized
-from rerankers.scoring.tokenized import Tokenized
+from rerankers import devices, features, models
+from rerankers.base import Reranker
+from rerankers.network import Network
+from rerankers.pairs import Pairs
+from rerankers.reranker import Model
 from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import words
+from rerankers.trees import NAMES
+from rerankers.trees.boosting import Trees
+from rerankers.trees.fit import grow
 
 # On matrices as small as these, threads only wait for each other.
-torch.set_num_threads(1)
+devices.set_threads(1)
 
 VECTOR_SIZE = 10
 BUCKETS = 64
@@ -98,33 +102,69 @@ def small_config(name: str, configuration: str, **changes: Any) -> Any:
 
 
 def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) -> Reranker:
-    """A small model with random weights, or fitted to random labels, in evaluation mode."""
+    """A small network with random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    model_type: Any = models.find(name)
-    model: Reranker = model_type(small_config(name, configuration, **changes), vocabulary())
-    if not model.trained_by_gradients:
-        tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-        relevant = np.random.default_rng(seed).random(len(tokenized.query_index)) < 0.4
-        queries = torch.from_numpy(tokenized.query_index)
-        model.fit(represent_tokenized(model, tokenized), torch.from_numpy(relevant), queries)
+    model: Reranker = models.find(name)(small_config(name, configuration, **changes), vocabulary())
     return model.eval()
+
+
+def network(
+    model: Reranker, reader: TextEncoder | None = None, name: str = "mp_hcnn", **more: Any
+) -> Network:
+    """A module of PyTorch as a trained model."""
+    reader = reader or encoder()
+    known = {"config": model.config, "idf": reader.idf, "vocabulary": reader.vocabulary}
+    return Network(name=name, model=model, **known, **more)
+
+
+def small_trees(name: str, configuration: str, seed: int = 0, **changes: Any) -> Trees:
+    """Small trees, fitted to random labels of all pairs."""
+    config, pairs = small_config(name, configuration, **changes), all_pairs()
+    return fitted(name, config, pairs, np.random.default_rng(seed).random(len(pairs)) < 0.4)
+
+
+def fitted(
+    name: str,
+    config: Any,
+    pairs: Pairs,
+    relevant: np.ndarray,
+    start: Trees | None = None,
+    progress: Any = lambda message: None,
+) -> Trees:
+    """Trees grown on pairs."""
+    table = features.table(pairs, config.families.split(","), encoder().idf)
+    lists = grow(config, table.names, table.values, relevant, pairs.query_index, start, progress)
+    trees: Trees = models.find(name)(name=name, config=config, idf=encoder().idf, lists=lists)
+    return trees
+
+
+def small(name: str, configuration: str, seed: int = 0, **changes: Any) -> Model:
+    """A small model of any kind."""
+    if name in NAMES:
+        return small_trees(name, configuration, seed, **changes)
+    return network(small_model(name, configuration, seed, **changes), name=name)
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """PyTorch with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    """So many threads, also of PyTorch."""
+    before = devices.threads()
+    devices.set_threads(count)
     try:
         yield
-        assert torch.get_num_threads() == count
+        assert devices.threads() == torch.get_num_threads() == count
     finally:
-        torch.set_num_threads(before)
+        devices.set_threads(before)
 
 
 def every_model() -> list[tuple[str, str]]:
     """Each model's name with each of its configurations' names."""
     return [(name, key) for name in models.names() for key in models.find(name).configurations]
+
+
+def every_network() -> list[tuple[str, str]]:
+    """The same for networks alone."""
+    return [case for case in every_model() if case[0] not in NAMES]
 
 
 def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]] = POSTS) -> Pairs:

@@ -31,9 +31,9 @@ from pipeline.service.page.routes import routes
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
-from rerankers.base import Pairs
 from rerankers.errors import RerankerError
-from rerankers.scoring.cached import SOME, Counts
+from rerankers.pairs import Pairs
+from rerankers.reranker import SOME, Counts
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import Command, Result
 from helpers.data_samples import write_answers
-from helpers.reranking_samples import encoder, small_model
+from helpers.reranking_samples import network, small_model
 
 from indexes.errors import CollectionError
 from indexes.pairs import Answer, read_answer_folder
@@ -129,10 +129,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in NAMES:
         checkpoint.save(
             folder / "checkpoints" / "mp_hcnn" / name,
-            "mp_hcnn",
-            small_model("mp_hcnn", "robust"),
-            encoder(),
-            {"trained_on": [name]},
+            network(small_model("mp_hcnn", "robust"), metrics={"trained_on": [name]}),
         )
     return folder
 

@@ -22,17 +22,17 @@ from helpers.batch_samples import (
     write_lines,
 )
 from helpers.processes import ROOT
-from helpers.reranking_samples import AWKWARD, encoder, small_model
+from helpers.reranking_samples import AWKWARD, encoder, network, small_model
 
 from pipeline import batches
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import Model
 from rerankers.text.inputs import TextEncoder
 
 
 @cache
-def shipped() -> TrainedReranker:
+def shipped() -> Model:
     return checkpoint.load(checkpoint.find("mp_hcnn"))
 
 
@@ -40,7 +40,7 @@ def shipped() -> TrainedReranker:
 def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     real = batches.load
 
-    def load(name: str, folder: Path | None, *where: Any) -> TrainedReranker:
+    def load(name: str, folder: Path | None, *where: Any) -> Model:
         is_shipped = name == "mp_hcnn" and folder is None
         return shipped() if is_shipped else real(name, folder, *where)
 
@@ -116,7 +116,7 @@ def test_a_model_with_a_prior_reads_the_ranks_of_the_first_stage(
     model = small_model("sm_cnn", next(iter(models.find("sm_cnn").configurations)))
     assert "prior" in model.feature_families
     reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from("wordfreq"))
-    checkpoint.save(folder, "sm_cnn", model, reader, {})
+    checkpoint.save(folder, network(model, reader, "sm_cnn"))
     options = ("--reranker", "sm_cnn", "--checkpoint", folder, "--lambda", 1)
     found = []
     for name, is_given in (("with", True), ("without", False)):

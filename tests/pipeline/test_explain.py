@@ -1,6 +1,7 @@
 """The command ``python -m pipeline.explain``."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from pipeline.collections import named
 from pipeline.collections.trec import Run, ranked, read_run, write_run
 from pipeline.explanation.rank_changes import grade_text, places, visible
 from rerankers.checkpoint import idf_from, save
-from rerankers.text.inputs import TextEncoder
 
 SAMPLE = ("--topics", "sample", "--query-id", "1")
 GIVEN = (*SAMPLE, "--candidates", "small.run", "--reranker", "mp_hcnn")
@@ -124,9 +124,8 @@ def test_options_without_use_for_a_fusion(command: Command) -> None:
 
 @pytest.mark.slow
 def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path) -> None:
-    checkpoint = trained_fusion("fusion", "signal:rm3,signal:ql,first_stage,links").checkpoint
-    encoder = TextEncoder(checkpoint.encoder.vocabulary, idf_from("wordfreq"))
-    save(tmp_path / "fusion", checkpoint.name, checkpoint.model, encoder, {})
+    trained = trained_fusion("signal:rm3,signal:ql,first_stage,links").checkpoint
+    save(tmp_path / "fusion", replace(trained, idf=idf_from("wordfreq")))
     reranker = ("--reranker", "fusion", "--checkpoint", tmp_path / "fusion")
     written = ("--output", tmp_path / "run", "--show", "none")
     found = command("search", "--topics", "sample", *reranker, *written)

@@ -151,7 +151,7 @@ FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", 
 
 @pytest.fixture(scope="module")
 def reranker() -> ModelScorer:
-    return trained_fusion("fusion", ",".join(FAMILIES))
+    return trained_fusion(",".join(FAMILIES))
 
 
 def candidates() -> Candidates:
@@ -195,7 +195,7 @@ def test_families_add_up_to_the_scores_of_a_search(reranker: ModelScorer) -> Non
     assert facts["Rankers"] == "rm3, ql; not known here: run_ql"
     assert facts["Model"] == f"{reranker.checkpoint.name}, weights made/up"
     # Importances are shares of the families, the most important one first.
-    model: Any = reranker.checkpoint.model
+    model: Any = reranker.checkpoint
     importances, shares = model.importances(), explanation.importances
     rm3 = sum(value for name, value in importances.items() if name.startswith("signal:rm3."))
     assert shares["signal:rm3"] == pytest.approx(rm3 / sum(importances.values()))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Command, Result
+from helpers.processes import run_python
 
 from pipeline.collections import named
 from pipeline.collections.trec import read_run
@@ -172,3 +173,18 @@ def test_the_papers_protocol(data_dir: Path, search: Search, tmp_path: Path) -> 
     assert found["mp_hcnn"][0] > 0.2313
     mixture = next(name for name in found if "λ" in name)
     assert found[mixture][0] > 0.2482
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reranker", ["auto", "fusion", "none"])
+def test_a_search_without_pytorch(reranker: str, tmp_path: Path) -> None:
+    """A network's stages are not beside the best fusion then."""
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None; "
+        "runpy.run_module('pipeline.search', run_name='__main__')"
+    )
+    options = ("--topics", "sample", "--reranker", reranker, "--output", tmp_path / "run")
+    done = run_python("-c", code, *options, TWEETRERANK_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "mp_hcnn" not in done.stdout
+    assert len(read_run(tmp_path / "run")) == 20

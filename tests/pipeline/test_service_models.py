@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.reranking_samples import POSTS, small_model, vocabulary
+from helpers.reranking_samples import POSTS, network, small_model, vocabulary
 from helpers.service_samples import QUERY, TEXTS, client_of
 
 from indexes.posts import Post
@@ -13,15 +13,14 @@ from pipeline.ranking.retrievers import Candidates
 from pipeline.service.http.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
-from rerankers.base import Pairs
+from rerankers.pairs import Pairs
 from rerankers.text.inputs import TextEncoder
 
 
 def saved(folder: Path, name: str, configuration: str) -> Path:
     """A small untrained checkpoint."""
     encoder = TextEncoder(vocabulary(), checkpoints.idf_from("wordfreq"))
-    model = small_model(name, configuration)
-    checkpoints.save(folder, name, model, encoder, {})
+    checkpoints.save(folder, network(small_model(name, configuration), encoder, name))
     return folder
 
 

@@ -22,20 +22,20 @@ from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import Model
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
 PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> TrainedReranker:
+def checkpoint() -> Model:
     multiprocessing.set_forkserver_preload(["pipeline.service.http.processes"])
     return checkpoints.load(checkpoints.find("mp_hcnn"))
 
 
 @pytest.fixture(scope="module")
-def scorer(checkpoint: TrainedReranker) -> Iterator[ParallelScorer]:
+def scorer(checkpoint: Model) -> Iterator[ParallelScorer]:
     scorer = scorer_of(checkpoint.directory)
     yield scorer
     del scorer
@@ -47,9 +47,7 @@ def scorer_of(folder: Path, processes: int = 2) -> ParallelScorer:
     return scorer
 
 
-def test_scores_are_those_of_the_checkpoint(
-    checkpoint: TrainedReranker, scorer: ParallelScorer
-) -> None:
+def test_scores_are_those_of_the_checkpoint(checkpoint: Model, scorer: ParallelScorer) -> None:
     for _ in range(2):
         np.testing.assert_allclose(scorer.score(PAIRS), checkpoint.score(PAIRS), atol=4e-6)
 
@@ -75,7 +73,7 @@ def test_an_error_is_of_one_request_only(scorer: ParallelScorer) -> None:
     np.testing.assert_allclose(scorer.score(PAIRS), expected, rtol=1e-6, atol=4e-6)
 
 
-def test_processes_end_with_their_scorer(checkpoint: TrainedReranker) -> None:
+def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
     before = {*descendants(os.getpid())}
     scorer = scorer_of(checkpoint.directory)
     started = {*descendants(os.getpid())} - before
@@ -96,7 +94,7 @@ def first_that_scores(others: set[int]) -> int:
 
 
 def test_a_process_that_hangs_is_replaced(
-    checkpoint: TrainedReranker, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "ANSWER", 1.0)
     others = {*descendants(os.getpid())}
@@ -114,7 +112,7 @@ def test_a_process_that_hangs_is_replaced(
 
 @pytest.mark.slow
 def test_a_process_that_dies_again_and_again_is_started_ever_later(
-    checkpoint: TrainedReranker, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = {*descendants(os.getpid())}
     scorer = scorer_of(checkpoint.directory, 1)

@@ -17,8 +17,8 @@ from pipeline.collections import named
 from pipeline.service.http.models import Models
 from pipeline.service.http.processes import ParallelScorer
 from rerankers import checkpoint as checkpoints
-from rerankers.base import FIRST_STAGE, ORDER, Pairs
 from rerankers.checkpoint import version_of
+from rerankers.pairs import FIRST_STAGE, ORDER, Pairs
 from rerankers.text.passages import best_passages
 
 LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]

@@ -21,7 +21,7 @@ from pipeline.training.training_set import (
     load_training_data,
     microblog_training_set,
 )
-from rerankers.base import PRIOR
+from rerankers.pairs import PRIOR
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from langchain_core.documents import Document
 import rerankers
 from rerankers import adapters
 from rerankers.errors import RerankerError
-from rerankers.reranker import TrainedReranker
+from rerankers.reranker import Model
 
 FIRST = [float(row * 7 % 5) for row in range(len(POSTS))]  # Scores of a first stage
 
@@ -21,7 +21,7 @@ README = Path(rerankers.__file__).with_name("README.md")
 
 
 @pytest.fixture(scope="module")
-def reranker() -> TrainedReranker:
+def reranker() -> Model:
     return rerankers.load("mp_hcnn")
 
 
@@ -36,7 +36,7 @@ def results() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("weight", [None, 1.0])
-def test_a_transformer_of_pyterrier(reranker: TrainedReranker, weight: float | None) -> None:
+def test_a_transformer_of_pyterrier(reranker: Model, weight: float | None) -> None:
     adapter = adapters.for_pyterrier(reranker, weight)
     found = (pt.Transformer.from_df(results()) >> adapter).transform(
         results()[["qid", "query"]].drop_duplicates()
@@ -49,7 +49,7 @@ def test_a_transformer_of_pyterrier(reranker: TrainedReranker, weight: float | N
         assert ranked["docno"].iloc[0] == f"d{expected[0].index}"
 
 
-def test_pyterrier_without_urls_or_results(reranker: TrainedReranker) -> None:
+def test_pyterrier_without_urls_or_results(reranker: Model) -> None:
     ranker = adapters.for_pyterrier(reranker)
     empty = ranker.transform(results().iloc[:0])
     assert len(empty) == 0
@@ -61,12 +61,12 @@ def test_pyterrier_without_urls_or_results(reranker: TrainedReranker) -> None:
     )
 
 
-def test_pyterrier_says_what_is_missing(reranker: TrainedReranker) -> None:
+def test_pyterrier_says_what_is_missing(reranker: Model) -> None:
     with pytest.raises(pt.validate.InputValidationError, match="text"):
         adapters.for_pyterrier(reranker).transform(results().drop(columns="text"))
 
 
-def test_a_compressor_of_langchain(reranker: TrainedReranker) -> None:
+def test_a_compressor_of_langchain(reranker: Model) -> None:
     documents = [
         Document(text, id=str(row), metadata={"url": url, "likes": row})
         for row, (text, url) in enumerate(POSTS)
@@ -95,7 +95,7 @@ def test_a_compressor_of_langchain(reranker: TrainedReranker) -> None:
     assert whole.compress_documents([], "cuts") == []
 
 
-def test_langchain_with_no_text_as_url(reranker: TrainedReranker) -> None:
+def test_langchain_with_no_text_as_url(reranker: Model) -> None:
     with pytest.raises(RerankerError, match="found the post"):
         adapters.for_langchain(reranker).compress_documents(
             [Document("a", metadata={"url": 5})], "a"

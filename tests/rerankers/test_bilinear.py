@@ -16,6 +16,7 @@ from helpers.overlap_samples import (
     naive_overlap,
     vocabulary,
 )
+from helpers.reranking_samples import network
 from sklearn.linear_model import LogisticRegression
 
 from rerankers import checkpoint
@@ -125,23 +126,10 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
         seen.append(model.matrix.detach().clone())
         return figures[len(seen) - 1]
 
-    history = train(model, examples, validation, measure, settings, tmp_path / "state")
+    history = train(model, examples, validation, measure, settings)
     assert history.best == 2 and len(seen) == 3
     assert torch.equal(model.matrix, seen[1])
     assert_fitted(model, name)
-    checkpoint.save(tmp_path / "saved", name, model, encoder(), {})
-    loaded = checkpoint.load(tmp_path / "saved", name, idf=encoder().idf)
+    checkpoint.save(tmp_path / "saved", network(model, encoder(), name))
+    loaded = checkpoint.load(tmp_path / "saved", name, idf=lambda source: encoder().idf)
     np.testing.assert_array_equal(loaded.score(every_pair()), scores_of(model))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_resumed_training_is_fitted_alike(name: str, tmp_path: Path) -> None:
-    """Also one that had ended."""
-    settings = Settings(loss="pointwise", sampling="pairs", batch_pairs=12, epochs=1, steps=2)
-    models = [small(name), small(name, seed=2)]
-    for model in models:
-        examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), RELEVANT)
-        train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state", resume=True)
-    first, second = (model.state_dict() for model in models)
-    assert all(torch.equal(first[key], second[key]) for key in first)
-    assert bool(models[1].is_fitted)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.reranking_samples import encoder, small_model
+from helpers.reranking_samples import encoder, network, small, small_model
 from safetensors.torch import load_file, save_file
 
 from rerankers import checkpoint
@@ -25,8 +25,8 @@ def saved(tmp_path: Path) -> Path:
     idf = tmp_path / "idf.tsv"
     idf.write_text("1000\nthe\t900\nwater\t40\n")
     reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
-    model = small_model("mp_hcnn", "robust")
-    checkpoint.save(tmp_path / "saved", "mp_hcnn", model, reader, {"seed": 0})
+    model = network(small_model("mp_hcnn", "robust"), reader, metrics={"seed": 0})
+    checkpoint.save(tmp_path / "saved", model)
     return tmp_path / "saved"
 
 
@@ -56,15 +56,14 @@ def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
 
 def test_further_files_of_a_checkpoint(tmp_path: Path) -> None:
     folder, extras = tmp_path / "other", {"held_out.run.gz": b"a run"}
-    model = small_model("sm_cnn", "static")
-    checkpoint.save(folder, "sm_cnn", model, encoder(), {}, extras)
+    checkpoint.save(folder, small("sm_cnn", "static"), extras)
     files = json.loads((folder / "config.json").read_text())["files"]
     assert set(files) == FILES - {"config.json"} | {"held_out.run.gz"}
 
 
 def test_only_an_empty_folder_is_written(saved: Path) -> None:
     with pytest.raises(RerankerError, match="saved: found files, expected an empty folder"):
-        checkpoint.save(saved, "bigram", small_model("bigram", "count"), encoder(), {})
+        checkpoint.save(saved, small("bigram", "count"))
 
 
 def test_every_shipped_file_has_its_sha256() -> None:

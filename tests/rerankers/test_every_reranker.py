@@ -1,6 +1,7 @@
-"""What every reranker must do, for each file in ``rerankers/models`` and each configuration."""
+"""What every model must do, for each file of both folders and each configuration."""
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,19 @@ from helpers.reranking_samples import (
     all_pairs,
     encoder,
     every_model,
+    every_network,
+    small,
     small_model,
     threads,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rerankers import checkpoint, devices, models
-from rerankers.base import Pairs, Reranker, Terms
+from rerankers.base import Reranker, Terms
 from rerankers.errors import RerankerError
+from rerankers.network import Network
+from rerankers.pairs import Pairs
+from rerankers.reranker import Model
 from rerankers.scoring import batches as scoring
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.training.examples import CachedInteractions
@@ -34,36 +40,43 @@ FIRST = {name: (name, key) for name, key in reversed(every_model())}.values()
 """The first configuration of each model."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
+def marked(cases: list[tuple[str, str]]) -> list[Any]:
+    """Cases as parameters; a quick run has the first configurations."""
+    return [
         pytest.param(case, id="-".join(case), marks=[] if case in FIRST else [pytest.mark.slow])
-        for case in every_model()
-    ],
-)
+        for case in cases
+    ]
+
+
+@pytest.fixture(scope="module", params=marked(every_model()))
+def any_model(request: pytest.FixtureRequest) -> Model:
+    return small(*request.param)
+
+
+@pytest.fixture(scope="module", params=marked(every_network()))
 def case(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The names of a model and of a configuration; a quick run has the first configurations."""
+    """The names of a network and of a configuration."""
     name, configuration = request.param
     return name, configuration
 
 
 @pytest.fixture(scope="module")
-def named(case: tuple[str, str]) -> tuple[str, Reranker]:
-    """A model and its name; tests leave its weights alone."""
-    return case[0], small_model(*case)
+def shared(case: tuple[str, str]) -> Reranker:
+    """A network; tests leave its weights alone."""
+    return small_model(*case)
 
 
 @pytest.fixture
-def model(named: tuple[str, Reranker]) -> Reranker:
-    return named[1].eval()
+def model(shared: Reranker) -> Reranker:
+    return shared.eval()
 
 
 def score(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:
     return scoring.score(model, pairs, encoder(), batch_size)
 
 
-def test_scores_are_finite_and_tell_posts_apart(model: Reranker) -> None:
-    scores = score(model, all_pairs())
+def test_scores_are_finite_and_tell_posts_apart(any_model: Model) -> None:
+    scores = any_model.score(all_pairs())
     assert scores.shape == (len(QUERIES) * len(POSTS),)
     assert np.isfinite(scores).all()
     first = scores[: len(POSTS)]
@@ -108,16 +121,17 @@ def test_the_engine_scores_as_one_forward_pass(
         np.testing.assert_allclose(score(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
 
 
-def test_batches_order_and_threads_do_not_change_scores(model: Reranker) -> None:
+def test_batches_order_and_threads_do_not_change_scores(any_model: Model) -> None:
     pairs = all_pairs()
-    expected = score(model, pairs)
+    expected = any_model.score(pairs)
     order = np.random.default_rng(3).permutation(len(pairs))
     shuffled = Pairs(
         pairs.queries, pairs.texts, pairs.urls, pairs.query_index[order], pairs.post_index[order]
     )
-    for count, size in ((1, 7), (2, 256)):
+    for count, size in ((1, {"batch_size": 7}), (2, {})):
         with threads(count):
-            found = score(model, shuffled, size)
+            sizes = size if isinstance(any_model, Network) else {}
+            found = dataclasses.replace(any_model, **sizes).score(shuffled)
         np.testing.assert_allclose(found, expected[order], rtol=1e-6, atol=1e-6)
 
 
@@ -135,8 +149,6 @@ class NoMasks(TorchDispatchMode):
 
 def test_nothing_waits_for_a_gpu(model: Reranker) -> None:
     """On a device without numbers, which raises where one of them is wanted."""
-    if not model.post_inputs:
-        pytest.skip("trees are on the CPU, and features come from there")
     pairs = all_pairs(posts=[*POSTS, POSTS[3]])
     tokenized, nowhere = Tokenized.from_pairs(pairs, encoder(), model), torch.device("meta")
     with torch.inference_mode(), NoMasks():
@@ -154,26 +166,28 @@ def test_a_gpu_gives_the_scores_of_the_cpu(model: Reranker) -> None:
     )
 
 
-def test_awkward_texts_score_alone_as_together(model: Reranker) -> None:
+def test_awkward_texts_score_alone_as_together(any_model: Model) -> None:
     """As queries, as texts of posts and as URLs; pairs in batches, and one by one."""
     texts = list(AWKWARD.values())
     posts = [POSTS[2], *((text, text) for text in texts), *(("water", text) for text in texts)]
     pairs, count = all_pairs([QUERIES[1], *texts], posts), len(posts)
     # Every post with the first query, every query with the first post.
-    whole = Tokenized.from_pairs(pairs, encoder(), model)
-    whole = whole.take(np.append(np.arange(count), count * np.arange(1, len(texts) + 1)))
-    together, alone = (scoring.score_tokenized(model, whole, size) for size in (7, 1))
+    whole = pairs.take(np.append(np.arange(count), count * np.arange(1, len(texts) + 1)))
+    if not isinstance(any_model, Network):  # A list is scored as a whole.
+        assert np.isfinite(any_model.score(whole)).all()
+        return
+    together, alone = (dataclasses.replace(any_model, batch_size=n).score(whole) for n in (7, 1))
     assert np.isfinite(together).all()
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
 
 
-def test_no_pairs_no_scores(model: Reranker) -> None:
+def test_no_pairs_no_scores(any_model: Model) -> None:
     nothing = np.zeros(0, dtype=np.int64)
-    assert score(model, Pairs([], [], [], nothing, nothing)).shape == (0,)
+    assert any_model.score(Pairs([], [], [], nothing, nothing)).shape == (0,)
 
 
 def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
-    if not model.trained_by_gradients:
+    if not model.training_settings.epochs:
         pytest.skip("this model has no trainable parameter")
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     rows = np.arange(len(tokenized.query_index))
@@ -198,7 +212,7 @@ def test_gradients_are_finite_for_equal_and_empty_texts(case: tuple[str, str]) -
     tokenized = Tokenized.from_pairs(
         all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")]), encoder(), model
     )
-    if not model.trained_by_gradients:
+    if not model.training_settings.epochs:
         pytest.skip("this model has no trainable parameter")
     tokenized.scores_of(model, np.arange(4), CPU).sum().backward()
     gradients = {key: value.grad for key, value in model.named_parameters()}
@@ -207,27 +221,21 @@ def test_gradients_are_finite_for_equal_and_empty_texts(case: tuple[str, str]) -
         assert gradient is None or bool(gradient.isfinite().all()), key
 
 
-def test_saved_and_loaded_gives_identical_scores(
-    named: tuple[str, Reranker], tmp_path: Path
-) -> None:
-    name, model = named
+def test_saved_and_loaded_gives_identical_scores(any_model: Model, tmp_path: Path) -> None:
     idf = tmp_path / "idf.tsv"
     idf.write_text("1000\nthe\t900\nin\t800\nworld\t90\nwater\t40\nservice\t30\nbbc\t20\n")
-    reader = checkpoint.TextEncoder(encoder().vocabulary, checkpoint.idf_from(str(idf)))
-    before = scoring.score(model, all_pairs(), reader)
-    checkpoint.save(tmp_path / "saved", name, model, reader, {"note": "é"})
-    loaded = checkpoint.load(tmp_path / "saved", name)
-    assert loaded.name == name
-    assert loaded.metrics == {"note": "é"}
-    assert loaded.model.config == model.config
-    assert not loaded.model.training
-    np.testing.assert_array_equal(loaded.score(all_pairs()), before)
+    metrics = {"note": "é"}
+    saved = dataclasses.replace(any_model, idf=checkpoint.idf_from(str(idf)), metrics=metrics)
+    checkpoint.save(tmp_path / "saved", saved)
+    loaded = checkpoint.load(tmp_path / "saved", saved.name)
+    assert (loaded.name, loaded.metrics, loaded.config) == (saved.name, metrics, saved.config)
+    np.testing.assert_array_equal(loaded.score(all_pairs()), saved.score(all_pairs()))
 
 
 def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     """Labels against the words: only a model that learns can tell the pairs apart."""
     name, configuration = case
-    if not models.find(name).trained_by_gradients:
+    if not models.find(name).training_settings.epochs:
         pytest.skip("this model has no trainable parameter")
     model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
     pairs = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
@@ -297,4 +305,4 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 def test_impossible_settings_are_errors_that_name_them(name: str, changes: dict[str, Any]) -> None:
     message = rf"settings? .*{next(iter(changes))}.*: found|feature family"
     with pytest.raises(RerankerError, match=message):
-        small_model(name, next(iter(models.find(name).configurations)), **changes)
+        small(name, next(iter(models.find(name).configurations)), **changes)

@@ -16,7 +16,8 @@ from helpers.reranking_samples import (
     small_model,
 )
 
-from rerankers.base import PRIOR, Reranker
+from rerankers.base import Reranker
+from rerankers.pairs import PRIOR
 from rerankers.scoring import fast_path
 from rerankers.scoring.batches import batches_of, score_tokenized
 from rerankers.scoring.tokenized import Tokenized

@@ -9,9 +9,9 @@ import pytest
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import features
-from rerankers.base import FIRST_STAGE, PRIOR, Pairs
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
+from rerankers.pairs import FIRST_STAGE, PRIOR, Pairs
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.spaces import general
 from rerankers.text.words import STOP_WORDS, hashtags, url_text, words

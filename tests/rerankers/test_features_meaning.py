@@ -10,9 +10,9 @@ from helpers.feature_lists import IDF, computed, of_texts, random_list, with_spa
 from helpers.reranking_samples import all_pairs
 
 from rerankers import features
-from rerankers.base import FIRST_STAGE
 from rerankers.errors import RerankerError
 from rerankers.features.meaning import DEPTHS, NAMES
+from rerankers.pairs import FIRST_STAGE
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.words import STOP_WORDS, words
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers.feature_lists import computed, of_texts, random_list
 
-from rerankers.base import FIRST_STAGE
 from rerankers.features.temporal import NAMES, WIDTHS, milliseconds
+from rerankers.pairs import FIRST_STAGE
 
 
 def test_times_of_identifiers() -> None:

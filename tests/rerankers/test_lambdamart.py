@@ -1,26 +1,23 @@
-"""LambdaMART: learning and training by the command."""
+"""LambdaMART: learning."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from helpers.fusion_samples import fit, of_topics, pairs_that_rm3_orders, represented
-from helpers.reranking_samples import encoder, small_config, vocabulary
+from helpers import reranking_samples
+from helpers.fusion_samples import of_topics, pairs_that_rm3_orders
+from helpers.reranking_samples import small_config
 
-from rerankers import checkpoint
-from rerankers.base import Pairs
 from rerankers.errors import RerankerError
-from rerankers.models.lambdamart import Model
+from rerankers.pairs import Pairs
+from rerankers.trees.boosting import Trees
 
 NAME = "lambdamart"
 
 
-def fitted(pairs: Pairs, relevant: np.ndarray, **changes: Any) -> Model:
-    model = Model(small_config(NAME, "all", **changes), vocabulary())
-    fit(model, pairs, relevant)
-    return model
+def fitted(pairs: Pairs, relevant: np.ndarray, progress: Any = print, **changes: Any) -> Trees:
+    config = small_config(NAME, "all", **changes)
+    return reranking_samples.fitted(NAME, config, pairs, relevant, progress=progress)
 
 
 def test_training_is_independent_of_the_order_of_topics() -> None:
@@ -40,11 +37,8 @@ def test_parts_choose_few_trees_for_random_labels() -> None:
 
 
 def test_every_tree_is_progress() -> None:
-    pairs, relevant = pairs_that_rm3_orders()
     told: list[str] = []
-    model = Model(small_config(NAME, "all", trees=3, parts=2), vocabulary())
-    labels, queries = torch.from_numpy(relevant), torch.from_numpy(pairs.query_index)
-    model.fit(represented(model, pairs), labels, queries, told.append)
+    fitted(*pairs_that_rm3_orders(), told.append, trees=3, parts=2)
     counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
     assert told[:3] == counts
     assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
@@ -54,9 +48,3 @@ def test_topics_without_relevant_posts_are_an_error() -> None:
     pairs, relevant = pairs_that_rm3_orders()
     with pytest.raises(RerankerError, match="found no training topic with both"):
         fitted(pairs, np.zeros_like(relevant))
-
-
-def test_a_model_without_trees_is_not_saved(tmp_path: Path) -> None:
-    model = Model(small_config(NAME, "all"), vocabulary())
-    with pytest.raises(RerankerError, match="without trees"):
-        checkpoint.save(tmp_path / "saved", NAME, model, encoder(), {})

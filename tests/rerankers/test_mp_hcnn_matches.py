@@ -9,8 +9,8 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerankers.base import Pairs
 from rerankers.models._mp_hcnn_matches import PerspectiveMatches, find_matches
+from rerankers.pairs import Pairs
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.spans import find_url, find_words, trigram_spans
 from rerankers.text.words import character_trigrams, url_text, words

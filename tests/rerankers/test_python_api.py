@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.processes import run_python
-from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder, small_model
+from helpers.reranking_samples import POSTS, QUERIES, all_pairs, network, small_model
 
 import rerankers
 from rerankers import RerankerError
-from rerankers.base import FIRST_STAGE, PRIOR
 from rerankers.checkpoint import SHIPPED
-from rerankers.reranker import TrainedReranker
+from rerankers.pairs import FIRST_STAGE, PRIOR
+from rerankers.reranker import Model
 
 LIGHT = (
     "import sys, rerankers; print(*{'torch', 'numpy', 'jnius', 'pyserini'} & sys.modules.keys())"
@@ -22,7 +22,7 @@ LIGHT = (
 
 
 @pytest.fixture(scope="module")
-def reranker() -> TrainedReranker:
+def reranker() -> Model:
     return rerankers.load("mp_hcnn")
 
 
@@ -43,6 +43,19 @@ def test_loading_needs_no_package_that_scores_do(name: str) -> None:
     assert not {"lightgbm", "nltk", "pandas", "scipy", "sklearn"} & {*run(code).split()}
 
 
+def test_trees_need_no_pytorch() -> None:
+    code = "import sys, rerankers; rerankers.load().rank('storm', ['a storm', 'lunch']); "
+    assert "torch" not in run(f"{code}print(*sys.modules)").split()
+
+
+def test_a_network_without_pytorch_is_an_error_that_names_the_extra() -> None:
+    code = "import sys, rerankers; sys.modules['torch'] = None; rerankers.load('mp_hcnn')"
+    expected = (
+        "found no PyTorch, which mp_hcnn needs; install it: pip install 'tweetrerank[neural]'"
+    )
+    assert expected in run_python("-c", code).stderr
+
+
 @pytest.mark.slow
 def test_a_later_import_of_nltk_is_a_whole_one() -> None:
     assert "function" in run("import rerankers.text.stems, nltk; print(nltk.corpus, nltk.pos_tag)")
@@ -50,15 +63,15 @@ def test_a_later_import_of_nltk_is_a_whole_one() -> None:
 
 def test_public_names() -> None:
     assert {*rerankers.__all__} <= {*dir(rerankers)}
-    assert rerankers.TrainedReranker is TrainedReranker
+    assert rerankers.Model is Model
     assert "mp_hcnn" in rerankers.models.names()
     assert rerankers.__version__ == metadata.version("tweetrerank")
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = rerankers.nothing
 
 
-def test_a_reranker_is_one_line(reranker: TrainedReranker) -> None:
-    assert repr(reranker) == f"TrainedReranker('mp_hcnn', '{SHIPPED / 'mp_hcnn' / 'all'}')"
+def test_a_reranker_is_one_line(reranker: Model) -> None:
+    assert repr(reranker) == f"Model('mp_hcnn', '{SHIPPED / 'mp_hcnn' / 'all'}')"
 
 
 def test_a_fusion_warns_that_texts_lack_its_signals() -> None:
@@ -71,11 +84,11 @@ def test_a_fusion_warns_that_texts_lack_its_signals() -> None:
     assert found[0].filename == __file__
 
 
-def test_scores_are_those_of_pairs_as_index_arrays(reranker: TrainedReranker) -> None:
+def test_scores_are_those_of_pairs_as_index_arrays(reranker: Model) -> None:
     assert_scores_of_pairs(reranker)
 
 
-def assert_scores_of_pairs(loaded: TrainedReranker) -> None:
+def assert_scores_of_pairs(loaded: Model) -> None:
     pairs = all_pairs()
     texts = [
         (QUERIES[q], POSTS[d]) for q, d in zip(pairs.query_index, pairs.post_index, strict=True)
@@ -85,7 +98,7 @@ def assert_scores_of_pairs(loaded: TrainedReranker) -> None:
     np.testing.assert_allclose(predicted, loaded.score(pairs), rtol=1e-6, atol=2e-6)
 
 
-def test_ranked_posts_are_best_first(reranker: TrainedReranker) -> None:
+def test_ranked_posts_are_best_first(reranker: Model) -> None:
     scores = reranker.predict([(QUERIES[0], post) for post in POSTS])
     ranked = reranker.rank(QUERIES[0], POSTS)
     assert [post.index for post in ranked] == np.argsort(-scores, kind="stable").tolist()
@@ -94,7 +107,7 @@ def test_ranked_posts_are_best_first(reranker: TrainedReranker) -> None:
     assert reranker.rank(QUERIES[0], POSTS, top_k=3) == ranked[:3]
 
 
-def test_posts_with_and_without_links(reranker: TrainedReranker) -> None:
+def test_posts_with_and_without_links(reranker: Model) -> None:
     text, url = POSTS[0]
     pairs = [(QUERIES[0], text), (QUERIES[0], (text, "")), (QUERIES[0], (text, url))]
     plain, empty, linked = reranker.predict(pairs)
@@ -102,12 +115,12 @@ def test_posts_with_and_without_links(reranker: TrainedReranker) -> None:
     assert plain != pytest.approx(linked, abs=1e-3)
 
 
-def test_equal_posts_keep_their_order(reranker: TrainedReranker) -> None:
+def test_equal_posts_keep_their_order(reranker: Model) -> None:
     ranked = reranker.rank("water", ["no", "water", "no", "water"])
     assert [post.index for post in ranked] == [1, 3, 0, 2]
 
 
-def test_nothing_to_rank(reranker: TrainedReranker) -> None:
+def test_nothing_to_rank(reranker: Model) -> None:
     assert reranker.rank("water", []) == []
     assert reranker.rank("water", ["water"], top_k=0) == []
     assert reranker.predict([]).shape == (0,)
@@ -119,9 +132,7 @@ def scaled(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("weight", [None, 0.0, 0.7, 1.0])
-def test_scores_of_a_first_stage_are_mixed_in(
-    reranker: TrainedReranker, weight: float | None
-) -> None:
+def test_scores_of_a_first_stage_are_mixed_in(reranker: Model, weight: float | None) -> None:
     """By the tuned λ, each query apart."""
     first = np.random.default_rng(1).random(len(QUERIES) * len(POSTS)) * 9
     pairs = [(query, post) for query in QUERIES for post in POSTS]
@@ -149,7 +160,7 @@ def test_a_fusion_reads_the_scores_of_a_first_stage() -> None:
 
 def test_a_prior_is_that_of_the_first_stage_and_lambda_must_be_known(tmp_path: Path) -> None:
     model = small_model("sm_cnn", "static").eval()
-    ready = TrainedReranker("sm_cnn", model, encoder(), {}, tmp_path)
+    ready = network(model, name="sm_cnn", directory=tmp_path)
     pairs, first = [(QUERIES[0], post) for post in POSTS[:3]], [0.5, 0.9, 0.1]
     found = ready.predict(pairs, first, weight=1)
     prior = (1 / np.log([3.0, 2.0, 4.0])).astype(np.float32)
@@ -173,9 +184,7 @@ def test_a_prior_is_that_of_the_first_stage_and_lambda_must_be_known(tmp_path: P
         ({"weight": 0.5}, "weight: found 0.5 without scores to mix"),
     ],
 )
-def test_wrong_arguments_of_rank(
-    reranker: TrainedReranker, arguments: dict[str, Any], message: str
-) -> None:
+def test_wrong_arguments_of_rank(reranker: Model, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(RerankerError, match=message):
         reranker.rank(**{"query": "water", "posts": ["water", "coffee"], **arguments})
 
@@ -188,7 +197,7 @@ def test_wrong_arguments_of_rank(
         ([("query", ("text", None))], r"found the post \('text', None\)"),
     ],
 )
-def test_what_is_no_pair_is_an_error(reranker: TrainedReranker, pairs: list, message: str) -> None:
+def test_what_is_no_pair_is_an_error(reranker: Model, pairs: list, message: str) -> None:
     with pytest.raises(RerankerError, match=message):
         reranker.predict(pairs)
 

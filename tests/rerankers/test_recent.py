@@ -7,9 +7,8 @@ import pytest
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder
 
 from rerankers import checkpoint, features
-from rerankers.base import Pairs
 from rerankers.features import RecentPosts
-from rerankers.scoring.cached import CachedScorer
+from rerankers.pairs import Pairs
 from rerankers.text.vocabulary import Idf
 
 FAMILIES = ("given", "lexical", "overlap", "phrases", "links", "hashtags", "quality", "feedback",
@@ -64,9 +63,9 @@ def test_threads_share_the_posts() -> None:
     assert 0 < kept.bytes <= kept.max_bytes
 
 
-def test_a_scorer_keeps_posts() -> None:
+def test_a_model_keeps_posts() -> None:
     ready = checkpoint.load(checkpoint.SHIPPED / "window" / "all")
-    scorer = CachedScorer(ready.model, ready.encoder, 10**6)
+    scorer = ready.remembering(10**6)
     pairs = of_query(0)
     for hits in (0, len(EVERY)):
         assert scorer.score(pairs).tolist() == ready.score(pairs).tolist()

@@ -17,8 +17,8 @@ from helpers.overlap_samples import (
     vocabulary,
 )
 
-from rerankers.base import PRIOR, Pairs, prior_of_rank
 from rerankers.models.sm_cnn import Model
+from rerankers.pairs import PRIOR, Pairs, prior_of_rank
 from rerankers.scoring import batches as scoring
 from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.words import words

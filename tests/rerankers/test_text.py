@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nltk.stem import PorterStemmer
 
 from rerankers.text import words as reading
-from rerankers.text.inputs import Lexicon
+from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import distinct, distinct_trigrams
 from rerankers.text.stems import stem
 from rerankers.text.words import character_trigrams, url_text, words

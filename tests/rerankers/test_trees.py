@@ -5,12 +5,12 @@ from typing import Any
 import lightgbm
 import numpy as np
 import pytest
-import torch
 
 from rerankers import checkpoint
 from rerankers.errors import RerankerError
-from rerankers.layers.trees import MOST_LEAVES, Trees
-from rerankers.models.lambdamart import Config
+from rerankers.trees.boosting import Trees
+from rerankers.trees.evaluate import MOST_LEAVES, Forest
+from rerankers.trees.lambdamart import Config
 
 
 def features(rows: int, columns: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def grown(leaves: int, **options: Any) -> lightgbm.Booster:
 @pytest.mark.parametrize("leaves", [2, 8, 9, 33, MOST_LEAVES])
 def test_trees_of_any_size_that_miss_values(leaves: int, options: dict[str, bool]) -> None:
     booster, values = grown(leaves, **options), features(300, 6)
-    (found,) = Trees([booster.model_to_string()]).sums(values)
+    (found,) = Forest([booster.model_to_string()]).sums(values)
     np.testing.assert_array_equal(found, booster.predict(values, num_threads=1))
 
 
@@ -44,35 +44,35 @@ def test_a_value_at_a_threshold_goes_to_the_left() -> None:
     values = np.zeros((len(columns), 6), np.float32)
     values[np.arange(len(columns)), columns] = thresholds["threshold"]
     values = np.concatenate([values, np.nextafter(values, np.float32(9))])
-    (found,) = Trees([booster.model_to_string()]).sums(values)
+    (found,) = Forest([booster.model_to_string()]).sums(values)
     np.testing.assert_array_equal(found, booster.predict(values, num_threads=1))
 
 
 def test_several_lists_and_trees_without_a_split() -> None:
     lists = [grown(4), grown(1 + 1, min_gain_to_split=1e9), grown(7)]
-    trees, values = Trees([each.model_to_string() for each in lists]), features(5, 6)
+    trees, values = Forest([each.model_to_string() for each in lists]), features(5, 6)
     expected = [each.predict(values, num_threads=1) for each in lists]
     np.testing.assert_array_equal(trees.sums(values), expected)
     assert trees.sums(values[:0]).shape == (3, 0)
     # A training of few pairs splits nothing.
     constant = lists[1].model_to_string()
-    np.testing.assert_array_equal(Trees([constant]).sums(values), expected[1:2])
+    np.testing.assert_array_equal(Forest([constant]).sums(values), expected[1:2])
     nothing = constant.partition("Tree=0")[0] + "end of trees"
-    assert Trees([nothing]).sums(values).tolist() == [[0.0] * 5]
+    assert Forest([nothing]).sums(values).tolist() == [[0.0] * 5]
 
 
 def test_the_shipped_trees() -> None:
-    model = checkpoint.load(checkpoint.SHIPPED / "window" / "all", "window").model
+    model = checkpoint.load(checkpoint.SHIPPED / "window" / "all", "window")
+    assert isinstance(model, Trees)
     values = features(200, len(model.names))
     expected = np.mean([each.predict(values, raw_score=True) for each in model.boosters], axis=0)
-    found = model.head(torch.from_numpy(values)).numpy()
-    np.testing.assert_array_equal(found, expected.astype(np.float32))
+    np.testing.assert_array_equal(model.evaluate(values), expected.astype(np.float32))
 
 
 def test_larger_trees_and_other_kinds_are_errors() -> None:
     with pytest.raises(RerankerError, match="setting leaves: found 65, expected 64 at most"):
         Config(leaves=65, families="links")
     with pytest.raises(ValueError, match="65 leaves, 64 at most"):
-        Trees([grown(65).model_to_string()])
+        Forest([grown(65).model_to_string()])
     with pytest.raises(ValueError, match="linear leaves"):
-        Trees([grown(4, linear_tree=True).model_to_string()])
+        Forest([grown(4, linear_tree=True).model_to_string()])

@@ -10,8 +10,8 @@ import pytest
 from helpers.feature_lists import IDF, computed, of_texts, random_list
 
 import rerankers
-from rerankers.base import FIRST_STAGE, ORDER
 from rerankers.features._candidates import CandidateList, minmax
+from rerankers.pairs import FIRST_STAGE, ORDER
 from rerankers.text.stems import stem
 from rerankers.text.words import words
 

@@ -9,11 +9,12 @@ from experiments.answers import measure_drawn
 from experiments.cells import OKAPI, Cell, Setup, is_finished, run_cell, run_cells
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import run_commands_here
-from helpers.reranking_samples import encoder, small_model
+from helpers.reranking_samples import encoder, network, small_model
 
 from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean
 from rerankers import checkpoint
+from rerankers.text.inputs import TextEncoder
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
@@ -108,8 +109,8 @@ def test_vectors_of_questions_have_length_1_in_any_batch(
 ) -> None:
     (tmp_path / "idf.tsv").write_text("1000\nwater\t40\n")
     idf = checkpoint.idf_from(str(tmp_path / "idf.tsv"))
-    reader = checkpoint.TextEncoder(encoder().vocabulary, idf)
-    checkpoint.save(tmp_path / "saved", "cntn", small_model("cntn", "cntn_v"), reader, {})
+    reader = TextEncoder(encoder().vocabulary, idf)
+    checkpoint.save(tmp_path / "saved", network(small_model("cntn", "cntn_v"), reader, "cntn"))
     trained = checkpoint.load(tmp_path / "saved")
     questions = ["where is the water", "who", "is it", "where is the water"]
     vectors = answers.question_vectors(trained, questions)

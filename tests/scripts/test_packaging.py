@@ -28,9 +28,9 @@ LARGEST_DISTRIBUTION = 60 * 10**6  # bytes
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 LOCKS = {
-    "quickstart": ("search",),
-    "serve": ("search", "serve"),
-    "docker": ("search", "serve", "opensearch", "elasticsearch"),
+    "quickstart": ("search", "neural"),
+    "serve": ("search", "serve", "neural"),
+    "docker": ("search", "serve", "opensearch", "elasticsearch", "neural"),
     "test": ("dev",),
 }
 """Name of a file in scripts/locks -> the extras whose packages it has."""

@@ -27,17 +27,15 @@ from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
 from pipeline.service.http.processes import ParallelScorer
 from pipeline.service.record import LOG
 from rerankers import checkpoint as checkpoints
-from rerankers import features
-from rerankers.base import PRIOR
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.interpolation import minmax, mix
-from rerankers.reranker import TrainedReranker
-from rerankers.scoring.cached import CachedScorer
+from rerankers.pairs import PRIOR
+from rerankers.reranker import Model
 
 Scores = npt.NDArray[np.float64]
 
-Scorer = CachedScorer | ParallelScorer
+Scorer = Model | ParallelScorer
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ServedModel:
     """
 
     name: str
-    checkpoint: TrainedReranker
+    checkpoint: Model
     scorer: Scorer
     weight: float
     calibration: Calibration
@@ -74,26 +72,25 @@ class ServedModel:
             parallel = ParallelScorer(*parallel_parts)
         weight, calibration = _tuned(directory)
         checkpoint = checkpoints.load(directory, None, device, None, adapted)
-        if processes > 1 and not checkpoint.model.post_inputs:
+        if processes > 1 and checkpoint.device == "cpu":
             parallel = parallel or ParallelScorer(*parallel_parts)
         if source.version != whole:
             raise RerankerError(f"{directory}: has changed while it was read; load it again")
         check_reads_given(checkpoint)
-        parts = checkpoint.model, checkpoint.encoder, cache, checkpoint.resources
-        scorer = parallel or CachedScorer(*parts)
+        scorer = parallel or checkpoint.remembering(cache)
         scorer.warm_up()
-        weight = 1.0 if checkpoint.model.reads_windows else weight
+        weight = weight if checkpoint.reads == "posts" else 1.0
         return cls(name, checkpoint, scorer, weight, calibration, whole)
 
     @property
     def reads_windows(self) -> bool:
         """Whether it scores the documents of a request as a whole."""
-        return self.checkpoint.model.reads_windows
+        return self.checkpoint.reads == "lists"
 
     @property
     def reads_prior(self) -> bool:
         """Whether a score depends on the place in the first stage's ranking."""
-        return PRIOR in features.signals_of(self.checkpoint.model.feature_families)
+        return PRIOR in self.checkpoint.signals
 
     def respond(
         self, request: ScoreRequest, logits: npt.NDArray[np.float32], later_first: bool = False

@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG, json_handler
 from rerankers import checkpoint as checkpoints
+from rerankers import devices
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
-from rerankers.scoring.cached import SOME, CachedScorer, Counts
+from rerankers.reranker import SOME, Counts, Model
 
 if TYPE_CHECKING:
-    from rerankers.base import Pairs
+    from rerankers.pairs import Pairs
 
 Scores = npt.NDArray[np.float32]
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -162,7 +162,7 @@ class Worker:
 
 
 class ParallelScorer:
-    """Scores pairs as :class:`rerankers.scoring.cached.CachedScorer` does.
+    """Scores pairs as a :class:`rerankers.reranker.Model` does.
 
     ``max_bytes`` are those of all caches together; the folder must have the ``version``.
     """
@@ -228,14 +228,12 @@ def load(
         signal.signal(number, signal.SIG_IGN)
     logging.getLogger().handlers = [json_handler()]
     logging.captureWarnings(True)
-    torch.set_num_threads(1)
+    devices.set_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         try:
-            checkpoint = checkpoints.load(folder, adapted=adapted)
+            scorer = checkpoints.load(folder, adapted=adapted).remembering(max_bytes)
             if version_of(folder) != version:
                 raise RerankerError(f"{folder}: has changed since it was read; load it again")
-            parts = checkpoint.model, checkpoint.encoder, max_bytes, checkpoint.resources
-            scorer = CachedScorer(*parts)
             scorer.warm_up()
         except Exception as error:
             connection.send(error)
@@ -256,7 +254,7 @@ def load(
             os._exit(0)
 
 
-def work(connection: Connection, scorer: CachedScorer) -> None:
+def work(connection: Connection, scorer: Model) -> None:
     """Answer requests until the other end is closed; what a process does."""
     while True:
         pairs = connection.recv()

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
-from rerankers.base import Pairs
+from rerankers import devices
+from rerankers.pairs import Pairs
 
 SLICE = 256  # Pairs that are scored at once by a core: a few milliseconds
 BEGUN_TURN = 4  # Every so many turns, requests that are begun come before new ones
@@ -84,7 +84,7 @@ class Scheduler:
     """A bounded queue, and threads that take slices from it.
 
     Args:
-        threads: workers, each with one thread of PyTorch.
+        threads: workers; each computes in one thread.
         most_pairs: in the queue and in work.
         most_requests: the same for requests.
         report: called with the number of pairs of each slice, in a worker's thread.
@@ -115,7 +115,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Start the workers."""
-        torch.set_num_threads(1)
+        devices.set_threads(1)
         for thread in self._workers:
             thread.start()
 
@@ -161,7 +161,6 @@ class Scheduler:
         return request.scores
 
     def _work(self) -> None:
-        torch.set_num_threads(1)
         while slices := self._next():
             self.report(sum(part.stop - part.start for part in slices))
             self._score(slices)

@@ -29,7 +29,7 @@ from pipeline.service.http.requests import (
 )
 from pipeline.service.http.scheduler import SLICE, QueuedRequest, Scheduler
 from pipeline.service.record import Record
-from rerankers.base import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
+from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -92,7 +92,7 @@ class Service:
 
         Raises RequestError if the queue is full, or the deadline is past.
         """
-        record.model, record.device = model.name, model.checkpoint.model.device_of().type
+        record.model, record.device = model.name, model.checkpoint.device
         record.documents += len(request.texts)
         record.truncated += request.truncated
         long = sum(len(text) > MAX_CHARACTERS for text in request.texts)

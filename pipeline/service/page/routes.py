@@ -27,7 +27,6 @@ from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import PlainErrors, RequestError
 from pipeline.service.page.searching import FREE, PageRanker, SearchPage, SearchRequest
-from rerankers import models
 from rerankers.errors import RerankerError
 from rerankers.features.temporal import milliseconds, newest_doc_id
 
@@ -219,15 +218,14 @@ def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any
     """A ranker; ``seen``: it was trained on the collection's judgments."""
     assert ranker.scorer
     checkpoint = ranker.scorer.checkpoint
-    reads_lists = models.reads_lists(checkpoint.name)
-    mixing = ranker.mixing if isinstance(ranker, Mixture) and not reads_lists else None
-    explains = "matches" if checkpoint.model.has_matches else None
+    is_mixed = checkpoint.reads == "posts"
+    mixing = ranker.mixing if isinstance(ranker, Mixture) and is_mixed else None
     return {
         "name": name,
         "kind": checkpoint.name,
         "weight": mixing.weight if mixing else None,
         "origin": mixing.origin.partition("; ")[0] if mixing else "",  # Without its path.
-        "explains": "contributions" if reads_lists else explains,
+        "explains": checkpoint.explains or None,
         "has_method": isinstance(ranker, Mixture),
         "seen": page.collection.name in checkpoint.metrics.get("trained_on", ()),
     }

@@ -30,7 +30,6 @@ from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from pipeline.service.page.grades import Grades, own_id
 from pipeline.service.record import LOG
-from rerankers import models
 from rerankers.features.temporal import milliseconds
 
 MOST_EXPLAINED = 50  # Posts of a request for explanations
@@ -231,7 +230,7 @@ class SearchPage:
             problem = f"found {listed(unknown)}, expected posts of this search's"
             raise RequestError("path", f"{problem} {len(result.first)}", ("doc_id",))
         scorer = result.ranker.scorer
-        if scorer and models.reads_lists(scorer.name):
+        if scorer and scorer.checkpoint.explains == "contributions":
             return result.of_all_posts  # One scale for all of them.
         try:
             return result.ranker.explain(result.ranking, [*dict.fromkeys(doc_ids)])

@@ -1,6 +1,6 @@
 """A fusion over the candidates of any first stage: boosted trees over texts and what is given.
 
-Where :mod:`rerankers.models.fusion` searches by several rankers itself, this model takes a window
+Where :mod:`rerankers.trees.fusion` searches by several rankers itself, this model takes a window
 of candidates as it comes: with the scores of its first stage, in its order only, as most clients of
 a reranking service send it, or as a set. It is trained on windows of several first stages in all
 three forms, so that it knows what to read where the others are missing.
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rerankers.models._boosting import BoostedTrees, FusionConfig
-from rerankers.models._feature_model import ADAPTED_FAMILY, TEXT_FAMILIES
+from rerankers.trees.boosting import FusionConfig, Trees
+from rerankers.trees.families import ADAPTED_FAMILY, TEXT_FAMILIES
 
 WINDOW_FAMILIES = ("given", "lexical", *TEXT_FAMILIES[1:])
 """All families of texts, but the unit of a first stage's score says nothing of another's."""
@@ -19,16 +19,16 @@ WINDOW_FAMILIES = ("given", "lexical", *TEXT_FAMILIES[1:])
 
 @dataclass(frozen=True)
 class Config(FusionConfig):
-    """Hyperparameters; for the reasons see :mod:`rerankers.models.fusion`."""
+    """Hyperparameters; for the reasons see :mod:`rerankers.trees.fusion`."""
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of files in rerankers/features
 
 
-class Model(BoostedTrees):
+class Model(Trees):
     """Lists of trees over a pair's features."""
 
+    reads = "lists"
     config_type = Config
-    reads_windows = True
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
         "adapted": Config(",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),

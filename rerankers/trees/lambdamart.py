@@ -5,7 +5,7 @@ features are those of the baseline of Rao et al. (2019), section 4.2: query like
 overlaps (``text``), the link (``text_url``), hashtags (``text_hashtag``), and all of them.
 
 The paper leaves open: LightGBM grows the trees, and both grades of relevance count alike. Five
-parts of the training topics choose the number of trees; see :mod:`rerankers.models._boosting`. On
+parts of the training topics choose the number of trees; see :mod:`rerankers.trees.fit`. On
 held-out training topics four leaves did better than eight or sixteen; leaves of 400 pairs, or 100
 ranks in the gradients' NDCG, changed AP by less than .007. As scores of two topics do not compare,
 query likelihood comes with its min–max value and its reciprocal rank in the topic's list.
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rerankers.models._boosting import BoostedTrees, BoostingConfig
+from rerankers.trees.boosting import BoostingConfig, Trees
 
 TEXT = "first_stage,overlap"
 
@@ -27,9 +27,10 @@ class Config(BoostingConfig):
     families: str = f"{TEXT},links,hashtags"  # Names of files in rerankers/features
 
 
-class Model(BoostedTrees):
+class Model(Trees):
     """A list of trees over a pair's features."""
 
+    reads = "posts"
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "all": Config(),

@@ -42,14 +42,14 @@ class _Splits(NamedTuple):
     """One split of each of T trees: each [T]."""
 
     column: npt.NDArray[np.int64]
-    """Number of the row of :meth:`Trees._columns` that it reads."""
+    """Number of the row of :meth:`Forest._columns` that it reads."""
     threshold: Floats
     """Greater values go to the right."""
     possible: npt.NDArray[np.unsignedinteger]
     """A bit for each leaf that a row can still reach on the right; the first has the lowest."""
 
 
-class Trees:
+class Forest:
     """Lists of trees, T in all, whose values are added up.
 
     Args:

@@ -1,7 +1,7 @@
 """Learned fusion: boosted trees over the scores of several rankers and features of the texts.
 
 Scores of runs are features of a learned ranker, as in the baseline of Rao et al. (2019), section
-4.2, whose LambdaMART (Burges 2010) reads one run; see :mod:`rerankers.models.lambdamart`. Each
+4.2, whose LambdaMART (Burges 2010) reads one run; see :mod:`rerankers.trees.lambdamart`. Each
 ranker's scores are normalised in several ways, and the trees choose among them. Features of a
 ranker without scores are NaN, which every split sends to one of its sides.
 
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rerankers.errors import require_at_least
-from rerankers.models._boosting import BoostedTrees, FusionConfig
-from rerankers.models._feature_model import ADAPTED_FAMILY, DEPTH, MICROBLOG, MICROBLOG_DEPTH, fused
+from rerankers.trees.boosting import FusionConfig, Trees
+from rerankers.trees.families import ADAPTED_FAMILY, DEPTH, MICROBLOG, MICROBLOG_DEPTH, fused
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Config(FusionConfig):
         require_at_least(self, depth=1)
 
 
-class Model(BoostedTrees):
+class Model(Trees):
     """Lists of trees over a pair's features."""
 
+    reads = "searches"
     config_type = Config
-    reads_rankers = True
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
         "adapted": Config(fused(ADAPTED_FAMILY)),

@@ -1,0 +1,98 @@
+"""(query, post) pairs to score, what is known of them, and their lists by query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FIRST_STAGE = "first_stage"  # Signal: first-stage score of a candidate
+ORDER = "order"
+"""Signal: place of a candidate in the list that was given, from 1; NaN if that says nothing."""
+PRIOR = "prior"
+"""Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
+
+Resources = Mapping[str, Any]
+"""Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
+it (:class:`rerankers.text.spaces.WordSpace`), and its posts that were ``judged`` for other topics
+(:class:`rerankers.features.judged.JudgedPosts`). Without one its features are unknown."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """(query, post) pairs to score."""
+
+    queries: Sequence[str]  # [Q]
+    texts: Sequence[str]  # [D]
+    urls: Sequence[str]  # [D] expanded URL of each post, or ""
+    query_index: npt.NDArray[np.int64]  # [P] row of ``queries``
+    post_index: npt.NDArray[np.int64]  # [P] row of ``texts`` and ``urls``
+    signals: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
+    is 0; for the families ``given`` and ``signal:NAME`` it is unknown, as NaN is."""
+    doc_ids: Sequence[str] = ()  # [D]; empty if unknown
+    resources: Sequence[Resources] = ()
+    """[Q] what is known of the query's collection; empty if nothing is."""
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
+    from; copies by ``dataclasses.replace`` share it."""
+
+    def __len__(self) -> int:
+        return len(self.query_index)
+
+    def with_resources(self, known: Resources) -> Pairs:
+        """The same pairs with what is known of their collection, unless they have their own."""
+        if not known:
+            return self
+        return replace(
+            self, resources=[{**known, **own} for own in self.resources or [{}] * len(self.queries)]
+        )
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
+        """The pairs ``rows`` [B], with their own texts only."""
+        queries, query_index = np.unique(self.query_index[rows], return_inverse=True)
+        posts, post_index = np.unique(self.post_index[rows], return_inverse=True)
+        return Pairs(
+            [self.queries[row] for row in queries],
+            [self.texts[row] for row in posts],
+            [self.urls[row] for row in posts],
+            query_index.astype(np.int64),
+            post_index.astype(np.int64),
+            {name: values[rows] for name, values in self.signals.items()},
+            [self.doc_ids[row] for row in posts] if self.doc_ids else (),
+            [self.resources[row] for row in queries] if self.resources else (),
+        )
+
+
+def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1).
+
+    Severyn & Moschitti (2015), section 5, "submission run as a feature". Posts outside of the run
+    have the prior 0; priors of several runs are averaged.
+    """
+    return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
+
+
+def places_of(
+    query_index: npt.NDArray[np.int64], scores: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float32]:
+    """[P] place of each pair among those of its query by ``scores`` [P], from 1 for the highest.
+
+    Equal scores keep their order. The signal ``ORDER``.
+    """
+    places = np.empty(len(query_index), dtype=np.float32)
+    for rows in lists_of(query_index, -scores):
+        places[rows] = np.arange(1, len(rows) + 1)
+    return places
+
+
+def lists_of(
+    query_index: npt.NDArray[np.int64], key: npt.NDArray[Any] | None = None
+) -> list[npt.NDArray[np.int64]]:
+    """The rows of each query's pairs, by an ascending ``key`` [P]; equal ones keep their order."""
+    order = np.lexsort((query_index,) if key is None else (key, query_index))
+    borders = np.flatnonzero(np.diff(query_index[order])) + 1
+    return np.split(order, borders) if len(order) else []

@@ -1,0 +1,40 @@
+"""Texts as rows of their distinct words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rerankers.text.ragged import Ragged
+from rerankers.text.words import END, character_trigrams, shortened, tokens_of
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """N texts of T words in all, V of them distinct.
+
+    Attributes:
+        words: the V distinct words; a few may be equal after shortening.
+        texts: row of ``words`` for each word of each text.
+    """
+
+    words: list[str]
+    texts: Ragged
+
+    @classmethod
+    def from_texts(cls, texts: Sequence[str]) -> Lexicon:
+        """Split texts into words; see :func:`rerankers.text.words.words`."""
+        rows = {END: 0}
+        numbers = [rows.setdefault(token, len(rows)) for token in tokens_of(texts)]
+        places = np.array(numbers, dtype=np.int64)
+        ends = np.flatnonzero(places == 0)
+        # n ends, which are no words, precede the n-th text.
+        starts = np.concatenate([[0], ends - np.arange(len(ends))])
+        words = [shortened(token) for token in list(rows)[1:]]
+        return cls(words, Ragged(places[places > 0] - 1, starts))
+
+    def trigrams(self) -> Ragged:
+        """The character trigrams of each of the T words."""
+        return character_trigrams(self.words).take(self.texts.values)

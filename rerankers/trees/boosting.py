@@ -1,0 +1,246 @@
+"""Boosted regression trees over the features of pairs.
+
+One list of trees, as in LambdaMART (Burges 2010), or the mean of several lists with an objective
+each. The number of trees is fixed, or the one with the best AP on held-out training topics; the
+final trees are grown on all training topics (:mod:`rerankers.trees.fit`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rerankers import features
+from rerankers.devices import in_threads, threads
+from rerankers.errors import RerankerError, require_above_zero, require_at_least, require_choice
+from rerankers.features import CandidateLists, RecentPosts
+from rerankers.pairs import Pairs
+from rerankers.reranker import Counts, Model, Progress, check_finite, silent
+from rerankers.trees.evaluate import MOST_LEAVES, Forest
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
+_LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
+OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
+    "lambdarank": _LAMBDARANK | {"lambdarank_norm": True},
+    "lambdarank_sum": _LAMBDARANK | {"lambdarank_norm": False},
+    "binary": {"objective": "binary"},
+}
+"""Objectives of the trees, as LightGBM's parameters. ``lambdarank``: NDCG with about equal weights
+of all topics. ``lambdarank_sum``: NDCG with weights that grow with a topic's relevant posts.
+``binary``: the log-loss of single pairs, as in logistic regression. An objective that is named
+twice has two lists of trees with two seeds."""
+
+COMMON = 20_000
+"""Words of a source of IDF that trees that remember posts know from the start: half a second."""
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class BoostingConfig:
+    """Hyperparameters."""
+
+    families: str  # Names of files in rerankers/features
+    trees: int = 300  # At most
+    parts: int = 5  # Parts of the topics that choose the number of trees; 0 grows all trees
+    learning_rate: float = 0.1  # Weight of each tree
+    leaves: int = 4  # Leaves of a tree
+    minimum_leaf: int = 100  # Smallest number of pairs in a leaf
+    penalty: float = 1.0  # L2 penalty of a leaf's value
+    truncation: int = 30  # Ranks that count in the gradients' NDCG
+    objectives: str = "lambdarank"  # Names in OBJECTIVES, a list of trees for each
+    seed: int = 1  # Of the parts and of the first list's draws; the next list has the next seed
+    feature_fraction: float = 1.0  # Share of the features, drawn anew for each tree
+    bagging: float = 1.0  # Share of the training pairs, drawn anew for each tree
+
+    def __post_init__(self) -> None:
+        features.names_of(self.families.split(","))
+        for name in self.objectives.split(","):
+            require_choice("objectives", name, [*OBJECTIVES])
+        require_at_least(self, trees=1, parts=0, leaves=2, minimum_leaf=1, truncation=1)
+        if self.parts == 1:
+            raise RerankerError("setting parts: found 1, expected 0 (all trees), or 2 or more")
+        if self.leaves > MOST_LEAVES:
+            found = f"setting leaves: found {self.leaves}"
+            raise RerankerError(f"{found}, expected {MOST_LEAVES} at most")
+        require_at_least(self, penalty=0)
+        require_above_zero(self, "learning_rate", "feature_fraction", "bagging")
+        for name in ("feature_fraction", "bagging"):
+            if (share := getattr(self, name)) > 1:
+                raise RerankerError(f"setting {name}: found {share}, expected 1 at most")
+
+
+@dataclass(frozen=True)
+class FusionConfig(BoostingConfig):
+    """Hyperparameters of several lists of trees; for the reasons see ``trees/fusion.py``."""
+
+    objectives: str = "lambdarank,lambdarank_sum,binary"  # A list of trees for each
+    trees: int = 200  # Of each list
+    parts: int = 0  # Parts of the topics that choose the number of trees; 0 grows all trees
+    leaves: int = 7  # Leaves of a tree
+    penalty: float = 5.0  # L2 penalty of a leaf's value
+    truncation: int = 100  # Ranks that count in the gradients' NDCG
+    feature_fraction: float = 0.3  # Of the features, drawn anew for each tree
+    bagging: float = 0.7  # Of the training pairs, drawn anew for each tree
+
+
+class Contributions(NamedTuple):
+    """Features of pairs, and what each contributes to the scores; both [P, K]."""
+
+    features: Floats
+    added: Floats
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trees(Model):
+    """Lists of trees over a pair's features."""
+
+    config_type: ClassVar[type[BoostingConfig]]
+    configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
+
+    config: BoostingConfig
+    lists: Sequence[str]
+    """Trees of each objective in LightGBM's text format, which loses nothing."""
+    recent: RecentPosts | None = None
+    """What was read of the last posts, if it is kept."""
+
+    @cached_property
+    def families(self) -> Sequence[str]:
+        """Families of ``rerankers/features``, in the order of the columns."""
+        return tuple(self.config.families.split(","))
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """Names of the K features."""
+        return features.names_of(self.families)
+
+    @property
+    def reads_given(self) -> bool:
+        """Whether it ranks any list."""
+        return self.reads == "lists"
+
+    @property
+    def explains(self) -> str:
+        """Contributions of features, of models that are not mixed with a first stage's scores."""
+        return "contributions" * (self.reads != "posts")
+
+    @cached_property
+    def _forest(self) -> Forest:
+        return Forest(self.lists)
+
+    @cached_property
+    def boosters(self) -> Sequence[Booster]:
+        """The lists for LightGBM, which is imported for these alone."""
+        return [lightgbm().Booster(model_str=trees) for trees in self.lists]
+
+    def score(self, pairs: Pairs, progress: Progress = silent) -> Floats:
+        """Scores [P], query by query; see :class:`rerankers.reranker.Model`.
+
+        Threads share the queries: while features of one are computed, most of which needs Python's
+        lock, trees score another.
+        """
+        scores = np.zeros(len(pairs), dtype=np.float32)
+        lists = CandidateLists(
+            pairs.with_resources(self.resources), self.families, self.idf, self.recent
+        )
+
+        def score_list(rows: npt.NDArray[np.int64]) -> None:
+            scores[rows] = self.evaluate(lists.features(rows))
+            progress(len(rows))
+
+        in_threads(score_list, lists.rows)
+        check_finite(scores)
+        return scores
+
+    def evaluate(self, values: Floats) -> Floats:
+        """Scores [P] of features [P, K]: sum of the trees' values, mean over the objectives."""
+        return _mean(self._forest.sums(values))
+
+    def contributions(self, pairs: Pairs) -> Contributions:
+        """Shapley values of the trees (Lundberg et al. 2020).
+
+        Scott M. Lundberg et al.: *From Local Explanations to Global Understanding with Explainable
+        AI for Trees*, Nature Machine Intelligence, 2020. A score is the sum of the pair's
+        contributions and a constant, the mean over the training pairs.
+        """
+        pairs = pairs.with_resources(self.resources)
+        values = features.table(pairs, self.families, self.idf).values
+        by_objective: list[Any] = [
+            booster.predict(values, pred_contrib=True, num_threads=threads())
+            for booster in self.boosters
+        ]
+        return Contributions(values, _mean(by_objective)[:, :-1])
+
+    def importances(self) -> Mapping[str, float]:
+        """Each feature's share of the gain of all splits, mean over the objectives."""
+        # Shares, as each objective has its own unit of gain.
+        gains = np.stack([booster.feature_importance("gain") for booster in self.boosters])
+        shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
+        return dict(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
+
+    def remembering(self, max_bytes: int) -> Self:
+        """A copy that keeps what it reads of the last posts, besides their words."""
+        return dataclasses.replace(self, recent=RecentPosts(max_bytes))
+
+    @property
+    def counts(self) -> Counts:
+        """Of the kept posts."""
+        kept = self.recent
+        return Counts(kept.hits, kept.misses, kept.bytes) if kept else Counts()
+
+    def warm_up(self) -> None:
+        """Score posts of common words: first uses would make the first requests slow."""
+        self.check()
+        common, size = [*islice(self.idf.known(), COMMON if self.recent else 0)], 100
+        texts = [" ".join(common[at : at + size]) for at in range(0, len(common), size)]
+        rows = np.arange(len(texts))
+        self.score(Pairs(["cuts"], texts, [""] * len(texts), rows * 0, rows))
+        if self.recent:
+            self.recent.hits = self.recent.misses = 0
+
+    def files(self) -> Mapping[str, bytes]:
+        """The trees, a file for each objective."""
+        return {file_of(number): trees.encode() for number, trees in enumerate(self.lists, start=1)}
+
+
+def _mean(by_objective: npt.ArrayLike) -> Floats:
+    mean = np.mean(np.asarray(by_objective, dtype=np.float64), axis=0)
+    return mean.astype(np.float32)
+
+
+def file_of(number: int) -> str:
+    """Name of the file with the trees of an objective from 1 on, in LightGBM's text format."""
+    return "model.txt" if number == 1 else f"model_{number}.txt"
+
+
+def read_lists(directory: Path, config: BoostingConfig) -> list[str]:
+    """The trees of each objective from the files of a checkpoint."""
+    numbers = range(1, len(config.objectives.split(",")) + 1)
+    return [(directory / file_of(number)).read_text(encoding="utf-8") for number in numbers]
+
+
+def lightgbm() -> Any:
+    """LightGBM without pandas and scikit-learn, for whose objects alone it imports them.
+
+    Two seconds and 140 MiB less; a later import of these packages is not affected.
+    """
+    hidden = [name for name in ("pandas", "sklearn") if name not in sys.modules]
+    # To an import statement a module that is None is one that cannot be found.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        return importlib.import_module("lightgbm")
+    finally:
+        for name in hidden:
+            del sys.modules[name]
