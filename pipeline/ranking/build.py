@@ -178,7 +178,11 @@ def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
     """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     has_method = defaults.DEFAULT_METHOD in collection.methods
-    if fusion.first_stage or not has_method or find_spec("torch") is None:
+    if fusion.first_stage or not has_method:
+        return fusion
+    if find_spec("torch") is None:
+        remedy = "pip install 'tweetrerank[neural]'"
+        print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
         return fusion
     try:
         folder = directory_for(name, collection)
