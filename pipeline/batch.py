@@ -12,9 +12,12 @@ in OUTPUT.rejected.jsonl, with the reason. All machines of a cluster see the sam
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sys
+import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,11 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.lines import numbered_lines
 from pipeline.command.defaults import DEFAULT_WINDOW
 from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import non_negative_int, option
+from pipeline.command.options import did_you_mean, non_negative_int, option
 from pipeline.command.ranking import ScoringOptions
 from pipeline.command.runtime import bar, counted
 
@@ -70,8 +72,9 @@ class Options(ScoringOptions):
 
 def main(options: Options) -> None:
     """Score, and report rows that cannot be read."""
+    files = _files(options)
     try:
-        rejected = _score(options, _files(options))
+        rejected = _score(options, files)
     except ModuleNotFoundError as error:
         remedy = f"pip install 'tweetrerank[{'ray' if options.address else 'parquet'}]'"
         raise DataError(f"found no package {error.name}; install the extra: {remedy}") from None
@@ -88,19 +91,27 @@ def main(options: Options) -> None:
 
 
 def _files(options: Options) -> list[Path]:
-    """The files of the input, in the order of their names."""
-    path, output = options.input, options.output
-    names = sorted(path.iterdir()) if path.is_dir() else [path]
-    files = [one.absolute() for one in names if DATA.fullmatch(one.name) and one.is_file()]
-    if len({_is_parquet(one) for one in files}) != 1:
-        raise UsageError(f"--input: found {path}, expected JSON lines or Parquet, or a folder")
+    """The files of the input, in the order of their names; raises UsageError for all problems."""
+    from rerankers.models import names
+
+    path, output, problems = options.input, options.output, []
+    found = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = [one.absolute() for one in found if DATA.fullmatch(one.name) and one.is_file()]
+    formats = {_is_parquet(one) for one in files}
+    if len(formats) != 1:
+        problems.append(f"--input: found {path}, expected JSON lines or Parquet, or a folder")
     # Compressed output is not written.
-    is_other = (
-        output.is_dir() or output.suffix == ".gz" or _is_parquet(output) != _is_parquet(files[0])
-    )
+    is_other = output.is_dir() or output.suffix == ".gz" or _is_parquet(output) not in formats
     if output.exists() if options.address else is_other or output.absolute() in files:
         expected = "a new folder" if options.address else "another file, of the input's format"
-        raise UsageError(f"--output: found {output}, expected {expected}")
+        problems.append(f"--output: found {output}, expected {expected}")
+    if options.reranker not in names():
+        problem = f"--reranker: found {options.reranker!r}, expected one of {', '.join(names())}"
+        problems.append(problem + did_you_mean(options.reranker, names()))
+    if options.checkpoint and not options.checkpoint.is_dir():
+        problems.append(f"--checkpoint: there is no folder {options.checkpoint}")
+    if problems:
+        raise UsageError(problems)
     return files
 
 
@@ -132,12 +143,15 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     print(f"{options.reranker}, {mixing}", file=sys.stderr)
     rejected: list[Row] = []
     if not options.address:
-        scorer = ModelScorer(trained)
+        scorer, posts, began = ModelScorer(trained), 0, time.perf_counter()
         with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
             for rows in _chunks(files, form, reads_lists, rejected):
                 add_scores(rows, form, scorer, mixing.weight)
                 write(rows)
                 progress(len(rows))
+                posts += sum(len(form.posts(row)) for row in rows)
+        seconds = time.perf_counter() - began
+        print(f"scored {counted(posts, 'post')} in {seconds:.1f} s", file=sys.stderr)
         return rejected
     if reads_lists:
         raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
@@ -193,23 +207,31 @@ def _readable(files: Sequence[Path], form: Form, rejected: list[Row]) -> Iterato
             rejected.append({"file": str(path), "line": number, "reason": str(error)})
 
 
-def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, str | Row]]:
-    """Each row with its file and its number there; of JSON lines those that are not blank."""
+def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | ValueError]]:
+    """Each row with its file and its number there; of JSON lines those that are not blank.
+
+    Where a file is damaged, its last row is an error.
+    """
     for path in files:
-        rows = _table_rows(path) if _is_parquet(path) else numbered_lines(path, DataError)
-        for number, row in rows:
-            if not isinstance(row, str) or row.strip():
+        number = 0
+        try:
+            for number, row in (_table_rows if _is_parquet(path) else _lines)(path):
                 yield path, number, row
+        except (EOFError, OSError, ValueError, zlib.error) as error:  # also those of pyarrow
+            problem = f"the file is broken or cut off from about here on ({error})"
+            yield path, number + 1, ValueError(problem)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
+        yield from ((number, line) for number, line in enumerate(stream, 1) if line.strip())
 
 
 def _table_rows(path: Path) -> Iterator[tuple[int, Row]]:
     import pyarrow.parquet as pq
 
-    try:
-        batches = pq.ParquetFile(path).iter_batches(POSTS)
-        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
-    except (OSError, ValueError) as error:  # also those of pyarrow
-        raise DataError(f"{path}: found no whole Parquet file ({error})") from None
+    batches = pq.ParquetFile(path).iter_batches(POSTS)
+    yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 
 
 @contextmanager

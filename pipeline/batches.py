@@ -47,7 +47,7 @@ class Form(NamedTuple):
     is_ordered: bool = False  # Without scores a query's posts stand in the order of a first stage
 
     @classmethod
-    def of(cls, raw: str | Row) -> tuple[Form, Sequence[Row]]:
+    def of(cls, raw: bytes | Row | ValueError) -> tuple[Form, Sequence[Row]]:
         """The form of a row, and its posts; raises ValueError if it cannot be read."""
         is_nested = _parsed(raw).get(POSTS) is not None
         form = cls(is_nested, is_ordered=is_nested)
@@ -57,7 +57,7 @@ class Form(NamedTuple):
         """The posts of a row."""
         return row[POSTS] if self.is_nested else [row]
 
-    def read(self, raw: str | bytes | Row) -> Row:
+    def read(self, raw: bytes | Row | ValueError) -> Row:
         """The row of a line, or the row itself, checked; raises ValueError with the reason."""
         row = _parsed(raw)
         kind, expected = (list, "a list") if self.is_nested else (type(None), "nothing")
@@ -75,7 +75,9 @@ class Form(NamedTuple):
         return row
 
 
-def _parsed(raw: str | bytes | Row) -> Row:
+def _parsed(raw: bytes | Row | ValueError) -> Row:
+    if isinstance(raw, ValueError):
+        raise raw
     try:
         row = raw if isinstance(raw, dict) else json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -233,7 +233,8 @@ def test_an_id_may_stand_for_several_posts(tmp_path: Path, score: Any) -> None:
         ('{"query_id": 1, "query": "a", "posts": []}', "", 1, "found no row with a post"),
         (nested()[0], "--order scores", 1, "no first_stage_score in the first row"),
         (pairs(nested())[0] | {"score": 1}, "", 1, "in.jsonl:1: score: found '1', expected no"),
-        (nested()[0], "--reranker mphcnn", 1, "did you mean mp_hcnn"),
+        (nested()[0], "--reranker mphcnn --checkpoint none", 2, "did you mean 'mp_hcnn'"),
+        (nested()[0], "--reranker mphcnn --checkpoint none", 2, "there is no folder none"),
         (nested()[0], "--input none", 2, "--input: found none"),
         (nested()[0], "--output out.parquet", 2, "expected another file, of the input's format"),
         (pairs(nested())[0], "--address local", 1, "found pairs, expected rows with posts"),
@@ -254,24 +255,37 @@ def test_nothing_half_written_is_left(
     monkeypatch.setattr("pipeline.batch.POSTS", 1)
     rows = pairs(nested(first_stage=True))
     write_lines(tmp_path / "apart.jsonl", [*rows[::2], *rows[1::2]])
-    packed = write_lines(tmp_path / "cut.jsonl.gz", rows)
-    packed.write_bytes(packed.read_bytes()[:-9])
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "cut.parquet")
     with (tmp_path / "cut.parquet").open("r+b") as stream:
         stream.truncate(1000)
     for name, problem in {
         "apart.jsonl": "found the query q0-0 again",
-        "cut.jsonl.gz": "the compressed data are broken or cut off",
-        "cut.parquet": "found no whole Parquet file",
+        "cut.parquet": "the file is broken or cut off from about here on",
     }.items():
-        output = tmp_path / f"out{Path(name).suffix.removesuffix('.gz')}"
+        output = tmp_path / f"out{Path(name).suffix}"
         done = command("batch", "--input", tmp_path / name, "--output", output)
         assert (done.code, problem in done.err) == (1, True), done.err
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = command("batch", "--input", tmp_path / "cut.parquet", "--output", "out.parquet")
     assert (done.code, "pip install 'tweetrerank[parquet]'" in done.err) == (1, True)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names - {"home"} == {"apart.jsonl", "cut.jsonl.gz", "cut.parquet"}
+    assert names - {"home"} == {"apart.jsonl", "cut.parquet"}
+
+
+def test_rows_before_the_cut_of_a_file_are_scored(tmp_path: Path, command: Command) -> None:
+    rows, output = nested(first_stage=True), tmp_path / "out.jsonl"
+    packed = write_lines(tmp_path / "cut.jsonl.gz", rows)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    done = command("batch", "--input", packed, "--output", output)
+    assert (done.code, "1 row cannot be read" in done.err) == (1, True), done.err
+    [cut] = read_lines(tmp_path / "out.jsonl.rejected.jsonl")
+    assert (cut["file"], cut["line"]) == (str(packed), len(rows) + 1)
+    assert "cut off from about here on" in cut["reason"]
+    assert len(read_lines(output)) == len(rows)
+    plain = write_lines(tmp_path / "in.jsonl", rows[:2])
+    plain.write_bytes(b'{"query": "\xff"}\n' + plain.read_bytes())
+    done = command("batch", "--input", plain, "--output", output, "--max-rejected", 1)
+    assert (done.code, len(read_lines(output))) == (0, 2), done.err
 
 
 @pytest.mark.parametrize(
