@@ -121,7 +121,7 @@ def test_convolutions_get_a_tenth_of_the_weight_decay() -> None:
 
 
 @pytest.mark.parametrize("vectors", ["static", "positive"])
-def test_training_changes_vectors_only_where_it_may(vectors: str, tmp_path: Any) -> None:
+def test_training_changes_vectors_only_where_it_may(vectors: str) -> None:
     model = small(vectors=vectors)
     ids = torch.arange(len(KNOWN) + 3)
     before = model.vectors(ids).detach().clone()
@@ -130,7 +130,7 @@ def test_training_changes_vectors_only_where_it_may(vectors: str, tmp_path: Any)
     )
     relevant = np.arange(len(every_pair())) % 3 == 0
     examples = Examples(Tokenized.from_pairs(every_pair(), encoder(), model), relevant)
-    train(model, examples, None, lambda scores: 0.0, settings, tmp_path / "state")
+    train(model, examples, None, lambda scores: 0.0, settings)
     moved = (model.vectors(ids).detach() != before).any(dim=1)
     assert not moved[0], "padding has a vector"
     assert bool(moved.any()) is (vectors == "positive")
