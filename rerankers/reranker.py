@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -54,8 +54,9 @@ VOCABULARY, WEIGHTS = "vocabulary.json", "model.safetensors"
 TUNING_FILE = "lambda.json"
 """In a checkpoint's folder: the tuned λ and its provenance."""
 
-Post = str | tuple[str, str]
-"""A post's text, or its text and the URL that it links to."""
+Post = str | tuple[str, str | None] | Mapping[str, Any]
+"""A post's text, its text and the URL that it links to, or a record with ``text`` and perhaps
+``url``. None is no URL."""
 
 
 class RankedPost(NamedTuple):
@@ -161,9 +162,9 @@ class Model(ABC):
     def rank(
         self,
         query: str,
-        posts: Sequence[Post],
+        posts: Iterable[Post],
         top_k: int | None = None,
-        scores: Sequence[float] | None = None,
+        scores: Iterable[float] | None = None,
         weight: float | None = None,
         in_order: bool = False,
     ) -> list[RankedPost]:
@@ -171,7 +172,7 @@ class Model(ABC):
 
         Args:
             query: the query.
-            posts: texts, or (text, URL) of posts with a link.
+            posts: texts, (text, URL) of posts with a link, or records with ``text`` and ``url``.
             top_k: best posts to return; None returns all.
             scores: of the posts by a first stage; see :meth:`predict`, also for what follows.
             weight: the model's share.
@@ -182,6 +183,7 @@ class Model(ABC):
         """
         if isinstance(posts, str):
             raise RerankerError(f"posts: found the text {posts[:40]!r}, expected a list of posts")
+        posts = list(posts)  # In a pandas.Series, a number is a label.
         if top_k is not None and top_k < 0:
             raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
         values = self.predict([(query, post) for post in posts], scores, weight, in_order)
@@ -190,8 +192,8 @@ class Model(ABC):
 
     def predict(
         self,
-        pairs: Sequence[tuple[str, Post]],
-        scores: Sequence[float] | None = None,
+        pairs: Iterable[tuple[str, Post]],
+        scores: Iterable[float] | None = None,
         weight: float | None = None,
         in_order: bool = False,
     ) -> npt.NDArray[np.floating]:
@@ -209,7 +211,7 @@ class Model(ABC):
         A text of more than 1,000 characters has the score of its best passage for the query.
 
         Args:
-            pairs: query and post, which is a text or (text, URL).
+            pairs: query and post; for its forms see :meth:`rank`.
             scores: [P] of a first stage; None gives the model's scores alone.
             weight: λ, from 0 to 1; None is the one tuned with the checkpoint.
             in_order: whether each query's pairs stand in the order of a first stage, best first;
@@ -282,9 +284,9 @@ def check_finite(scores: npt.NDArray[np.float32]) -> None:
         )
 
 
-def _checked(scores: Sequence[float], count: int) -> npt.NDArray[np.float64]:
+def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
     """Scores of a first stage [P]."""
-    values = np.asarray(scores, dtype=np.float64).reshape(-1)
+    values = np.array([*scores], dtype=np.float64).reshape(-1)
     if len(values) != count or not np.isfinite(values).all():
         raise RerankerError(
             f"scores: found {len(values)} numbers, {int((~np.isfinite(values)).sum())} of them not "
@@ -313,6 +315,13 @@ def _text_and_url(post: Any) -> tuple[str, str]:
     """A post's text and its URL ("" without one), checked."""
     if isinstance(post, str):
         return post, ""
-    if isinstance(post, tuple | list) and [*map(type, post)] == [str, str]:
-        return post[0], post[1]
-    raise RerankerError(f"found the post {post!r}, expected a text or (text, URL)")
+    text, url = None, None
+    if isinstance(post, Mapping):
+        text, url = post.get("text"), post.get("url")
+    elif isinstance(post, tuple | list) and len(post) == 2:
+        text, url = post
+    if isinstance(text, str) and (isinstance(url, str) or url is None or url != url):  # NaN
+        return text, url if isinstance(url, str) else ""
+    raise RerankerError(
+        f"found the post {post!r}, expected a text, (text, URL), or a record with text and url"
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from helpers.processes import run_python
 from helpers.reranking_samples import POSTS, QUERIES, all_pairs, network, small_model
@@ -131,6 +132,28 @@ def scaled(values: np.ndarray) -> np.ndarray:
     return (values - values.min()) / (values.max() - values.min())
 
 
+def test_posts_as_people_hold_them(reranker: Model) -> None:
+    """A missing link is none; columns of a frame, records, generators and views are lists."""
+    texts, urls = [text for text, _ in POSTS], [url for _, url in POSTS]
+    expected = reranker.rank(QUERIES[0], POSTS)
+    records = [{"id": n, "text": text, "url": url or None} for n, (text, url) in enumerate(POSTS)]
+    for posts in (
+        records,
+        zip(texts, urls, strict=True),
+        {n: p for n, p in enumerate(POSTS)}.values(),
+    ):
+        assert reranker.rank(QUERIES[0], posts) == expected
+    missing = [(text, None) for text in texts]
+    assert reranker.rank(QUERIES[0], missing) == reranker.rank(QUERIES[0], texts)
+    column = pandas.Series(texts, index=range(len(texts), 0, -1)).sort_index()
+    ranked = reranker.rank(QUERIES[0], column)
+    assert [item.text for item in ranked] == [list(column)[item.index] for item in ranked]
+    scores = [float(n) for n in range(len(texts))]
+    assert reranker.rank(QUERIES[0], texts, scores=iter(scores), weight=0.5) == reranker.rank(
+        QUERIES[0], texts, scores=scores, weight=0.5
+    )
+
+
 @pytest.mark.parametrize("weight", [None, 0.0, 0.7, 1.0])
 def test_scores_of_a_first_stage_are_mixed_in(reranker: Model, weight: float | None) -> None:
     """By the tuned λ, each query apart."""
@@ -194,7 +217,7 @@ def test_wrong_arguments_of_rank(reranker: Model, arguments: dict[str, Any], mes
     [
         (["ab"], r"found the pair 'ab', expected \(query, post\)"),
         ([(1, "post")], r"found the pair \(1, 'post'\)"),
-        ([("query", ("text", None))], r"found the post \('text', None\)"),
+        ([("query", (None, "url"))], r"found the post \(None, 'url'\)"),
     ],
 )
 def test_what_is_no_pair_is_an_error(reranker: Model, pairs: list, message: str) -> None:
