@@ -80,7 +80,7 @@ def directory_for(model: str, collection: Collection) -> Path:
 
 def _must_skip(folder: Path, collection: str) -> bool:
     """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
-    if models.reads(folder.parent.name) == "posts":
+    if models.reads(folder.parent.name) in (None, "posts"):  # None: trained on an own collection
         return False
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE

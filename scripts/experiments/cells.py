@@ -189,7 +189,7 @@ def run_cell(cell: Cell, setup: Setup) -> Result:
     else:
         _train(cell, setup)
         metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
-        development, epochs = metrics["validation"]["AP"], metrics["epochs"]
+        development, epochs = metrics["validation"]["AP"], metrics.get("epochs", 0)
     seconds = round(time.perf_counter() - started, 1)
     if cell.kind not in (HELD_OUT, DRAWN, LEFT_OUT):
         _search(cell, setup)

@@ -140,7 +140,7 @@ def test_posts_as_people_hold_them(reranker: Model) -> None:
     for posts in (
         records,
         zip(texts, urls, strict=True),
-        {n: p for n, p in enumerate(POSTS)}.values(),
+        dict(enumerate(POSTS)).values(),
     ):
         assert reranker.rank(QUERIES[0], posts) == expected
     missing = [(text, None) for text in texts]
