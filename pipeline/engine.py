@@ -21,7 +21,6 @@ from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 
 MARK = "Made by tweetrerank engine install"  # In each part
-ACTIONS = ("install", "status", "remove")
 ML = "/_plugins/_ml"
 TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
 DEFAULT = "index.search.default_pipeline"
@@ -31,7 +30,7 @@ DEFAULT = "index.search.default_pipeline"
 class Options:
     """What to do, and where."""
 
-    action: str = option(", ".join(ACTIONS), choices=ACTIONS, names=None, required=True)
+    action: str = option("step", choices=("install", "status", "remove"), names=None, required=True)
     engine: str = option("address of the search engine", required=True, metavar="URL")
     service: str | None = option("address where the engine reaches the service", metavar="URL")
     pipeline: str = option("name of search pipeline or endpoint", default="tweetrerank")
