@@ -151,7 +151,6 @@ def test_fusion_is_trained_and_searched_with(pipeline: Command, data: Path, tmp_
     assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"]
     assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
     assert metrics["changed_settings"] == changes
-    assert metrics["vectors"] is None
 
     search = [*SEARCH, "--reranker", "fusion"]
     found = pipeline(*search, "--hits", 5, "--output", tmp_path / "run.txt")
