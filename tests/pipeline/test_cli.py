@@ -143,6 +143,14 @@ def test_a_gpu_that_is_not_there_is_bad_usage(monkeypatch: pytest.MonkeyPatch) -
         choose_device("cuda:0")
 
 
+def test_mistakes_of_ours_keep_their_traceback() -> None:
+    def main(options: Options) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_command(Options, main, "program", None, ["go"])
+
+
 def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         run_command(Options, lambda options: None, "program", "What it does.", ["--help"])
