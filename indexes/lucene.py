@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+from indexes.analysis import analyzer, analyzer_name, searchable
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
@@ -24,7 +25,7 @@ from indexes.manifest import (
 )
 from indexes.methods import Method, Topic, id_limit
 from indexes.posts import Post, places_of
-from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyzer
+from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -33,14 +34,13 @@ _BUFFER = 256.0
 _LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
 """Posts of an index, and bytes of their files, from which on Java's optimising compiler pays."""
 
-_ANALYZER = "Anserini DefaultEnglishAnalyzer (lower case, English stop words, Porter stemmer)"
-
 
 def build(
     posts: Iterable[Post],
     directory: Path | str,
     sources: Sequence[Path | str] = (),
     rebuild: str | None = None,
+    language: str | None = None,
 ) -> IndexManifest:
     """Build an index; an older one is replaced at the very end, atomically.
 
@@ -50,6 +50,7 @@ def build(
     Args:
         directory: folder of the index; replaced only if it is an index.
         rebuild: command that builds this index, for messages; default: this call.
+        language: of the posts; see :func:`indexes.analysis.analyzer_name`.
 
     Raises:
         CollectionError: there are no posts, an id is repeated, the folder is something else,
@@ -62,7 +63,7 @@ def build(
     start(sum(source.size for source in described) >= _LARGE_BYTES)
     with atomic_directory(directory) as folder:
         try:
-            return _write(posts, folder, directory, described, rebuild)
+            return _write(posts, folder, directory, described, rebuild, language)
         except RepeatedIdError as error:
             raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
 
@@ -73,6 +74,7 @@ def _write(
     directory: Path,
     sources: tuple[Source, ...],
     rebuild: str,
+    language: str | None,
 ) -> IndexManifest:
     """Write an index into the empty ``folder``, which the caller renames to ``directory``.
 
@@ -90,14 +92,15 @@ def _write(
         PostStore(folder / POSTS_FILE) as store,
         java_errors(f"{directory}: Lucene cannot write the index"),
     ):
+        name = analyzer_name(language, (post.text for post in store))
         stored = progress(store, summary.posts, "indexing")
-        _write_texts(folder, (post.text for post in stored))
+        _write_texts(folder, (post.text for post in stored), name)
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     with (folder / POSTS_FILE).open("rb") as stream:
         posts_crc = crc_of(stream, files[POSTS_FILE])
     manifest = IndexManifest(
         **summary._asdict(),
-        analyzer=_ANALYZER,
+        analyzer=name,
         sources=sources,
         files=files,
         rebuild=rebuild,
@@ -109,16 +112,16 @@ def _write(
     return manifest
 
 
-def _write_texts(folder: Path, texts: Iterable[str]) -> None:
+def _write_texts(folder: Path, texts: Iterable[str], name: str) -> None:
     """Write Lucene's files: one segment with the texts numbered 0, 1, … in the given order.
 
     Lucene is called directly: Anserini's indexer is as fast, but it drops empty posts, reports a
     full disk only in its log, and cannot store numbers.
     """
     document, set_text, set_place = _document()
-    with _writer(folder) as writer:
+    with _writer(folder, name) as writer:
         for place, text in enumerate(texts):
-            set_text(text)
+            set_text(searchable(text))
             set_place(place)
             writer.addDocument(document)
         writer.forceMerge(1)
@@ -127,9 +130,9 @@ def _write_texts(folder: Path, texts: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def _writer(folder: Path) -> Iterator[Any]:
+def _writer(folder: Path, name: str) -> Iterator[Any]:
     """Lucene's IndexWriter, merging only adjacent segments, which keeps the order of posts."""
-    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer())
+    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer(name))
     config.setRAMBufferSizeMB(_BUFFER)
     config.setUseCompoundFile(False)
     config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
@@ -185,7 +188,7 @@ class LuceneIndex:
         self.directory, self.manifest, self.posts = directory, manifest, posts
         self.size = manifest.posts
         self._reader = reader
-        self._analyzer = analyzer()
+        self._analyzer = analyzer(manifest.analyzer)
 
     @classmethod
     def open(cls, directory: Path | str, sources: Sequence[Path | str] | None = None) -> Self:
@@ -250,7 +253,7 @@ class LuceneIndex:
         topics = list(topics)
         places = [self._first_place(topic) for topic in topics]
         with java_errors(f"{self.directory}: the search failed"):
-            ranker = Ranker(self._reader, method, hits)
+            ranker = Ranker(self._reader, self._analyzer, method, hits)
             ranked = _in_threads(ranker, [topic.text for topic in topics], places, threads)
         return {
             topic.query_id: dict(zip(self.posts.ids_at(found), scores, strict=True))

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from indexes.analysis import ANALYZERS, ENGLISH, STANDARD
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
 
@@ -52,7 +53,7 @@ class IndexManifest:
     posts: int  # Number of posts
     empties: int  # Number of posts with an empty text, which no search finds
     numeric_ids: bool  # All ids are whole numbers below 2^63, so that a time limit can be applied
-    analyzer: str
+    analyzer: str  # Name in :mod:`indexes.analysis`
     sources: tuple[Source, ...]  # Files of the posts
     files: dict[str, int]  # Name -> size in bytes of every file of the index
     rebuild: str  # Command that builds the index again
@@ -82,6 +83,9 @@ class IndexManifest:
             raise CollectionError(
                 f"{place}: found an index of format {found_format}, expected {FORMAT}; {remedy}"
             )
+        # Names began with the analyzers of other languages.
+        if fields["analyzer"] not in (*ANALYZERS.values(), STANDARD):
+            fields["analyzer"] = ENGLISH
         fields["sources"] = tuple(Source(**source) for source in fields["sources"])
         return cls(**fields)
 

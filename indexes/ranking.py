@@ -5,9 +5,9 @@ import random
 from array import array
 from typing import Any
 
+from indexes.analysis import searchable
 from indexes.jvm import JAVA_LOCK, call, java_class, java_exception
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method
-from indexes.posts import well_formed
 
 CONTENTS = "contents"  # Field of the texts
 
@@ -20,15 +20,10 @@ Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and thei
 _MAX_CLAUSES = 1 << 16
 
 
-def analyzer() -> Any:
-    """The text analysis: words in lower case, no English stop words, Porter stemming."""
-    return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-
-
 def analyze(text: str, with_analyzer: Any) -> Any:
     """The terms of a text, as a Java list."""
     analyzers = java_class("io.anserini.analysis.AnalyzerUtils")
-    return analyzers.analyze(with_analyzer, well_formed(text))
+    return analyzers.analyze(with_analyzer, searchable(text))
 
 
 class Ranker:
@@ -37,10 +32,10 @@ class Ranker:
     As new posts have lower places than old ones, a topic's time limit is a first place. It holds in
     every round: in the first search, in the random draw of :class:`Axiomatic` and in the second
     search. Word statistics are always those of the whole collection. A post's number in the
-    reader, Lucene's IndexReader, is its place.
+    reader, Lucene's IndexReader, is its place. ``with_analyzer`` is that of the index.
     """
 
-    def __init__(self, reader: Any, method: Method, hits: int) -> None:
+    def __init__(self, reader: Any, with_analyzer: Any, method: Method, hits: int) -> None:
         searcher_class = java_class("org.apache.lucene.search.IndexSearcher")
         searcher_class.setMaxClauseCount(_MAX_CLAUSES)
         self._searcher = searcher_class(
@@ -50,7 +45,7 @@ class Ranker:
             self._searcher.setSimilarity(_similarity(method))
             self._size: int = reader.maxDoc()
         self._method, self._hits = method, hits
-        self._analyzer = analyzer()
+        self._analyzer = with_analyzer
         self._points = java_class("org.apache.lucene.document.IntPoint")
         self._words = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self._scored = java_class("io.anserini.search.ScoredDocs")
@@ -63,7 +58,7 @@ class Ranker:
 
     def rank(self, text: str, first_place: int = 0) -> Ranking:
         """The best posts for a query, among those from ``first_place`` on."""
-        text = well_formed(text)
+        text = searchable(text)
         with JAVA_LOCK:
             terms = analyze(text, self._analyzer)
             if not terms.size():

@@ -80,3 +80,9 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return Result(left.value.code, output, errors)
 
     return call
+
+
+@pytest.fixture
+def few_words_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples' frequencies are those of a few posts."""
+    monkeypatch.setattr("rerankers.features._candidates.LEAST_KNOWN", 0.0)

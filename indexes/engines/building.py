@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from indexes import lucene
+from indexes.analysis import analyzer_name
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import (
     Engine,
@@ -25,7 +26,7 @@ from indexes.engines.client import (
     repeated,
 )
 from indexes.engines.index import cache_file, count, describe
-from indexes.engines.layout import ENGLISH, ID, Layout, cut_words, new_layout
+from indexes.engines.layout import CUT_HERE, ID, Layout, cut_words, new_layout
 from indexes.engines.posts import adopt
 from indexes.engines.searching import all_hits
 from indexes.errors import CollectionError
@@ -56,6 +57,7 @@ def build(
     directory: Path,
     rebuild: str,
     shards: int = 1,
+    language: str | None = None,
 ) -> Built:
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
 
@@ -83,10 +85,12 @@ def build(
         if not summary.posts:
             names = ", ".join(source.name for source in described) or "the input"
             raise CollectionError(f"{names}: found no posts, expected at least one")
+        with PostStore(path) as store:
+            name = analyzer_name(language, (post.text for post in store))
         version = ".".join(map(str, engine.version)) or "unknown"
         manifest = IndexManifest(
             **summary._asdict(),
-            analyzer="",
+            analyzer=name,
             sources=described,
             files={},
             rebuild=rebuild,
@@ -180,9 +184,11 @@ class _Line(NamedTuple):
 
 def _lines(layout: Layout, posts: Iterable[Post]) -> Iterator[_Line]:
     """The posts as lines, in batches whose words are cut together."""
-    left, cut_here = iter(posts), layout.analyzer != ENGLISH
+    left, name = iter(posts), layout.manifest.analyzer
+    is_cut_here = layout.analyzer == CUT_HERE
     while batch := list(islice(left, 1000)):
-        words = cut_words([post.text for post in batch]) if cut_here else [""] * len(batch)
+        texts = [post.text for post in batch]
+        words = cut_words(texts, name) if is_cut_here else [""] * len(batch)
         for post, cut in zip(batch, words, strict=True):
             action = encoded({"create": {"_id": post.doc_id}})
             content = encoded(layout.document(post, cut))

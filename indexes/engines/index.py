@@ -162,7 +162,7 @@ class OwnIndex(EngineIndex):
         limits = [self._limit(topic) for topic in topics]
         texts = [well_formed(topic.text) for topic in topics]
         if self.layout.analyzer == CUT_HERE:
-            texts = cut_words(texts)
+            texts = cut_words(texts, self.manifest.analyzer)
         # The values of the sort have all that is needed; stored fields need not be read.
         keys = {"stored_fields": "_none_", **self._keys}
         bodies = {

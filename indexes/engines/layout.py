@@ -1,12 +1,12 @@
 """The settings, fields and description of an index of ours in a search engine.
 
 A text is indexed once for each similarity, as an engine's similarity belongs to a field. Where the
-engine has no analyzer ``english`` (a bare Elasticsearch), words are cut by Lucene here and indexed
-as they are; both give the words of :mod:`indexes.lucene`.
+engine lacks the language's analyzer (a bare Elasticsearch), words are cut by Lucene here and
+indexed as they are; both give the words of :mod:`indexes.lucene`, but for Thai.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from indexes.engines.address import EngineAddress
@@ -19,8 +19,8 @@ from indexes.posts import Post
 TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
 """Fields: the text, its words where they are cut here, the link, the id as a text, as a number."""
 
-ENGLISH, CUT_HERE = "english", "whitespace"
-"""Analyzers: the engine's own, and one for words that are cut here."""
+CUT_HERE = "whitespace"
+"""Analyzer of words that are cut here."""
 
 Ranked = QueryLikelihood | BM25  # Methods of an engine: similarities of its fields
 
@@ -42,7 +42,7 @@ class Layout:
     """An index of ours, as it is to be or as it is."""
 
     manifest: IndexManifest  # Description of its posts and where they are from
-    analyzer: str  # :data:`ENGLISH` or :data:`CUT_HERE`
+    analyzer: str  # That of the manifest, or :data:`CUT_HERE`
     similarities: Mapping[str, Mapping[str, Any]]  # Method's name -> settings of its similarity
     complete: bool = False  # Whether all posts have been sent
     plain_ids: bool = False
@@ -91,7 +91,7 @@ class Layout:
     @property
     def field(self) -> str:
         """The field of the words."""
-        return TEXT if self.analyzer == ENGLISH else WORDS
+        return WORDS if self.analyzer == CUT_HERE else TEXT
 
     def field_of(self, method: Method, index: EngineAddress) -> str:
         """The field whose similarity is the method's.
@@ -117,7 +117,7 @@ class Layout:
         words = self._words()
         # Also where its words are beside it: callers search the text by queries of their own.
         texts = (
-            {TEXT: words} if self.analyzer == ENGLISH else {TEXT: {"type": "text"}, WORDS: words}
+            {TEXT: {"type": "text"}, WORDS: words} if self.analyzer == CUT_HERE else {TEXT: words}
         )
         return {
             "settings": {
@@ -168,7 +168,7 @@ class Layout:
         found: dict[str, Any] = {ID: post.doc_id, TEXT: post.text, URL: post.url}
         if self.manifest.numeric_ids:
             found[NUMBER] = int(post.doc_id)
-        if self.analyzer != ENGLISH:
+        if self.analyzer == CUT_HERE:
             found[WORDS] = words
         return found
 
@@ -190,8 +190,9 @@ class Layout:
             found.append(f"a collection of {theirs.posts:,} posts, expected {mine.posts:,}")
         if self.similarities != other.similarities:
             found.append("other parameters of its methods")
-        if self.analyzer != other.analyzer:
-            found.append(f"the analyzer {other.analyzer}, expected {self.analyzer}")
+        for ours, other_one in ((self.analyzer, other.analyzer), (mine.analyzer, theirs.analyzer)):
+            if ours != other_one and not found:
+                found.append(f"the analyzer {other_one}, expected {ours}")
         return found
 
 
@@ -202,17 +203,16 @@ def default_pipeline(settings: Mapping[str, Any]) -> str | None:
 
 
 def new_layout(engine: Engine, manifest: IndexManifest) -> Layout:
-    """The layout of a new index in this engine."""
+    """The layout of a new index in this engine, with the manifest's analyzer if it has that."""
+    analyzer = manifest.analyzer
     try:
-        engine.request("POST", "/_analyze", {"analyzer": ENGLISH, "text": "tests"})
-        analyzer = ENGLISH
+        engine.request("POST", "/_analyze", {"analyzer": analyzer, "text": "tests"})
     except EngineError as error:
         if error.status != 400:
             raise
         analyzer = CUT_HERE
     similarities = {name: similarity(method) for name, method in RANKED.items()}
-    words = "the engine's analyzer english" if analyzer == ENGLISH else "Lucene, before indexing"
-    return Layout(replace(manifest, analyzer=words), analyzer, similarities)
+    return Layout(manifest, analyzer, similarities)
 
 
 def without_scale(engine: Engine, method: Method) -> float:
@@ -224,11 +224,15 @@ def without_scale(engine: Engine, method: Method) -> float:
     return 1.0 + method.k1 if isinstance(method, BM25) and is_old else 1.0
 
 
-def cut_words(texts: Sequence[str]) -> list[str]:
-    """The words of texts as :mod:`indexes.lucene` indexes them, separated by blanks; needs Java."""
-    from indexes.ranking import analyze, analyzer
+def cut_words(texts: Sequence[str], name: str) -> list[str]:
+    """The words of texts as :mod:`indexes.lucene` indexes them, separated by blanks; needs Java.
 
-    with_analyzer = analyzer()
+    ``name`` is that of the analyzer.
+    """
+    from indexes.analysis import analyzer
+    from indexes.ranking import analyze
+
+    with_analyzer = analyzer(name)
     return [" ".join(analyze(text, with_analyzer)) for text in texts]
 
 

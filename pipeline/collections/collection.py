@@ -96,7 +96,7 @@ class Collection(ABC):
     """Folder of the index, built or not; None if nothing is searched. Of an index in a search
     engine, the folder of what is kept of it here."""
     engine: EngineAddress | None = None  # The index in a search engine; None for one in a folder
-    language: str | None = None  # Of topics and posts, a code of wordfreq (``en``)
+    language: str | None = None  # Of topics and posts (``en``), ``und`` if it is not known
     file: Path | None = None  # That describes an own collection, or its folder
 
     @property
@@ -401,7 +401,9 @@ class SearchedCollection(Collection):
 
         self.require_files()
         rebuild = self._index_command(shlex.join(["--index", str(directory)]))
-        return lucene.build(self._read_posts(), directory, self.post_files(), rebuild=rebuild)
+        return lucene.build(
+            self._read_posts(), directory, self.post_files(), rebuild, self.language
+        )
 
     def build_engine_index(self) -> Built:
         """Index the posts in the search engine."""
@@ -415,6 +417,7 @@ class SearchedCollection(Collection):
             self.post_files(),
             engine_directory(self.engine),
             self._index_command(engine_options(self.engine)),
+            language=self.language,
         )
 
     def _index_command(self, place: str) -> str:

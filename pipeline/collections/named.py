@@ -56,14 +56,20 @@ _ANSWERS = {
     "trecqa-all-clean": ("TrecQA with TRAIN-ALL, clean", ("trecqa/train-all", *_CLEAN)),
     "wikiqa": ("WikiQA", ("wikiqa/train", "wikiqa/dev", "wikiqa/test")),
 }
-# Training parts of collections of other kinds: tweets and the claims that they repeat, in both
-# directions, questions and their rephrasings, tweets on one story.
+# Training parts of collections of other kinds, with their languages: tweets and the claims that
+# they repeat, in both directions, questions and their rephrasings, tweets on one story, arguments,
+# help desks, products, encyclopedias.
 _GENERAL = {
-    "clef2020-claims-train": "CLEF 2020 CheckThat!, tweets to verified claims",
-    "politifact-tweets-train": "PolitiFact claims to tweets",
-    "semeval-cqa-b-train": "SemEval 2016 task 3 B, forum questions",
-    "stackfaq-train": "StackFAQ, questions to their rephrasings",
-    "twitter-url-train": "Twitter URL corpus, tweets on one story",
+    "clef2020-claims-train": ("CLEF 2020 CheckThat!, tweets to verified claims", "en"),
+    "politifact-tweets-train": ("PolitiFact claims to tweets", "en"),
+    "semeval-cqa-b-train": ("SemEval 2016 task 3 B, forum questions", "en"),
+    "stackfaq-train": ("StackFAQ, questions to their rephrasings", "en"),
+    "twitter-url-train": ("Twitter URL corpus, tweets on one story", "en"),
+    "argkp-train": ("ArgKP 2021, key points to arguments", "en"),
+    "banking77-train": ("Banking77, questions of one intent", "en"),
+    "epqa-train": ("ePQA, product questions to sentences", "en"),
+    "xquad-de-train": ("XQuAD-R, German questions to sentences", "de"),
+    "jsquad-train": ("JSQuAD, Japanese questions to paragraphs", "ja"),
 }
 
 OF_OTHER_KINDS = tuple(_GENERAL)
@@ -92,16 +98,18 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
     if name in _ANSWERS:
         return find_answers(name, data)
     if name in _GENERAL:
-        folder = data_directory(data) / "general" / name.removesuffix("-train")
+        folder, (title, language) = data_directory(data) / "general", _GENERAL[name]
+        folder /= name.removesuffix("-train")
         return SearchedCollection(
             name=name,
-            title=f"{_GENERAL[name]}, training part",
+            title=f"{title}, training part",
             topics_path=folder / "topics.train.tsv",
             qrels_path=folder / "qrels.train.txt",
             runs={},
             index_group=name,
             post_paths=[folder / "posts.jsonl"],
             data=data,
+            language=language,
         )
     if name == "sample":
         return SearchedCollection(

@@ -9,7 +9,7 @@
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
     train_qrels = "qrels.train.txt"  # optional: the judgments to train on; then only topics that
                                      # qrels judges are searched
-    language = "en"                  # optional: whose word frequencies are used (wordfreq's codes)
+    language = "en"                  # optional: of stems and word frequencies; "und": by the posts
     judged_only = true               # optional: only judged posts count (judgments of clicks)
 
     # optional: the index is in OpenSearch or Elasticsearch, made by pipeline.index
@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
 
+from indexes.analysis import ANALYZERS, UNDETERMINED
 from indexes.engines.address import EngineAddress, index_name, query_file
 from indexes.errors import CollectionError
 from pipeline.collections.collection import CORPUS, ENDING, OWN, SearchedCollection, beir_file
@@ -198,24 +199,17 @@ def _topic_problems(
 
 
 def _language(code: object, problems: list[str]) -> str | None:
-    """A language that has word frequencies, or None."""
+    """A language that has word frequencies or an analyzer, or None."""
     if code is None:
         return None
     # A third of a second, which collections without the key need not wait for.
     import wordfreq
 
-    known = sorted(wordfreq.available_languages())
+    known = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
     if not isinstance(code, str) or code not in known:
         similar = did_you_mean(str(code), known)
         problems.append(f"language: found {code!r}, expected one of {', '.join(known)}{similar}")
         return None
-    try:
-        wordfreq.tokenize("word", code)
-    except ImportError as error:
-        problems.append(
-            f"language: wordfreq cannot cut {code!r} into words here ({error}); install "
-            f"`wordfreq[cjk]`, or leave the key out, which takes English frequencies"
-        )
     return code
 
 

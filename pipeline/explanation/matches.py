@@ -248,7 +248,7 @@ def _word_steps(asked: Sequence[str], of_posts: set[str], by_meaning: bool) -> d
     steps = {word: 4 if word in asked else 3 * (stem(word) in stems) for word in of_posts}
     others = [word for word, step in steps.items() if not step and word not in STOP_WORDS]
     if by_meaning and asked and others:
-        (query, query_lengths), (vectors, lengths) = general().take(asked), general().take(others)
+        (query, query_lengths, _), (vectors, lengths, _) = map(general().take, (asked, others))
         lengths = np.maximum(np.outer(query_lengths, lengths), 1e-6)
         nearest = (query @ vectors.T / lengths).max(axis=0)
         shades = np.searchsorted((RELATED, CLOSE), nearest, "right").tolist()

@@ -131,8 +131,12 @@ def load_scorer(
 
 
 def named_frequencies(source: str, language: str | None) -> str:
-    """The source of word frequencies; that of ``language``, if it is wordfreq."""
-    return f"wordfreq:{language}" if language and source.split(":")[0] == "wordfreq" else source
+    """The source of word frequencies; that of ``language``, if it is wordfreq and has some."""
+    if not language or source.split(":")[0] != "wordfreq":
+        return source
+    from wordfreq import available_languages
+
+    return f"wordfreq:{language}" if language in available_languages() else source
 
 
 def _warn_of_seen(trained: Model, collection: Collection) -> None:

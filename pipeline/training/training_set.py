@@ -42,7 +42,8 @@ class JudgedCandidates:
     With ``judged_only``, for judgments of clicks, models are trained on candidates with a judgment,
     and on every :data:`UNJUDGED` th of the others as if it were not relevant. ``groups`` are the
     collections of the candidates' topics, if they are known; ``twins`` name the topic that each one
-    is a form of, if several are: they are held out together.
+    is a form of, if several are: they are held out together. ``wholes`` name the list that each
+    topic's candidates are a part of, if they are parts.
     """
 
     candidates: Candidates
@@ -50,6 +51,7 @@ class JudgedCandidates:
     judged_only: bool = False
     groups: Sequence[str] = ()
     twins: Sequence[str] = ()
+    wholes: Sequence[str] = ()
 
     def relevant(self) -> npt.NDArray[np.bool_]:
         """[P] whether each candidate is relevant; posts without a judgment are not."""

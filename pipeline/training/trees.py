@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.collections.trec import Run
 from pipeline.training.folds import Outcome, split_topics
@@ -15,6 +16,14 @@ from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import Trees
 from rerankers.trees.fit import grow
+
+Floats = npt.NDArray[np.float32]
+
+LOST, LOST_MEANING = 0.08, 0.25
+"""Share of the lists in which a family of features is missing, and one of meaning."""
+
+MEANING, GIVEN = "meaning:", "given"
+"""Families of word vectors, and the one that windows come without in forms of their own."""
 
 
 def train(
@@ -41,17 +50,23 @@ def train(
     data, development = training_set.training, training_set.development
     pairs, relevant = data.candidates.pairs(), data.relevant()
     table = features.table(pairs, config.families.split(","), idf)
+    lists = pairs.query_index
+    wholes = _numbered(data.wholes)[lists] if data.wholes else lists
+    learnt = table.values
+    if data.groups:
+        learnt = _with_losses(learnt, table.names, wholes)
 
     def grown(part: str, rows: Rows) -> Trees:
         rows = data.to_train(rows)
         lists = grow(
             config,
             table.names,
-            table.values[rows],
+            learnt[rows],
             relevant[rows],
-            pairs.query_index[rows],
+            wholes[rows],
             start,
             lambda message: progress(part, message),
+            _weights(_numbered(data.groups)[pairs.query_index][rows]) if data.groups else None,
         )
         trees: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
         return trees
@@ -71,3 +86,30 @@ def train(
     if folds > 1:
         model = grown("all topics", everything)
     return Outcome(model, held_out_run, figures, folds)
+
+
+def _numbered(names: Sequence[str]) -> Rows:
+    """[Q] a number for each name."""
+    return np.unique(names, return_inverse=True)[1]
+
+
+def _weights(collections: Rows) -> npt.NDArray[np.float64]:
+    """[P] weights of pairs; all collections have the same weight."""
+    counts = np.bincount(collections)
+    weights: npt.NDArray[np.float64] = 1 / counts[collections]
+    return weights / weights.mean()
+
+
+def _with_losses(values: Floats, names: Sequence[str], lists: Rows) -> Floats:
+    """Features [P, K] without some families in some lists, given by the number of each pair [P].
+
+    So trees learn to miss each of them.
+    """
+    families = np.array([name.partition(".")[0] for name in names])
+    rng, count, found = np.random.default_rng(1), int(lists.max(initial=-1)) + 1, values.copy()
+    for family in dict.fromkeys(families.tolist()):
+        if family != GIVEN:
+            share = LOST_MEANING if family.startswith(MEANING) else LOST
+            is_lost = rng.random(count) < share
+            found[np.ix_(is_lost[lists], families == family)] = np.nan
+    return found

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from rerankers.text.vocabulary import Idf
 
 
+DECIMALS = 4
+"""Of features, where trees read them: no sum's order of additions changes a score."""
+
+
 class Family(Protocol):
     """A file of this folder, or an object that its ``family`` returns."""
 
@@ -149,9 +153,10 @@ class CandidateLists:
                 self._read = PostTable.read(pairs.texts, pairs.urls, self._words).take
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """[N, K] of one of the lists; may be called by several threads."""
+        """[N, K] of one of the lists, rounded; may be called by several threads."""
         candidates = self.candidates(rows)
-        return np.concatenate([family.compute(candidates) for family in self._families], axis=1)
+        values = np.concatenate([family.compute(candidates) for family in self._families], axis=1)
+        return np.round(values, DECIMALS)
 
     def candidates(self, rows: npt.NDArray[np.int64]) -> CandidateList:
         """One of the lists."""

@@ -11,9 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.features._tables import Bools, Floats, PostTable, WordColumns, WordTable
-from rerankers.pairs import FIRST_STAGE, ORDER, Resources
+from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Resources
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.words import words
+
+FEWEST_COMPARED = 33
+"""Candidates from which on their order is read, and they are compared with one another. Clients
+send lists in batches of up to 32, whose scores must compare across batches: the first of a batch
+need not be better than the last of the one before."""
+
+USUAL_LENGTH = 20.0
+"""Words of a post where a list is too short to tell."""
+
+CERTAIN = 1.0 - 1e-6
+"""IDF from which on a source of IDF does not know a word."""
+
+LEAST_KNOWN = 0.5
+"""Share of the words of query and posts from which on what is known of them counts."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +56,11 @@ class CandidateList:
         return np.zeros(len(self), dtype=np.float32) if values is None else values
 
     def known(self, name: str) -> npt.NDArray[np.float32] | None:
-        """A signal [N]; None if it is missing or unknown."""
+        """A signal [N]; None if it is missing or unknown, or the order of a short list."""
         values = self.signals.get(name)
-        return None if values is None or np.isnan(values).all() else values
+        if values is None or (name == ORDER and self.is_short):
+            return None
+        return None if np.isnan(values).all() else values
 
     def minmax(self, name: str) -> Floats:
         """[N] :func:`minmax` of a signal."""
@@ -67,14 +83,34 @@ class CandidateList:
     def bm25(self) -> Floats:
         """[N] BM25 of the texts by stems, a share of the highest possible score; in [0, 1).
 
-        k₁ = 0.9 and b = 0.4, as in Anserini; the mean length is that of the candidates.
+        k₁ = 0.9 and b = 0.4, as in Anserini.
         """
         frequencies, idf = self.stem_frequencies
-        lengths = self.posts.column("words").lengths
-        norm = 0.9 * (0.6 + 0.4 * lengths / max(lengths.mean(), 1.0))
+        norm = 0.9 * (0.6 + 0.4 * self.posts.column("words").lengths / self.mean_length)
         saturated = frequencies / (frequencies + norm[:, None])
         # No matrix product: its rounding may depend on the number of candidates, and trees see it.
         return (saturated * idf).sum(axis=1) / max(idf.sum(), 1e-9)
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Words of a candidate, in the mean; in short lists a usual number."""
+        if self.is_short:
+            return USUAL_LENGTH
+        return max(float(self.posts.column("words").lengths.mean()), 1.0)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether no feature of the texts compares the candidates with one another.
+
+        A fusion's own searches found all of its candidates, so it compares few of them, too.
+        """
+        is_given = self.signals.keys() <= {FIRST_STAGE, ORDER, PRIOR}
+        return is_given and len(self) < FEWEST_COMPARED
+
+    @property
+    def compared(self) -> float:
+        """Factor of features that compare the candidates: 1, NaN in a short list."""
+        return np.nan if self.is_short else 1.0
 
     @cached_property
     def stem_frequencies(self) -> tuple[Floats, Floats]:
@@ -107,14 +143,36 @@ class CandidateList:
     def query_columns(self) -> WordColumns:
         """Properties of the query's distinct words: each [Lq]."""
         rows = self.words.rows(self.query_words)
-        return self.words.columns().take(rows)
+        return self.columns.take(rows)
 
     @cached_property
     def tokens(self) -> Tokens:
         """All words of posts and query, as arrays."""
         posts, query = self.posts.column("words"), self.words.rows(self.query_tokens)
+        return Tokens(posts, self.columns.take(posts.values), self.columns.take(query))
+
+    @cached_property
+    def knows_frequencies(self) -> bool:
+        """Whether the source of IDF knows at least half of all words."""
+        rows, places = self.distinct_words
+        known = self.words.columns().idf[rows] < CERTAIN
+        return bool(known[places].mean() >= LEAST_KNOWN) if len(places) else True
+
+    @cached_property
+    def columns(self) -> WordColumns:
+        """The properties of all words of the table.
+
+        Where the source of IDF knows too few words, IDF is that among the candidates.
+        """
+        is_kept = self.knows_frequencies or self.is_short  # The first reads the words.
         columns = self.words.columns()
-        return Tokens(posts, columns.take(posts.values), columns.take(query))
+        if is_kept:
+            return columns
+        posts, idf = self.posts.column("words"), np.ones(len(columns.idf), dtype=np.float32)
+        keys = np.unique(posts.owners * len(idf) + posts.values)
+        words, holders = np.unique(keys % len(idf), return_counts=True)
+        idf[words] = np.log1p(len(self) / holders) / np.log1p(len(self))
+        return columns._replace(idf=idf)
 
     @cached_property
     def distinct_words(self) -> tuple[Rows, Rows]:

@@ -36,7 +36,7 @@ sum over j ≠ i of w_j · z_j with w = min–max first-stage score + 0.001; in 
 with the k-th highest score are among the best k.
 ``rest_k``: product of the same two without the query's stems, with the centroid's length 1 and
 the post's as left; in [0, 1].
-Both are 0 if there are no others, or none with words.
+Both are 0 if there are no others, or none with words; NaN in a short list of given candidates.
 """
 
 SIGNALS = (FIRST_STAGE,)
@@ -47,8 +47,8 @@ _MINIMUM_WEIGHT = 1e-3
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 10]."""
-    if not len(candidates):
-        return np.zeros((0, len(NAMES)), dtype=np.float32)
+    if not len(candidates) or candidates.is_short:
+        return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
     weights, (every, is_asked) = weights_of(candidates.evidence), _vectors(candidates.tokens)
     rest = every.take(~is_asked)
     with_rest = _with_sums(rest, weights)

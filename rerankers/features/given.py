@@ -10,13 +10,15 @@ import numpy.typing as npt
 from rerankers.features._candidates import CandidateList, higher, minmax, z_score
 from rerankers.pairs import FIRST_STAGE, ORDER
 
-NAMES = ("minmax", "z", "log_rank", "rank_share")
+NAMES = ("minmax", "z", "log_rank", "rank_share", "log_size")
 """
 ``minmax``: (s − min) / (max − min) of the first-stage score s, in [0, 1].
 ``z``: (s − mean) / standard deviation (with the divisor N).
 ``log_rank``: ln(1 + number of candidates before this one), by scores or by the given order.
 ``rank_share``: this number / N, in [0, 1).
-The first two are NaN without scores, the others without an order as well.
+``log_size``: ln N.
+The first two are NaN without scores, the next two without an order as well. The order of a
+list of fewer than ``FEWEST_COMPARED`` candidates is none.
 """
 
 SIGNALS = (FIRST_STAGE,)
@@ -24,7 +26,7 @@ SIGNALS = (FIRST_STAGE,)
 
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
-    """[N, 4]."""
+    """[N, 5]."""
     columns = np.full((len(NAMES), len(candidates)), np.nan)
     scores, order = candidates.known(FIRST_STAGE), candidates.known(ORDER)
     if scores is not None:
@@ -34,4 +36,5 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     if order is not None:
         before = higher(-order)
         columns[2:4] = np.log1p(before), before / max(1, len(before))
+    columns[4] = np.log(max(1, len(candidates)))
     return columns.T.astype(np.float32)

@@ -17,7 +17,8 @@ NAMES = (
 """
 ``bm25``: share of the highest possible BM25 score of the query, in [0, 1).
 ``ql``: mean over the query's stems of ln(p(stem | post) / p(stem | collection)).
-``…_minmax``, ``…_z``, ``…_log_rank``: as in the family ``signal``, over the candidates.
+``…_minmax``, ``…_z``, ``…_log_rank``: as in the family ``signal``, over the candidates; NaN in a
+short list of given ones.
 """
 
 SIGNALS: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     columns = [
         column
         for scores in (candidates.bm25, _likelihood(candidates))
-        for column in (scores, *normalised(scores))
+        for column in (scores, *(candidates.compared * each for each in normalised(scores)))
     ]
     return np.stack(columns, axis=1).astype(np.float32)
 
@@ -46,6 +47,6 @@ def _likelihood(candidates: CandidateList) -> Floats:
     frequencies, idf = candidates.stem_frequencies
     lengths = candidates.posts.column("words").lengths
     # A word of n in N posts, once in each, is this share of all their words.
-    background = np.exp(-RANGE * idf) / max(lengths.mean(), 1.0)
+    background = np.exp(-RANGE * idf) / candidates.mean_length
     ratios = np.log1p(frequencies / (MU * background)) + np.log(MU / (MU + lengths))[:, None]
     return ratios.sum(axis=1) / max(1, len(idf))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
-from rerankers.features._candidates import CandidateList, minmax, z_score
+from rerankers.features._candidates import LEAST_KNOWN, CandidateList, minmax, z_score
 from rerankers.features._tables import Floats
 from rerankers.features.feedback import likeness, weights_of
 from rerankers.pairs import FIRST_STAGE
@@ -38,8 +38,13 @@ cosine of each with a word of the post, mean weighted by IDF; ``least_best``: th
 stage, as in the family ``feedback``.
 ``mixed_feedback``: the same with the best 10 by ``cosine_minmax`` + min–max first-stage score.
 ``mixed_minmax``: half this sum, in [0, 1].
-0 where a text has no words; all are NaN if there is no such space.
+0 where a text has no words; those that compare the candidates are NaN in a short list of given
+ones; all are NaN if there is no such space, or if it knows too few words of
+the list.
 """
+
+COMPARING = (1, 2, *range(6, 12))
+"""Numbers of the features that compare the candidates with one another."""
 
 PARAMETER = "SPACE"
 
@@ -80,6 +85,8 @@ class Family:
         if not len(candidates):
             return np.zeros((0, len(NAMES)), dtype=np.float32)
         words = _words(candidates, space)
+        if words.texts.values.size and words.is_known[words.texts.values].mean() < LEAST_KNOWN:
+            return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
         sums = words.sums()
         cosine = _products(sums, sums[0])[1:]
         # Vectors of length 1, weighted by IDF
@@ -97,6 +104,8 @@ class Family:
             *_feedback(sums[1:], np.concatenate(parts, axis=1)).T,
             mixed,
         ]
+        for number in COMPARING:
+            columns[number] = candidates.compared * columns[number]
         return np.stack(columns, axis=1).astype(np.float32)
 
 
@@ -106,6 +115,7 @@ class _Words:
 
     vectors: Array  # [V, E], those of the query first
     lengths: Array  # [V]
+    is_known: Array  # [V] 1 for a word that the space knows, else 0
     idf: Array  # [V]
     texts: Ragged  # Numbers of words: of the query, and of each post
 
@@ -120,7 +130,7 @@ def _words(candidates: CandidateList, space: WordSpace) -> _Words:
     starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
     return _Words(
         *candidates.words.vectors(rows, space),
-        candidates.words.columns().idf[rows],
+        candidates.columns.idf[rows],
         Ragged(places, np.concatenate([[0], starts])),
     )
 

@@ -8,7 +8,7 @@ emphasis and unknown words. The papers leave thresholds and word lists open; the
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features._candidates import CandidateList
+from rerankers.features._candidates import CERTAIN, CandidateList
 
 NAMES = (
     *("words", "characters", "hashtags", "is_retweet", "exclamation_marks", "question_marks"),
@@ -26,18 +26,18 @@ NAMES = (
 ``stop_words``: share of words that are stop words, in [0, 1].
 ``mean_idf``: mean IDF of the words, each in [0, 1].
 ``personal_words``: number of words like i, me, lol, u; see ``PERSONAL_WORDS``.
-Shares and means are 0 for a post without words or characters.
+Shares and means are 0 for a post without words or characters. ``unknown_words`` and ``mean_idf``
+are NaN where the source of IDF knows too few words of the list.
 """
 
 SIGNALS: tuple[str, ...] = ()
-
-_CERTAIN = 1.0 - 1e-6
 
 
 def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     """[N, 13]."""
     counted, tokens = candidates.posts.counted, candidates.tokens
     length = np.maximum(counted.characters, 1)
+    known = 1.0 if candidates.knows_frequencies else np.nan
     columns = [
         tokens.posts.lengths,
         counted.characters,
@@ -48,9 +48,9 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
         counted.other_scripts / length,
         counted.digits / length,
         counted.elongations > 0,
-        tokens.mean(tokens.words.idf >= _CERTAIN),
+        known * tokens.mean(tokens.words.idf >= CERTAIN),
         tokens.mean(tokens.words.is_stop_word),
-        tokens.mean(tokens.words.idf),
+        known * tokens.mean(tokens.words.idf),
         tokens.total(tokens.words.is_personal),
     ]
     return np.stack(columns, axis=1).astype(np.float32)

@@ -43,15 +43,22 @@ MOST_WORDS = 2**16
 """Words whose vectors a space keeps, 1 KB each; one more, and it begins again."""
 
 
+LETTERS = 1.5
+"""Letters for each piece of a word that is known: of Arabic or Chinese the pieces are letters."""
+
 BLOCK = 256
 """Words that are cut into pieces together; the time of many grows faster than their number."""
 
 
 class Known(NamedTuple):
-    """Vectors [V, E] of words, and their lengths [V]."""
+    """Vectors [V, E] of words, their lengths [V], and 1 for each that the space knows [V], else 0.
+
+    The vector of an unknown word is made of the vectors of its letters, which tell its spelling.
+    """
 
     vectors: Vectors
     lengths: Vectors
+    is_known: Vectors
 
 
 class Places:
@@ -66,10 +73,12 @@ class WordSpace:
 
     Args:
         size: E, of a vector.
-        compute: V words -> their vectors [V, E].
+        compute: V words -> their vectors [V, E], and whether they are known [V].
     """
 
-    def __init__(self, size: int, compute: Callable[[Sequence[str]], Vectors]) -> None:
+    def __init__(
+        self, size: int, compute: Callable[[Sequence[str]], tuple[Vectors, Vectors]]
+    ) -> None:
         self.size = size
         self._compute, self._lock, self._round = compute, Lock(), 0
         self._forget()
@@ -125,13 +134,15 @@ class WordSpace:
 
     def _forget(self) -> None:
         self._rows: dict[str, int] = {}
-        empty = np.zeros((0, self.size), np.float32), np.zeros(0, np.float32)
+        none = np.zeros(0, np.float32)
+        empty = np.zeros((0, self.size), np.float32), none, none
         self._known, self._round = Growing(empty, MOST_WORDS), self._round + 1
 
     def _add(self, words: Sequence[str]) -> None:
-        vectors = self._compute(words)
+        vectors, is_known = self._compute(words)
         self._rows.update(zip(words, count(len(self._rows)), strict=False))
-        self._known.append(vectors, np.sqrt(np.einsum("ve,ve->v", vectors, vectors)))
+        lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
+        self._known.append(vectors, lengths, is_known)
 
 
 @lru_cache(maxsize=1)
@@ -162,11 +173,13 @@ def general() -> WordSpace:
     begins = np.zeros(len(vectors), np.bool_)
     begins[[number for piece, number in cut.get_vocab().items() if piece[0] == "▁"]] = True
 
-    def compute(words: Sequence[str]) -> Vectors:
+    def compute(words: Sequence[str]) -> tuple[Vectors, Vectors]:
         blocks = [words[start : start + BLOCK] for start in range(0, len(words), BLOCK)]
-        return np.concatenate([sums(block) for block in blocks])
+        vectors, pieces = map(np.concatenate, zip(*map(sums, blocks), strict=True))
+        is_known = (pieces <= 1) | (pieces * LETTERS <= [*map(len, words)])
+        return vectors, is_known.astype(np.float32)
 
-    def sums(words: Sequence[str]) -> Vectors:
+    def sums(words: Sequence[str]) -> tuple[Vectors, Rows]:
         # Lone surrogates are no UTF-8.
         clean = [w if w.isascii() else w.encode(errors="replace").decode() for w in words]
         text = " ".join(clean)
@@ -177,7 +190,8 @@ def general() -> WordSpace:
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
         starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
-        return sums_of(Ragged(ids, np.append(starts, len(ids))), vectors)
+        pieces = Ragged(ids, np.append(starts, len(ids)))
+        return sums_of(pieces, vectors), pieces.lengths
 
     return WordSpace(vectors.shape[1], compute)
 
@@ -225,13 +239,15 @@ class AdaptedSpace(WordSpace):
         """Whether the posts had this word."""
         return word in self._number
 
-    def _vectors_of(self, words: Sequence[str]) -> Vectors:
-        vectors = general().vectors(words) @ self.linear
+    def _vectors_of(self, words: Sequence[str]) -> tuple[Vectors, Vectors]:
+        found = general().take(words)
+        vectors, is_known = found.vectors @ self.linear, found.is_known.copy()
         numbers = np.fromiter((self._number.get(word, -1) for word in words), np.int64, len(words))
         known = np.flatnonzero(numbers >= 0)
         rows = numbers[known]
         vectors[known] += self.codes[rows] * self.scales[rows, None]
-        return vectors
+        is_known[known] = 1
+        return vectors, is_known
 
     def content(self, description: Mapping[str, str]) -> bytes:
         """The content of a safetensors file, with a description in its header."""

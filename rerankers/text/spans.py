@@ -6,15 +6,19 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from unicodedata import combining, normalize
+from unicodedata import normalize
 from urllib.parse import unquote
 
+import regex
+
 from rerankers.text import words as reading
+from rerankers.text.words import compose
 
 Span = tuple[int, int]
 """Start and end of characters in a text."""
 
 _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_CHARACTER = regex.compile(r"\X")  # With its marks
 
 
 class Word(NamedTuple):
@@ -56,8 +60,9 @@ def find_words(text: str) -> list[Word]:
     traced = traced.sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
     traced = traced.sub(reading.ELONGATION, r"\1\1").replace("’", "'")
     return [
-        Word(traced.text[start:end], tuple(traced.spans[start:end]))
-        for start, end in (token.span() for token in reading.TOKEN.finditer(traced.text))
+        Word(token.group()[start:end], tuple(traced.spans[token.start() :][start:end]))
+        for token in reading.TOKEN.finditer(traced.text)
+        for start, end in reading.places_in(token.group())
     ]
 
 
@@ -128,10 +133,13 @@ class _Traced:
             for _ in normalize("NFKD", letter)
         ]
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
-        kept: list[Span] = []
-        for letter, span in zip(traced.text, traced.spans, strict=True):
-            if not combining(letter):
-                kept.append(span)
-            elif kept:
-                kept[-1] = (kept[-1][0], max(kept[-1][1], span[1]))
-        return _Traced("".join(c for c in traced.text if not combining(c)), kept)
+        text, kept = "", list[Span]()
+        for match in _CHARACTER.finditer(traced.text):
+            # Marks are composed with the letter before them, or dropped.
+            letters, of_letters = compose(match.group()), traced.spans[slice(*match.span())]
+            text += letters
+            if letters:
+                ends = [end for _, end in of_letters]
+                last = (of_letters[min(len(letters), len(of_letters)) - 1][0], max(ends))
+                kept += [*of_letters[: len(letters) - 1], last]
+        return _Traced(text, kept)

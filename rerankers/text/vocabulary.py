@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,12 +16,24 @@ import numpy.typing as npt
 
 from rerankers.errors import RerankerError
 from rerankers.text.vectors import WordVectors
-from rerankers.text.words import TRIGRAM_COUNT, character_trigrams, words
+from rerankers.text.words import (
+    END,
+    TRIGRAM_COUNT,
+    character_trigrams,
+    shortened,
+    tokens_of,
+    words,
+)
 
 FORMAT = 1
 UNKNOWN_BUCKETS = 2**15
 """Identifiers shared by all unknown words, chosen by hash: two given words collide once in 33,000
 times."""
+
+RAREST = 1e-7
+"""Share of all words below which words of languages other than English count as unknown."""
+
+_DIGIT = re.compile(r"\d")
 
 
 class Vocabulary:
@@ -159,6 +172,8 @@ class Idf:
             return min(1.0, 15 * word_frequencies(language)(word))
 
         def known() -> Collection[str]:
+            if language != "en":
+                return _frequencies_of_words(language).keys()
             import wordfreq
 
             return wordfreq.get_frequency_dict(language, "best").keys()
@@ -200,29 +215,51 @@ class Idf:
 
 @cache
 def word_frequencies(language: str) -> Callable[[str], float]:
-    """A faster ``wordfreq.word_frequency`` of one language: word -> its share of all words.
+    """Word, as :func:`rerankers.text.words.words` cuts it -> its share of all words.
 
-    For languages that wordfreq tokenizes by a regular expression, a word of lower-case ASCII
-    letters is looked up as it is: frequency 0 if wordfreq's list does not have it, otherwise one
-    frequency for all words of the same level (bin) of the list. So wordfreq is called once per
-    level instead of once per word. The package is loaded with the first word.
+    For English a faster ``wordfreq.word_frequency``: a word of lower-case ASCII letters is looked
+    up as it is: frequency 0 if wordfreq's list does not have it, otherwise one frequency for all
+    words of the same level (bin) of the list. So wordfreq is called once per level instead of once
+    per word. The package is loaded with the first word.
     """
     import wordfreq
 
-    if wordfreq.get_language_info(language)["tokenizer"] != "regex":
-        return lambda word: float(wordfreq.word_frequency(word, language))
+    def with_digits(word: str) -> float:
+        return float(wordfreq.word_frequency(word, "en"))
+
+    if language != "en":
+        known = _frequencies_of_words(language)
+        return lambda word: known.get(word) or (with_digits(word) if _DIGIT.search(word) else 0.0)
     frequencies: dict[float, float] = {}
     # With both arguments this is wordfreq's own cached list.
     level_of = wordfreq.get_frequency_dict(language, "best").get
 
     def frequency(word: str) -> float:
         if not (word.isascii() and word.isalpha() and word.islower()):
-            return float(wordfreq.word_frequency(word, language))
+            return with_digits(word)
         level = level_of(word)
         if level is None:
             return 0.0
         if level not in frequencies:
-            frequencies[level] = float(wordfreq.word_frequency(word, language))
+            frequencies[level] = with_digits(word)
         return frequencies[level]
 
     return frequency
+
+
+@cache
+def _frequencies_of_words(language: str) -> Mapping[str, float]:
+    """Frequencies of wordfreq's list by our words: without accents, pairs of unspaced scripts."""
+    import wordfreq
+
+    best = wordfreq.get_frequency_dict(language, "best")
+    listed = {word: share for word, share in best.items() if share >= RAREST}
+    found: Counter[str] = Counter()
+    shares = iter(listed.values())
+    share = next(shares)
+    for token in tokens_of([*listed]):
+        if token == END:
+            share = next(shares, 0.0)
+        else:
+            found[shortened(token)] += share
+    return found

@@ -3,8 +3,11 @@
 Posts arrive raw (``RT @bbc: cuts to come http://t.co/x #bbc``) or tokenized by the Stanford
 tokenizer, as in the published test collections (``-LRB-``, ``## bbc``, ``@names``, ``@url``); both
 give the same words. As in Rao et al. (2019, section 4.3) mentions are removed, hashtags are words
-and there is no stemming. The paper drops every character outside ASCII; here accents are folded
-and other scripts are kept, because a post in Arabic must not become an empty one.
+and there is no stemming. The paper drops every character outside ASCII; here other scripts are
+kept. Accents are folded in scripts where a word without them is the same word (Latin, Greek,
+Arabic, Hebrew, stress in Cyrillic), but not where a mark is a letter (``が``, ``क्या``, ``й``).
+Scripts without spaces give pairs of adjacent characters, as Lucene's CJKAnalyzer does:
+``東京タワー`` -> ``東京 京タ タワ ワー``.
 """
 
 import itertools
@@ -38,6 +41,13 @@ END = "\0"
 
 # Not the module re, whose letters are those of another version of Unicode.
 TOKEN = regex.compile(r"\w+(?:['’]\w+)*|\0")
+_UNSPACED_SCRIPTS = (
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+)
+_UNSPACED = regex.compile(_UNSPACED_SCRIPTS)
+_SPACED = rf"[\w--{_UNSPACED_SCRIPTS}]"
+_RUN = regex.compile(rf"{_SPACED}+(?:['’]{_SPACED}+)*|({_UNSPACED_SCRIPTS}+)", regex.V1)
+_CHARACTER = regex.compile(r"\X")  # With its marks
 # The same for ASCII, many times faster: non-word characters become spaces, then str.split().
 _APOSTROPHE_ALONE = re.compile(r"'(?!\w)|'(?<!\w')")
 _WORD_CHARACTERS = set(string.ascii_letters + string.digits + "_'" + END)
@@ -99,8 +109,31 @@ def tokens_of(texts: Sequence[str]) -> list[str]:
         if is_ascii:
             tokens += _APOSTROPHE_ALONE.sub(" ", text).translate(_TO_SPACES).split()
         else:
-            tokens += TOKEN.findall(text)
+            found = TOKEN.findall(text)
+            is_cut = _UNSPACED.search(text) is not None
+            tokens += itertools.chain.from_iterable(map(_cut, found)) if is_cut else found
     return tokens
+
+
+def _cut(token: str) -> list[str]:
+    """The words of a token of :data:`TOKEN`."""
+    if not _UNSPACED.search(token):
+        return [token]
+    token = ELONGATION.sub(r"\1\1", token)
+    return [token[start:end] for start, end in places_in(token)]
+
+
+def places_in(token: str) -> list[tuple[int, int]]:
+    """Start and end of the words of a token: pairs of characters in runs without spaces."""
+    if not _UNSPACED.search(token):
+        return [(0, len(token))]
+    places: list[tuple[int, int]] = []
+    for run in _RUN.finditer(token):
+        start, end = run.span()
+        ends = [match.end() for match in _CHARACTER.finditer(token, start, end)]
+        is_pairs = run.group(1) and len(ends) > 1
+        places += zip([start, *ends], ends[1:], strict=False) if is_pairs else [(start, end)]
+    return places
 
 
 @lru_cache(maxsize=200_000)
@@ -129,10 +162,30 @@ def _plain(text: str) -> str:
 
 def _fold_accents(text: str) -> str:
     # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
-    decomposed = unicodedata.normalize("NFKD", text).lower()
-    for mark in filter(unicodedata.combining, set(decomposed)):
+    return compose(unicodedata.normalize("NFKD", text).lower())
+
+
+def compose(decomposed: str) -> str:
+    """Normal form C of a text in form KD, without accents."""
+    for letter, parts in _LETTERS.items():
+        decomposed = decomposed.replace(parts, letter)
+    for mark in filter(_is_accent, set(decomposed)):
         decomposed = decomposed.replace(mark, "")
-    return decomposed
+    return unicodedata.normalize("NFC", decomposed)
+
+
+_LETTERS = {letter: unicodedata.normalize("NFD", letter) for letter in "йїўѓќ"}
+"""Letters of their own that decomposition takes for accented ones."""
+
+_ACCENT = regex.compile(r"[\p{Inherited}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}\p{Syriac}]")
+_TATWEEL = "\u0640"  # Lengthens Arabic words
+_OF_LETTERS = (0, 7, 8, 9)  # Unicode's combining classes of nukta, kana's voicing, virama
+
+
+@lru_cache(maxsize=1000)
+def _is_accent(mark: str) -> bool:
+    of_kind = unicodedata.combining(mark) not in _OF_LETTERS
+    return mark == _TATWEEL or (of_kind and _ACCENT.match(mark) is not None)
 
 
 def hashtags(text: str) -> list[str]:

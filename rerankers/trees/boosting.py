@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -42,6 +42,11 @@ of all topics. ``lambdarank_sum``: NDCG with weights that grow with a topic's re
 ``binary``: the log-loss of single pairs, as in logistic regression. An objective that is named
 twice has two lists of trees with two seeds."""
 
+LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
+"""Features of a first stage's rank, of which a model reads one."""
+
+_LEAST = np.float32(1e-4)
+
 COMMON = 20_000
 """Words of a source of IDF that trees that remember posts know from the start: half a second."""
 
@@ -64,6 +69,7 @@ class BoostingConfig:
     seed: int = 1  # Of the parts and of the first list's draws; the next list has the next seed
     feature_fraction: float = 1.0  # Share of the features, drawn anew for each tree
     bagging: float = 1.0  # Share of the training pairs, drawn anew for each tree
+    trust: float = 0.0  # What the logarithm of a first stage's rank takes away from a score
 
     def __post_init__(self) -> None:
         features.names_of(self.families.split(","))
@@ -75,7 +81,7 @@ class BoostingConfig:
         if self.leaves > MOST_LEAVES:
             found = f"setting leaves: found {self.leaves}"
             raise RerankerError(f"{found}, expected {MOST_LEAVES} at most")
-        require_at_least(self, penalty=0)
+        require_at_least(self, penalty=0, trust=0)
         require_above_zero(self, "learning_rate", "feature_fraction", "bagging")
         for name in ("feature_fraction", "bagging"):
             if (share := getattr(self, name)) > 1:
@@ -165,8 +171,23 @@ class Trees(Model):
         return scores
 
     def evaluate(self, values: Floats) -> Floats:
-        """Scores [P] of features [P, K]: sum of the trees' values, mean over the objectives."""
-        return _mean(self._forest.sums(values))
+        """Scores [P] of features [P, K]: sum of the trees' values, mean over the objectives.
+
+        Less what the configuration trusts in the first stage, where this is known.
+        """
+        scores = _mean(self._forest.sums(values))
+        for _, distrusted in self._distrusted(values):
+            scores -= distrusted
+        return scores
+
+    def _distrusted(self, values: Floats) -> Iterator[tuple[int, Floats]]:
+        """Numbers of features of a first stage's rank, and what each takes away from scores [P]."""
+        trust, column = self.config.trust, values.T
+        for number, name in enumerate(self.names):
+            if trust and name == LOG_RANK:
+                yield number, trust * np.nan_to_num(column[number])
+            elif trust and name == RECIPROCAL_RANK:
+                yield number, -trust * np.log(np.maximum(column[number], _LEAST))
 
     def contributions(self, pairs: Pairs) -> Contributions:
         """Shapley values of the trees (Lundberg et al. 2020).
@@ -181,7 +202,10 @@ class Trees(Model):
             booster.predict(values, pred_contrib=True, num_threads=threads())
             for booster in self.boosters
         ]
-        return Contributions(values, _mean(by_objective)[:, :-1])
+        added = _mean(by_objective)[:, :-1].copy()
+        for column, distrusted in self._distrusted(values):
+            added[:, column] -= distrusted
+        return Contributions(values, added)
 
     def importances(self) -> Mapping[str, float]:
         """Each feature's share of the gain of all splits, mean over the objectives."""

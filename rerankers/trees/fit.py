@@ -30,6 +30,7 @@ def grow(
     query_index: npt.NDArray[np.int64],
     start: Trees | None = None,
     progress: Report = lambda message: None,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> list[str]:
     """Trees for each objective, in LightGBM's text format.
 
@@ -38,9 +39,10 @@ def grow(
         names: of the K features.
         values: [P, K] features of the training pairs.
         relevant: [P] whether each pair is relevant.
-        query_index: [P] query of each pair.
+        query_index: [P] query of each pair, whose posts are ranked together.
         start: trees that are extended, by half as many as are grown otherwise. What many
             collections taught them is kept where a few topics of one's own say nothing.
+        weights: [P] of the pairs; None weighs all alike.
 
     Raises:
         RerankerError: LightGBM cannot grow any, no topic has both a relevant and another post, or
@@ -62,6 +64,7 @@ def grow(
         return lightgbm().Dataset(
             values[order],
             label=relevant[order].astype(np.int32),
+            weight=None if weights is None else weights[order],
             group=sizes,
             feature_name=[name.replace(":", "/") for name in names],  # It refuses colons.
             params=dict(options),

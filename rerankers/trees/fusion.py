@@ -26,6 +26,10 @@ from rerankers.errors import require_at_least
 from rerankers.trees.boosting import FusionConfig, Trees
 from rerankers.trees.families import ADAPTED_FAMILY, DEPTH, MICROBLOG, MICROBLOG_DEPTH, fused
 
+TRUST = 0.3
+"""Of collections of any kind, chosen by leaving collections out; see :mod:`rerankers.trees.window`.
+Of TREC Microblog other years say enough."""
+
 
 @dataclass(frozen=True)
 class Config(FusionConfig):
@@ -46,8 +50,10 @@ class Model(Trees):
     reads = "searches"
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
-        "general": Config(),
-        "adapted": Config(fused(ADAPTED_FAMILY)),
-        "microblog": Config(fused(*MICROBLOG), depth=MICROBLOG_DEPTH),
-        "microblog_adapted": Config(fused(*MICROBLOG, ADAPTED_FAMILY), depth=MICROBLOG_DEPTH),
+        "general": Config(trust=TRUST),
+        "adapted": Config(families=fused(ADAPTED_FAMILY), trust=TRUST),
+        "microblog": Config(families=fused(*MICROBLOG), depth=MICROBLOG_DEPTH),
+        "microblog_adapted": Config(
+            families=fused(*MICROBLOG, ADAPTED_FAMILY), depth=MICROBLOG_DEPTH
+        ),
     }

@@ -3,7 +3,10 @@
 Where :mod:`rerankers.trees.fusion` searches by several rankers itself, this model takes a window
 of candidates as it comes: with the scores of its first stage, in its order only, as most clients of
 a reranking service send it, or as a set. It is trained on windows of several first stages in all
-three forms, so that it knows what to read where the others are missing.
+three forms, so that it knows what to read where the others are missing; in batches, whose scores
+must compare, and in a language that no source of words knows. On collections of other kinds than
+those of the training, trees trust the first stage too little: the score is less ``trust`` times the
+logarithm of its rank, chosen by leaving collections out.
 """
 
 from collections.abc import Mapping
@@ -22,6 +25,7 @@ class Config(FusionConfig):
     """Hyperparameters; for the reasons see :mod:`rerankers.trees.fusion`."""
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of files in rerankers/features
+    trust: float = 0.2  # What the logarithm of a first stage's rank takes away from a score
 
 
 class Model(Trees):
@@ -31,5 +35,5 @@ class Model(Trees):
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
-        "adapted": Config(",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),
+        "adapted": Config(families=",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),
     }

@@ -16,16 +16,19 @@ from rerankers.pairs import FIRST_STAGE
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.words import STOP_WORDS, words
 
+pytestmark = pytest.mark.usefixtures("few_words_are_enough")
+
 Vector = npt.NDArray[np.float64]
 SIZE = 7
 
 
-def of_letters(tokens: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Vectors that only depend on the word; that of ``cuts`` is 0."""
+def of_letters(tokens: Sequence[str]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Vectors that only depend on the word; that of ``cuts`` is 0, that of ``zz`` is unknown."""
     seeds = [sum(ord(c) * 31**n for n, c in enumerate(token)) for token in tokens]
     rows = [np.random.default_rng(seed).normal(size=SIZE) for seed in seeds]
     known = [[token != "cuts"] for token in tokens]
-    return (np.array(rows) * known).astype(np.float32)
+    is_known = np.array([token != "zz" for token in tokens], np.float32)
+    return (np.array(rows) * known).astype(np.float32), is_known
 
 
 SPACE = WordSpace(SIZE, of_letters)
@@ -120,6 +123,24 @@ def test_features_are_those_of_loops(name: str, query: str) -> None:
 def test_features_are_unknown_without_a_space() -> None:
     assert np.isnan([*computed("meaning:adapted", random_list("bbc cuts", 20)).values()]).all()
     assert np.isfinite([*computed("meaning:general", random_list("bbc cuts", 20)).values()]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "texts", "is_known"),
+    [
+        ("adapted", "zz bbc", ["zz", "zz storm", "cuts"], True),
+        ("adapted", "zz bbc", ["zz", "zz storm", "zz"], False),
+        ("general", "Wie hoch ist der Turm?", ["Der Turm ist hoch."], True),
+        ("general", "高さは何メートルですか", ["東京タワーの高さは"], False),
+        ("general", "क्या है", ["हिन्दी क्या"], False),
+    ],
+)
+def test_features_are_unknown_where_most_words_are(
+    name: str, query: str, texts: list[str], is_known: bool
+) -> None:
+    found = computed(f"meaning:{name}", with_space(of_texts(query, *texts), SPACE))
+    assert np.isfinite([*found.values()]).all() == is_known
+    assert is_known or np.isnan([*found.values()]).all()
 
 
 @pytest.mark.parametrize("texts", [["bbc cuts"], [""], ["", " "], ["zzz"] * 3])

@@ -8,6 +8,8 @@ from helpers.feature_lists import IDF, computed, of_texts, random_list
 from rerankers.features._tables import PERSONAL_WORDS
 from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
+pytestmark = pytest.mark.usefixtures("few_words_are_enough")
+
 
 def share(found: list[bool]) -> float:
     return sum(found) / len(found) if found else 0.0

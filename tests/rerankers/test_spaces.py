@@ -61,14 +61,16 @@ def test_numbered_words_are_those_that_are_spelled(
 ) -> None:
     """In many threads, two numberings of one space, which begins again when it is full."""
     monkeypatch.setattr("rerankers.text.spaces.MOST_WORDS", most)
-    space = WordSpace(1, lambda words: np.array([[len(word)] for word in words], np.float32))
+    space = WordSpace(
+        1, lambda words: (np.array([[len(w)] for w in words], np.float32), np.ones(len(words)))
+    )
     random, tables = np.random.default_rng(3), [Places(), Places()]
 
     def lengths(request: tuple[Places, npt.NDArray[np.int64]]) -> list[float]:
         places, numbers = request
         step = 1 + tables.index(places)
         spelled = lambda some: ["w" * (step * number) for number in some.tolist()]  # noqa: E731
-        vectors, norms = space.take_numbered(numbers, places, spelled)
+        vectors, norms, _ = space.take_numbered(numbers, places, spelled)
         assert vectors[:, 0].tolist() == norms.tolist()
         return (norms / step).tolist()
 

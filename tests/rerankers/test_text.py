@@ -1,6 +1,7 @@
 """Posts, queries and URLs to words, stems and trigrams: expectations by hand, and invariants."""
 
 import itertools
+import json
 import string
 
 import numpy as np
@@ -9,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nltk.stem import PorterStemmer
 
+from rerankers.checkpoint import SHIPPED
+from rerankers.reranker import VOCABULARY
 from rerankers.text import words as reading
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import distinct, distinct_trigrams
@@ -33,6 +36,12 @@ from rerankers.text.words import character_trigrams, url_text, words
         ("ﬁne ｗｉｄｅ ① Ⓗi", "fine wide 1 hi"),
         ("\U0001d407\U0001d41e\U0001d425\U0001d425\U0001d428", "hello"),
         ("احتجاجات في القاهرة протесты 地震", "احتجاجات في القاهرة протесты 地震"),
+        ("東京タワーの高さは３３３ m", "東京 京タ タワ ワー ーの の高 高さ さは 333 m"),
+        ("です ｶﾞｷﾞ 地 東京's 한국어는", "です ガギ 地 東京 s 한국 국어 어는"),
+        ("ไทยนี้น่ารัก မြန်မာ", "ไท ทย ยนี้ นี้น่ น่า ารั รัก မြန် န်မ မာ"),
+        ("क्या हिन्दी", "क्या हिन्दी"),
+        ("مَرْحَبًـــا שָׁלוֹם", "مرحبا שלום"),
+        ("Ёлка за́мок Київ йод ΛΌΓΟΣ", "елка замок київ йод λογος"),
         ("\U0001f602 lol \U0001f1ea\U0001f1ec", "lol"),
         ("a\0b", "a b"),
         ("!!! ... -- ''", ""),
@@ -44,6 +53,14 @@ from rerankers.text.words import character_trigrams, url_text, words
 )
 def test_words(raw: str, expected: str) -> None:
     assert words(raw) == expected.split()
+
+
+def test_words_of_the_shipped_vocabulary_are_read_as_they_are() -> None:
+    path = SHIPPED / "mp_hcnn" / "words" / VOCABULARY
+    known = json.loads(path.read_text(encoding="utf-8"))["words"]
+    known = [w for w in known if w.isalnum() and not reading.ELONGATION.search(w)]
+    assert len(known) > 40_000
+    assert [words(word) for word in known] == [[word] for word in known]
 
 
 @pytest.mark.parametrize(
