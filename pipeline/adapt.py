@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from indexes.analysis import ANALYZERS, UNDETERMINED
 from indexes.files import write_bytes
+from indexes.manifest import FILE_NAME, IndexManifest
 from pipeline.collections.collection import Collection, topic_file
 from pipeline.collections.named import find
 from pipeline.command.errors import DataError, UsageError
@@ -45,9 +47,9 @@ class Options:
     index: Path | None = option(
         "index folder made by pipeline.index, whose posts are read", parse=Path, metavar="DIR"
     )
-    teacher: str = option(
-        "minilm (English), multilingual, or a folder of the library sentence-transformers",
-        default="minilm",
+    teacher: str | None = option(
+        "minilm (English), multilingual, or a folder of the library sentence-transformers "
+        "(default: by the language of the collection, or of its index)",
         metavar="NAME|DIR",
     )
     posts: int = option(
@@ -90,11 +92,12 @@ def adapt(options: Options, collection: Collection) -> None:
     """Encode the posts, fit word vectors to the encodings, check and write them."""
     from pipeline.adaptation.teacher import check_installed, encode, open_teacher
 
-    check_installed(options.teacher)
+    name = options.teacher or _teacher_of(collection)
+    check_installed(name)
     from pipeline.adaptation.fit import ROUNDS, check, fit
 
     device = choose_device(options.device, options.threads)
-    teacher = open_teacher(options.teacher, device)
+    teacher = open_teacher(name, device)
     texts = _sample([post.text for post in collection.posts() if post.text.strip()], options.posts)
     if len(texts) < 2:
         raise DataError(f"{collection.title}: found {len(texts)} posts with a text, expected more")
@@ -112,6 +115,21 @@ def adapt(options: Options, collection: Collection) -> None:
     description = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
     write_bytes(path, space.content({**description, "posts": str(len(texts))}))
     print(f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def _teacher_of(collection: Collection) -> str:
+    """The teacher for the language of the posts, which the index tells if nobody says it."""
+    language, index = collection.language, collection.index_directory
+    if language in (None, UNDETERMINED):
+        language = "en"
+        if index and (index / FILE_NAME).is_file():
+            name = IndexManifest.read(index).analyzer
+            language = next(
+                (code for code, known in ANALYZERS.items() if known == name), UNDETERMINED
+            )
+    teacher = "minilm" if language == "en" else "multilingual"
+    print(f"teacher: {teacher}, for the language {language}", file=sys.stderr)
+    return teacher
 
 
 def _sample(texts: Sequence[str], most: int) -> Sequence[str]:

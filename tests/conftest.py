@@ -83,6 +83,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 @pytest.fixture
-def few_words_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The samples' frequencies are those of a few posts."""
+def any_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features as of long lists whose words are known: the samples are short, of a few posts."""
     monkeypatch.setattr("rerankers.features._candidates.LEAST_KNOWN", 0.0)
+    monkeypatch.setattr("rerankers.features._candidates.FEWEST_COMPARED", 0)

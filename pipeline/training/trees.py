@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from pipeline.collections.trec import Run
 from pipeline.training.folds import Outcome, split_topics
-from pipeline.training.training_set import TrainingSet
+from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import features, models
+from rerankers.features import FeatureTable
 from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import Trees
-from rerankers.trees.fit import grow
+from rerankers.trees.fit import Report, grow
 
 Floats = npt.NDArray[np.float32]
 
@@ -48,30 +49,16 @@ def train(
         progress: called with the part and a message.
     """
     data, development = training_set.training, training_set.development
-    pairs, relevant = data.candidates.pairs(), data.relevant()
+    pairs = data.candidates.pairs()
     table = features.table(pairs, config.families.split(","), idf)
-    lists = pairs.query_index
-    wholes = _numbered(data.wholes)[lists] if data.wholes else lists
-    learnt = table.values
-    if data.groups:
-        learnt = _with_losses(learnt, table.names, wholes)
+    grow_on = grower(config, data, table, start)
 
     def grown(part: str, rows: Rows) -> Trees:
-        rows = data.to_train(rows)
-        lists = grow(
-            config,
-            table.names,
-            learnt[rows],
-            relevant[rows],
-            wholes[rows],
-            start,
-            lambda message: progress(part, message),
-            _weights(_numbered(data.groups)[pairs.query_index][rows]) if data.groups else None,
-        )
+        lists = grow_on(data.to_train(rows), lambda message: progress(part, message))
         trees: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
         return trees
 
-    everything = np.arange(len(relevant))
+    everything = np.arange(len(pairs))
     if development:
         model, others = grown("training", everything), development.candidates.pairs()
         run = development.run_of(np.arange(len(others)), model.score(others))
@@ -86,6 +73,26 @@ def train(
     if folds > 1:
         model = grown("all topics", everything)
     return Outcome(model, held_out_run, figures, folds)
+
+
+def grower(
+    config: Any, data: JudgedCandidates, table: FeatureTable, start: Trees | None = None
+) -> Callable[[Rows, Report], list[str]]:
+    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``.
+
+    Of mixed collections all have the same weight, and lists lack families at random.
+    """
+    lists, relevant, values = data.candidates.texts().query_index, data.relevant(), table.values
+    wholes = _numbered(data.wholes)[lists] if data.wholes else lists
+    if data.groups:
+        values = _with_losses(values, table.names, wholes)
+
+    def grow_on(rows: Rows, progress: Report = lambda message: None) -> list[str]:
+        weights = _weights(_numbered(data.groups)[lists[rows]]) if data.groups else None
+        part = values[rows], relevant[rows], wholes[rows]
+        return grow(config, table.names, *part, start, progress, weights)
+
+    return grow_on
 
 
 def _numbered(names: Sequence[str]) -> Rows:

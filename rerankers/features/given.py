@@ -7,7 +7,7 @@ the order of an engine without its scores is worth nearly as much.
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features._candidates import CandidateList, higher, minmax, z_score
+from rerankers.features._candidates import FEWEST_COMPARED, CandidateList, higher, minmax, z_score
 from rerankers.pairs import FIRST_STAGE, ORDER
 
 NAMES = ("minmax", "z", "log_rank", "rank_share", "log_size")
@@ -16,7 +16,7 @@ NAMES = ("minmax", "z", "log_rank", "rank_share", "log_size")
 ``z``: (s − mean) / standard deviation (with the divisor N).
 ``log_rank``: ln(1 + number of candidates before this one), by scores or by the given order.
 ``rank_share``: this number / N, in [0, 1).
-``log_size``: ln N.
+``log_size``: ln N, the same for all short lists.
 The first two are NaN without scores, the next two without an order as well. The order of a
 list of fewer than ``FEWEST_COMPARED`` candidates is none.
 """
@@ -36,5 +36,5 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     if order is not None:
         before = higher(-order)
         columns[2:4] = np.log1p(before), before / max(1, len(before))
-    columns[4] = np.log(max(1, len(candidates)))
+    columns[4] = np.log(max(len(candidates), FEWEST_COMPARED - 1))
     return columns.T.astype(np.float32)

@@ -9,7 +9,7 @@ trained, judged         the last one trained further on four fifths of the own t
                         the fifth, in turn, without and with judgments for other topics
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from pipeline.ranking.checkpoints import Calibration
 from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
 from pipeline.training.fusion import FORMS, MOST_TOPICS, WINDOW, window_training_set
 from pipeline.training.training_set import JudgedCandidates, searched_training_set
+from pipeline.training.trees import grower
 from pipeline.training.tuning import calibrate, fold_topics
 from rerankers import checkpoint, features
 from rerankers.features.judged import JUDGED
@@ -122,19 +123,23 @@ def _found(name: str, data: Path | None) -> Candidates:
 def _model(
     left_out: tuple[str, ...], families: str, in_all_forms: bool, data: Path | None
 ) -> Model:
-    windows = _all_forms(data) if in_all_forms else _all_windows(data)
-    return windows.model(~np.isin(windows.owners, left_out), families)
+    if not in_all_forms:
+        windows = _all_windows(data)
+        return windows.model(~np.isin(windows.owners, left_out), families)
+    found, grow_on = _all_forms(data)
+    kept = ~np.isin(found.groups, left_out)
+    lists = grow_on(np.flatnonzero(kept[found.candidates.texts().query_index]))
+    return Model(name="window", config=Model.configurations["general"], idf=_idf(), lists=lists)
 
 
 @cache
-def _all_forms(data: Path | None) -> Windows:
-    """Windows of several first stages, in each form."""
+def _all_forms(data: Path | None) -> tuple[JudgedCandidates, Callable[..., list[str]]]:
+    """The shipped model's training set, and a function that grows trees on some of its pairs."""
     collections = _collections(data)
     empty = searched_training_set([each.name for each in collections], None)
     found = window_training_set(empty, collections).training
-    owners = np.array([twin.rpartition("/")[0] for twin in found.twins])
-    query_index = found.candidates.texts().query_index
-    return Windows(_table(found.candidates), found.relevant(), query_index, owners)
+    table = features.table(found.candidates.pairs(), GENERAL.split(","), _idf())
+    return found, grower(Model.configurations["general"], found, table)
 
 
 @cache

@@ -19,7 +19,7 @@ from rerankers.text.words import STOP_WORDS, hashtags, url_text, words
 IDF = encoder().idf
 ROUNDED = 0.6 * 10**-features.DECIMALS
 
-pytestmark = pytest.mark.usefixtures("few_words_are_enough")
+pytestmark = pytest.mark.usefixtures("any_list_is_enough")
 
 
 def table(pairs: Pairs, *families: str) -> dict[str, list[float]]:

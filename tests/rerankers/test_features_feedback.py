@@ -13,6 +13,8 @@ from rerankers.features._tables import stem
 from rerankers.features.feedback import DEPTHS
 from rerankers.text.words import words
 
+pytestmark = pytest.mark.usefixtures("any_list_is_enough")
+
 Vectors = npt.NDArray[np.float64]
 
 

@@ -8,7 +8,7 @@ from helpers.feature_lists import IDF, computed, of_texts, random_list
 from rerankers.features._tables import PERSONAL_WORDS
 from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
-pytestmark = pytest.mark.usefixtures("few_words_are_enough")
+pytestmark = pytest.mark.usefixtures("any_list_is_enough")
 
 
 def share(found: list[bool]) -> float:

@@ -11,11 +11,17 @@ from helpers.feature_lists import IDF, computed, of_texts, random_list
 
 import rerankers
 from rerankers.features._candidates import CandidateList, minmax
-from rerankers.pairs import FIRST_STAGE, ORDER
+from rerankers.pairs import FIRST_STAGE, ORDER, Pairs
 from rerankers.text.stems import stem
 from rerankers.text.words import words
 
 QUERY = "bbc world service cuts"
+
+
+@pytest.fixture
+def known_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples' frequencies, of a few posts, are enough."""
+    monkeypatch.setattr("rerankers.features._candidates.LEAST_KNOWN", 0.0)
 
 
 def unranked() -> CandidateList:
@@ -42,6 +48,7 @@ def bm25(query: str, texts: list[str]) -> list[float]:
     ]
 
 
+@pytest.mark.usefixtures("known_words")
 def test_bm25_of_texts() -> None:
     candidates = unranked()
     expected = bm25(QUERY, list(candidates.texts))
@@ -52,9 +59,12 @@ def test_bm25_of_texts() -> None:
     np.testing.assert_allclose(found["bm25_log_rank"], np.log1p(better), atol=1e-5)
 
 
+@pytest.mark.usefixtures("known_words")
 def test_likelihood_grows_with_rare_words_of_the_query_and_falls_with_length() -> None:
     texts = ["the cuts", "the the", "bbc cuts", "bbc cuts " + "and more words " * 20]
-    short, without, rare, long = computed("lexical", of_texts("bbc the cuts", *texts))["ql"]
+    values = computed("lexical", of_texts("bbc the cuts", *texts))
+    short, without, rare, long = values["ql"]
+    assert np.isnan([values["ql_minmax"], values["bm25_z"]]).all()  # In so short a list
     assert without < short < rare and long < rare
 
 
@@ -64,6 +74,7 @@ def test_the_unit_of_given_scores_says_nothing(scale: float, shift: float) -> No
     found, again = (
         computed("given", told(**{FIRST_STAGE: s})) for s in (scores, scores * scale + shift)
     )
+    assert found["log_size"] == pytest.approx([math.log(90)] * 90)
     for name, values in found.items():
         np.testing.assert_allclose(again[name], values, atol=1e-4)
     np.testing.assert_allclose(found["minmax"], minmax(scores), atol=1e-6)
@@ -76,13 +87,13 @@ def test_without_scores_the_order_is_known_and_without_it_nothing() -> None:
     found = computed("given", told(**{ORDER: order}))
     np.testing.assert_allclose(found["log_rank"], np.log(order), atol=1e-6)
     assert np.isnan([found["minmax"], found["z"]]).all()
-    assert np.isnan([*computed("given", unranked()).values()]).all()
     unknown = np.full(90, np.nan)
-    assert np.isnan(
-        [*computed("given", told(**{FIRST_STAGE: unknown, ORDER: unknown})).values()]
-    ).all()
+    for candidates in (unranked(), told(**{FIRST_STAGE: unknown, ORDER: unknown})):
+        *others, _ = computed("given", candidates).values()  # All but the size
+        assert np.isnan(others).all()
 
 
+@pytest.mark.usefixtures("known_words")
 def test_feedback_weighs_posts_by_the_best_that_is_known_of_them() -> None:
     scores, order = np.random.default_rng(3).normal(size=90), np.arange(90) + 1.0
     np.testing.assert_allclose(
@@ -115,10 +126,49 @@ def test_a_set_of_texts_is_ranked_whatever_its_order() -> None:
 
 def test_an_order_and_scores_are_read() -> None:
     window = rerankers.load("window")
-    as_set = window.predict([("coast", post) for post in POSTS])
-    in_order = window.predict([("coast", post) for post in POSTS], in_order=True)
-    backwards = window.predict([("coast", post) for post in POSTS[::-1]], in_order=True)[::-1]
-    scored = window.predict([("coast", post) for post in POSTS], scores=[5, 4, 3, 2, 1])
+    posts = [f"{text} {number}" for number in range(8) for text in POSTS]
+    as_set = window.predict([("coast", post) for post in posts])
+    in_order = window.predict([("coast", post) for post in posts], in_order=True)
+    backwards = window.predict([("coast", post) for post in posts[::-1]], in_order=True)[::-1]
+    scored = window.predict([("coast", post) for post in posts], scores=range(40, 0, -1))
     assert len({tuple(v.tolist()) for v in (as_set, in_order, backwards, scored)}) == 4
     # A first stage's word for a post never counts against it.
     assert in_order[0] > backwards[0] and in_order[-1] < backwards[-1]
+
+
+def test_a_post_of_a_batch_has_the_same_score_whatever_else_is_in_it() -> None:
+    """Clients send lists in batches, whose first post need not be the best one."""
+    window = rerankers.load("window")
+    pairs = [("storm warning coast", post) for post in POSTS]
+    alone = [float(window.predict([pair], in_order=True)[0]) for pair in pairs]
+    assert window.predict(pairs, in_order=True).tolist() == alone
+    assert window.predict(pairs[::-1], in_order=True).tolist() == alone[::-1]
+    others = [("storm warning coast", f"storm {number}") for number in range(27)]
+    assert window.predict([*pairs, *others]).tolist()[:5] == alone
+
+
+def test_words_of_an_unknown_language_have_the_frequencies_of_the_list() -> None:
+    """So posts are told apart where the source of IDF and the vectors know nothing."""
+    posts = [
+        f"ტყე ზღვა {'მთა' if number % 2 else 'ველი'} {'ქარი' * (number == 3)}"
+        for number in range(40)
+    ]
+    candidates = dataclasses.replace(of_texts("ქარი ზღვა", *posts), signals={})
+    assert not candidates.knows_frequencies
+    rare, common = candidates.query_columns.idf.tolist()
+    assert rare == pytest.approx(1.0) and common == pytest.approx(math.log(2) / math.log(41))
+    assert np.argmax(candidates.bm25) == 3
+    assert np.isnan(computed("quality", candidates)["mean_idf"]).all()
+    assert np.isnan([*computed("meaning:general", candidates).values()]).all()
+
+
+def test_contributions_add_up_to_scores_with_the_trust_in_the_first_stage() -> None:
+    window, rows = rerankers.load("window"), np.arange(40)
+    texts = [f"{text} {number}" for number in range(8) for text in POSTS]
+    order = {ORDER: (rows + 1).astype(np.float32)}
+    pairs = Pairs(["storm coast"], texts, [""] * 40, rows * 0, rows, order)
+    scores, added = window.score(pairs), window.contributions(pairs).added.sum(axis=1)
+    assert np.ptp(scores - added) < 1e-4
+    trusting = dataclasses.replace(window.config, trust=window.config.trust + 1)
+    more = dataclasses.replace(window, config=trusting).score(pairs)
+    np.testing.assert_allclose(scores - more, np.log(1 + rows), atol=1e-4)
