@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from indexes.errors import CollectionError
-from indexes.posts import Post, is_doc_id
+from indexes.posts import Post
+from indexes.records import is_doc_id
 
 # Older sqlite libraries allow 999 parameters in a statement.
 _CHUNK = 900

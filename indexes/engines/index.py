@@ -27,7 +27,8 @@ from indexes.engines.searching import Hit, all_hits, search, single_precision
 from indexes.errors import CollectionError
 from indexes.lines import listed
 from indexes.methods import EngineQuery, Method, Topic, id_limit
-from indexes.posts import Post, is_doc_id, well_formed
+from indexes.posts import Post
+from indexes.records import is_doc_id, well_formed
 
 _POSTS = 1000  # Posts that are fetched by one search
 
