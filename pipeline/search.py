@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pipeline.command.defaults import DEFAULT_HITS
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file
 from pipeline.command.ranking import RankingOptions
-from pipeline.command.runtime import bar
+from pipeline.defaults import DEFAULT_HITS
+from pipeline.errors import UsageError
+from pipeline.runtime import bar
 
 
 @dataclass(frozen=True)

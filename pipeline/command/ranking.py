@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from indexes.errors import CollectionError
-from pipeline.command import runtime
-from pipeline.command.defaults import (
+from pipeline import runtime
+from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
+from pipeline.defaults import (
     AUTO,
     DEFAULT_HITS,
     DEFAULT_METHOD,
@@ -17,8 +18,7 @@ from pipeline.command.defaults import (
     METHODS,
     NONE,
 )
-from pipeline.command.errors import UsageError
-from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
+from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection

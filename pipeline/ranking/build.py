@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from indexes.methods import METHODS
+from pipeline import defaults
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import open_collection
-from pipeline.command import defaults
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import (
     Loading,
     best_trained,

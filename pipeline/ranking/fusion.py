@@ -18,8 +18,8 @@ from indexes.jvm import detach_thread
 from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.collections.trec import Run, best_of, read_run
-from pipeline.command.defaults import DEFAULT_HITS
-from pipeline.command.errors import DataError, UsageError
+from pipeline.defaults import DEFAULT_HITS
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.ranker import (
     Mixture,

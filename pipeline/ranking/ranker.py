@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, ranked
-from pipeline.command.defaults import DEFAULT_HITS
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean, listed
+from pipeline.defaults import DEFAULT_HITS
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.interpolation import interpolate
+from pipeline.text import did_you_mean, listed
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipeline.collections.trec import Qrels, Run, ranked
-from pipeline.command.defaults import DEFAULT_MEASURES
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.runtime import counted, print_posts, table_lines
+from pipeline.defaults import DEFAULT_MEASURES
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, Values, mean
+from pipeline.text import counted, print_posts, table_lines
 
 if TYPE_CHECKING:
     from pipeline.collections.topics import Topic
