@@ -89,6 +89,16 @@ class Ranking(NamedTuple):
         """The last stage's run: query_id -> doc_id -> score, as pytrec_eval and ir_measures."""
         return list(self.stages.values())[-1]
 
+    def after(self, *others: Ranking) -> Ranking:
+        """This ranking with the stages of others of the same topics before its own."""
+        stages: dict[str, Run] = {}
+        seconds = dict(self.seconds)
+        for other in others:
+            stages |= other.stages
+            seconds |= other.seconds
+        own = {name: run for name, run in self.stages.items() if name not in stages}
+        return self._replace(stages=stages | own, seconds=seconds)
+
     def to_dataframe(self) -> Any:
         """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0.
 
