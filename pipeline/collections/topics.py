@@ -39,7 +39,7 @@ from indexes.records import (
     unescaped,
     well_formed,
 )
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 
 _IDS = ("query_id", "qid", "_id", "id", "topid", "topic_id", "number", "num")
 _TEXTS = ("text", "query", "title")

@@ -11,8 +11,8 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 from rerankers import features
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
+from rerankers.networks.tokenized import Tokenized
 from rerankers.pairs import FIRST_STAGE, PRIOR, Pairs
-from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.spaces import general
 from rerankers.text.words import STOP_WORDS, hashtags, url_text, words
 
