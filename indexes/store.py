@@ -92,6 +92,9 @@ class PostStore:
             raise CollectionError(f"{path}: cannot be written: {error}") from None
         return Summary(checked.posts, checked.empties, checked.numeric_ids)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PostStore, (self.path.absolute(),)
+
     def __len__(self) -> int:
         return self._size
 

@@ -85,9 +85,14 @@ class EngineIndex(ABC):
         changes: Changes | None = None,
     ) -> None:
         self._engine, self._address, self._source = engine, engine.address, source
+        self._directory = file.parent
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
         self.posts = KeptPosts(file, self._fetch, self._fetch_all, changes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled index is opened again."""
+        return open_index, (self._address, self._directory)
 
     def close(self) -> None:
         """Close the file of posts."""
