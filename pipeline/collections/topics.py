@@ -63,12 +63,26 @@ _COLON = re.compile(r"([\w.-]*\d):\s*(\S.*)")
 __all__ = ["Topic", "normalize", "query_id", "read_topics", "topic_of"]
 
 
-def read_topics(path: Path | str) -> list[Topic]:
-    """Read topics, in the order of the file; see :mod:`pipeline.collections.topics` for its forms.
+def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
+    """Read topics, in the order of the files; see :mod:`pipeline.collections.topics` for the forms.
 
     In XML ``Number: MB051`` and ``Number: 051`` become ``51``, as in official judgments. Records
-    are as :func:`topic_of` reads them.
+    are as :func:`topic_of` reads them. Several files may have the same topics.
     """
+    topics: dict[str, tuple[Path | str, Topic]] = {}
+    for one in (path, *more):
+        for topic in _topics_in(one):
+            place, known = topics.setdefault(topic.query_id, (one, topic))
+            if known.text != topic.text:
+                raise DataError(
+                    f"{one}: found topic {topic.query_id} as {short(topic.text)}, expected "
+                    f"{short(known.text)} as in {place}"
+                )
+    return [topic for _, topic in topics.values()]
+
+
+def _topics_in(path: Path | str) -> list[Topic]:
+    """The topics of one file."""
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
     parse = _tsv_topics

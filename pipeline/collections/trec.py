@@ -17,7 +17,7 @@ import math
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -68,6 +68,24 @@ def read_qrels(path: Path | str) -> Qrels:
     if not qrels:
         raise DataError(f"{path}: found no judgment, expected lines of {QRELS_COLUMNS}")
     return qrels
+
+
+def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) -> Qrels:
+    """The judgments of several files, of which later ones count, :func:`aligned` with topics."""
+    joined: Qrels = {}
+    changed, known_ids = 0, None if query_ids is None else [*query_ids]
+    for path in paths:
+        found = read_qrels(path)
+        if known_ids is not None:
+            found = aligned(found, known_ids, str(path))
+        for query_id, grades in found.items():
+            known = joined.setdefault(query_id, {})
+            changed += sum(known.get(doc_id, grade) != grade for doc_id, grade in grades.items())
+            known.update(grades)
+    if changed:
+        names = ", ".join(map(str, paths))
+        print(f"{names}: {changed} grades differ, those of the later file count", file=sys.stderr)
+    return joined
 
 
 def read_run(path: Path | str) -> Run:
