@@ -163,6 +163,26 @@ def id_under(
     raise error_type(f"{where}: found {keys_of(record)}, expected an id under {expected}")
 
 
+def rows_of(
+    table: Any, what: str, ready: type[Any], error_type: Errors = CollectionError
+) -> Iterator[tuple[str, Any]]:
+    """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame.
+
+    Rows that are ``ready`` stay as they are; raises ``error_type`` for others.
+    """
+    if hasattr(table, "to_dict") and hasattr(table, "columns"):
+        table = table.astype(object).where(table.notna(), None).to_dict("records")
+    if isinstance(table, str | bytes | Mapping | ready) or not isinstance(table, Iterable):
+        raise error_type(f"{what}: found {short_json(table)}, expected rows in a list")
+    for number, row in enumerate(table):
+        where = f"{what}[{number}]"
+        if isinstance(row, tuple) and hasattr(row, "_asdict") and not isinstance(row, ready):
+            row = row._asdict()
+        if not isinstance(row, Mapping | ready):
+            raise error_type(f"{where}: found {short_json(row)}, expected a dictionary")
+        yield where, row
+
+
 def is_doc_id(text: str) -> bool:
     """Whether a run file can hold this id: not empty, without white space and NUL."""
     return len(text.split()) == 1 and text.strip() == text and _encodable(text) and "\0" not in text

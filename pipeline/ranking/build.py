@@ -75,6 +75,10 @@ def ranker(
         collection = open_collection(str(collection), data=Path(data) if data else None)
     elif isinstance(collection, HasCollection):
         collection = collection.collection
+    if not isinstance(collection, Collection):
+        raise UsageError(f"`collection`: found {collection!r}, expected its name, file or object")
+    if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
+        raise UsageError(f"`weight`: found {weight!r}, expected a number from 0 to 1")
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]

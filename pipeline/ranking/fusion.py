@@ -26,6 +26,7 @@ from pipeline.ranking.ranker import (
     Stopwatch,
     Topics,
     hidden,
+    require_positive,
     reranked_topic,
     silent,
     topics_of,
@@ -285,7 +286,7 @@ class Fusion:
 
         Posts that are not scored follow below, in the order of their first score.
         """
-        topics = topics_of(self.collection, topics)
+        topics, hits = topics_of(self.collection, topics), require_positive("hits", hits)
         if self.first_stage:
             return self.rerank(self.first_stage.search(topics, hits), progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.
