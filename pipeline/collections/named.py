@@ -177,6 +177,8 @@ def open_collection(
     given = [None if key else name, posts, beir, ir_dataset, topics if posts is None else None]
     if sum(value is not None for value in given) != 1:
         raise UsageError("expected one of name, posts, topics, beir and ir_dataset")
+    if key in [*names(), *_ALIASES]:
+        raise UsageError(f"`name`: {key} is the name of another collection")
     if posts is not None:
         return collection_of(posts, topics, qrels, str(key or ""))
     if ir_dataset is not None:

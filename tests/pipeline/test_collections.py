@@ -191,7 +191,7 @@ def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
         ({"topics": {"a": 1}}, r"topics\[0\]: found text '1', expected a text"),
         ({"topics": [{"qid": "a"}]}, r'topics\[0\]: found the keys "qid", expected a text under'),
         ({"qrels": {"a": {"1": "x"}}}, r"qrels\[0\]: found the relevance .*x.*, expected a whole"),
-        ({"qrels": {"a": {"1": 0.5}}}, r"qrels\[0\]: found relevance '0.5', expected a whole"),
+        ({"qrels": {"a": {"1": 0.5}}}, r"qrels\[0\]: found the relevance '0.5', expected a whole"),
         ({"qrels": {}}, "qrels: found no judgment, expected rows"),
         ({"qrels": {"x": {"1": 1}}}, "has judgments for no topic of"),
         ({"topics": None}, "found no topics, expected a file of them"),
@@ -205,7 +205,7 @@ def test_malformed_values(values: dict[str, Any], message: str) -> None:
 
 def test_a_collection_is_named_in_one_way(tmp_path: Path) -> None:
     problem = "expected one of name, posts, topics, beir and ir_data"
-    for values in ({}, {"name": "sample", "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
+    for values in ({}, {"beir": tmp_path, "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
         with pytest.raises(UsageError, match=problem):
             named.open_collection(**values)
     given = named.open_collection("sample", qrels={"1": {"101": 1}})
