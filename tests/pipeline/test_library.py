@@ -82,7 +82,7 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
     if reranker != "none":
         assert ranked(ranking.run["a"])[0][0] == "0"
         explanation = ranker.explain(ranking, ["0"], query_id="a")
-        assert [*explanation.posts] == ["0"]
+        assert [*explanation.reasons] == ["0"]
     else:
         with pytest.raises(UsageError, match="expected a model with an explanation"):
             ranker.explain(ranking, ["0"], query_id="a")

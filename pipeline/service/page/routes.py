@@ -20,14 +20,14 @@ from indexes.errors import CollectionError
 from pipeline.collections.topics import Topic
 from pipeline.defaults import DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
-from pipeline.explanation import contributions, matches
-from pipeline.explanation.rank_changes import grade_text
+from pipeline.explanation.topic import grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import PlainErrors, RequestError
 from pipeline.service.page.searching import FREE, PageRanker, SearchPage, SearchRequest
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
+from rerankers.explanation import as_dict
 from rerankers.features.temporal import milliseconds, newest_doc_id
 
 FOLDER = Path(__file__).parent
@@ -282,63 +282,7 @@ def graded(page: SearchPage, given: Mapping[str, str]) -> dict[str, Any]:
 def reasons(page: SearchPage, given: QueryParams) -> dict[str, Any]:
     """Reasons for the ranks of a search's posts; raises RequestError."""
     doc_ids = given.getlist("doc_id")
-    explanation = page.explain(search_request(page, given), doc_ids)
-    if isinstance(explanation, matches.MatchExplanation):
-        return _matches(explanation)
-    return _contributions(explanation, doc_ids)
-
-
-def _matches(explanation: matches.MatchExplanation) -> dict[str, Any]:
-    """Texts are lists of [characters, shade]."""
-    return {
-        "kind": "matches",
-        "measure": explanation.measure,
-        "bounds": explanation.bounds,
-        "steps": matches.STEPS,
-        "groups": explanation.groups,
-        "columns": [column.heading for column in explanation.columns],
-        "posts": {
-            doc_id: {
-                "text": post.text,
-                "url": post.url,
-                "rows": [
-                    {**row._asdict(), "cells": [cell._asdict() for cell in row.cells]}
-                    for row in post.rows
-                ],
-                "further": [shading._asdict() for shading in post.further],
-            }
-            for doc_id, post in explanation.posts.items()
-        },
-    }
-
-
-def _contributions(
-    explanation: contributions.FusionExplanation, doc_ids: Sequence[str]
-) -> dict[str, Any]:
-    """Values that are not known are null."""
-
-    def features(parts: Sequence[contributions.Contribution]) -> list[dict[str, Any]]:
-        return [
-            {**part._asdict(), "value": None if math.isnan(part.value) else part.value}
-            for part in parts
-        ]
-
-    return {
-        "kind": "contributions",
-        "meaning": explanation.meaning,
-        "base": explanation.base,
-        "extent": explanation.extent,
-        "steps": matches.WORD_STEPS,
-        "posts": {
-            doc_id: {
-                **explanation.posts[doc_id].shades._asdict(),
-                "families": [
-                    {"family": family, "added": added}
-                    for family, added in explanation.posts[doc_id].families.items()
-                ],
-                "most": features(explanation.posts[doc_id].most),
-                "least": features(explanation.posts[doc_id].least),
-            }
-            for doc_id in doc_ids
-        },
-    }
+    topic = page.explain(search_request(page, given), doc_ids)
+    found = topic.reasons  # Of all posts, perhaps.
+    posts = {doc_id: as_dict(found[doc_id]) for doc_id in doc_ids}
+    return {**topic.explanation.to_dict(), "posts": posts}
