@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from pipeline.collections.trec import ranked
+from pipeline.collections.trec import Place, places
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed
 
@@ -23,16 +23,6 @@ MOVERS = 3
 """Posts shown of those with the largest gains in rank, and of those with the largest losses."""
 
 _GRADES = ("not relevant", "relevant", "highly relevant")
-
-
-class Place(NamedTuple):
-    """A post's rank, from 1, and score in a ranking."""
-
-    rank: int
-    score: float
-
-    def __str__(self) -> str:
-        return f"#{self.rank} ({self.score:.4f})"
 
 
 @dataclass(frozen=True)
@@ -168,13 +158,6 @@ def _topic_of(candidates: Candidates, query_id: str) -> Topic:
             "some; try another topic or other candidates"
         )
     return topics[query_id]
-
-
-def places(scores: Mapping[str, float]) -> dict[str, Place]:
-    """Place of each post by its score, best first."""
-    return {
-        doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), start=1)
-    }
 
 
 def rank_changes(

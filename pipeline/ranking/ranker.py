@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, ranked
+from pipeline.collections.trec import Run, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
 from pipeline.ranking.interpolation import interpolate
@@ -97,6 +97,34 @@ class Ranking(NamedTuple):
         own = {name: run for name, run in self.stages.items() if name not in stages}
         return self._replace(stages=stages | own, seconds=seconds)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The ranking for JSON: a topic's posts, best first, with their places in every stage.
+
+        A stage that lacks a post is not among its stages.
+        """
+        posts = self.candidates.posts
+        topics = []
+        for topic in self.candidates.topics:
+            stages = {
+                name: places(run.get(topic.query_id, {})) for name, run in self.stages.items()
+            }
+            found = [
+                {
+                    "doc_id": doc_id,
+                    "text": posts[doc_id].text if doc_id in posts else "",
+                    "url": posts[doc_id].url if doc_id in posts else "",
+                    "stages": {
+                        name: by_id[doc_id]._asdict()
+                        for name, by_id in stages.items()
+                        if doc_id in by_id
+                    },
+                }
+                for doc_id in [*stages.values()][-1]
+            ]
+            topics.append({"query_id": topic.query_id, "query": topic.text, "posts": found})
+        name = self.collection.name if self.collection else None
+        return {"collection": name, "seconds": dict(self.seconds), "topics": topics}
+
     def to_dataframe(self) -> Any:
         """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0.
 
@@ -104,13 +132,12 @@ class Ranking(NamedTuple):
         """
         import pandas
 
-        posts, rows = self.candidates.posts, []
-        for topic in self.candidates.topics:
-            best = ranked(self.run.get(topic.query_id, {}))
-            for rank, (doc_id, score) in enumerate(best):
-                post = posts.get(doc_id)
-                text, url = (post.text, post.url) if post else ("", "")
-                rows.append((topic.query_id, topic.text, doc_id, text, url, score, rank))
+        result, rows = [*self.stages][-1], []
+        for topic in self.to_dict()["topics"]:
+            for rank, post in enumerate(topic["posts"]):
+                names, score = ("doc_id", "text", "url"), post["stages"][result]["score"]
+                of_post = (post[name] for name in names)
+                rows.append((topic["query_id"], topic["query"], *of_post, score, rank))
         return pandas.DataFrame(
             rows, columns=["qid", "query", "docno", "text", "url", "score", "rank"]
         )

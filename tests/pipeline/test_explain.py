@@ -10,8 +10,8 @@ from conftest import Command
 from helpers.fusion_samples import trained_fusion
 
 from pipeline.collections import named
-from pipeline.collections.trec import Run, ranked, read_run, write_run
-from pipeline.explanation.topic import grade_text, places
+from pipeline.collections.trec import Run, places, ranked, read_run, write_run
+from pipeline.explanation.topic import grade_text
 from rerankers.checkpoint import idf_from, save
 from rerankers.explanation import visible
 

@@ -14,9 +14,10 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Place
 from pipeline.explanation.pages import page
 from pipeline.explanation.terminal import print_explanation
-from pipeline.explanation.topic import ExplainedTopic, Place, choose, rank_changes
+from pipeline.explanation.topic import ExplainedTopic, choose, rank_changes
 from pipeline.ranking.ranker import ModelScorer
 from pipeline.ranking.retrievers import Candidates
 from rerankers.explanation import (

@@ -232,11 +232,11 @@ def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any
 
 
 def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
-    """A search's results, best first by the first stage."""
+    """A search's results, best first."""
     is_kept, result, topic = page.is_kept(request), page.search(request), request.topic
     units = normalized_pair(topic.query_id, result.first, {topic.query_id: result.model})
     grades = page.grades_of(topic)
-    posts = result.ranking.candidates.posts
+    (record,) = result.ranking.to_dict()["topics"]
     return {
         "query": {
             "q": topic.text,
@@ -252,17 +252,16 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
         },
         "posts": [
             {
-                "doc_id": doc_id,
-                "text": posts[doc_id].text,
-                "url": posts[doc_id].url,
-                "time": time_of(doc_id) if page.has_times else None,
-                "first": score,
-                "first_unit": units[0][doc_id],
-                "neural": result.model[doc_id],
-                "neural_unit": units[1][doc_id],
-                "grade": grades.get(doc_id),
+                **{name: post[name] for name in ("doc_id", "text", "url")},
+                "time": time_of(post["doc_id"]) if page.has_times else None,
+                "first": result.first[post["doc_id"]],
+                "first_unit": units[0][post["doc_id"]],
+                "neural": result.model[post["doc_id"]],
+                "neural_unit": units[1][post["doc_id"]],
+                "grade": grades.get(post["doc_id"]),
             }
-            for doc_id, score in result.first.items()
+            for post in record["posts"]
+            if post["doc_id"] in result.first
         ],
     }
 
