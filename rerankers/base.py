@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from rerankers.errors import RerankerError
+from rerankers.text.words import Reading
 from rerankers.training.settings import Settings
 
 WORDS = "words"
@@ -73,6 +74,8 @@ class Reranker(nn.Module, ABC):
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
 
     idf: str = "relative"  # Weights of a query's terms, one of :data:`IDF_FORMS`
+
+    reading: Reading = Reading()  # How texts become terms
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,

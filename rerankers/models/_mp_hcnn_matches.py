@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rerankers.errors import RerankerError
 from rerankers.layers.pooling import CountedSimilarities, PaddedSimilarities
 from rerankers.models.mp_hcnn import Model, Perspective
 from rerankers.pairs import Pairs
@@ -78,6 +79,11 @@ def find_matches(
     model: Model, encoder: TextEncoder, query: str, texts: Sequence[str], urls: Sequence[str]
 ) -> list[PairMatches]:
     """Matches of a query with each post, given by its text and its expanded URL or ""."""
+    if model.reading != reading.Reading():
+        raise RerankerError(
+            f"found a model that reads texts as {model.reading}; matches are shown of models of "
+            f"{reading.Reading()}, for example of another configuration"
+        )
     rows = np.arange(len(texts))
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
     with torch.inference_mode():
