@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rerankers.errors import RerankerError
 from rerankers.explanation import Cell, Column, Explanation, Reasons, Row, shade
 from rerankers.networks.inputs import TextEncoder
 from rerankers.networks.layers.pooling import CountedSimilarities, PaddedSimilarities
@@ -83,6 +84,11 @@ def find_matches(
     model: Model, encoder: TextEncoder, query: str, texts: Sequence[str], urls: Sequence[str]
 ) -> list[PairMatches]:
     """Matches of a query with each post, given by its text and its expanded URL or ""."""
+    if model.reading != reading.Reading():
+        raise RerankerError(
+            f"found a model that reads texts as {model.reading}; matches are shown of models of "
+            f"{reading.Reading()}, for example of another configuration"
+        )
     rows = np.arange(len(texts))
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
     with torch.inference_mode():
