@@ -25,8 +25,8 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].startswith("pipeline
 if TYPE_CHECKING:
     from pipeline.collections.trec import read_run as read_run
     from pipeline.collections.trec import write_run as write_run
-    from pipeline.command.errors import DataError as DataError
-    from pipeline.command.errors import UsageError as UsageError
+    from pipeline.errors import DataError as DataError
+    from pipeline.errors import UsageError as UsageError
     from pipeline.notebook.collection import open_collection as open_collection
     from pipeline.ranking.build import ranker as ranker
     from pipeline.ranking.reports import evaluate as evaluate

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 from indexes.files import write_bytes
 from pipeline.collections.collection import Collection, topic_file
 from pipeline.collections.named import find
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
-from pipeline.command.runtime import bar, choose_device, counted
+from pipeline.errors import DataError, UsageError
+from pipeline.runtime import bar, choose_device
+from pipeline.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 from indexes.files import atomic_directory, atomic_file
-from pipeline.command.defaults import DEFAULT_WINDOW
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
-from pipeline.command.options import did_you_mean, non_negative_int, option
+from pipeline.command.options import non_negative_int, option
 from pipeline.command.ranking import ScoringOptions
-from pipeline.command.runtime import bar, counted
+from pipeline.defaults import DEFAULT_WINDOW
+from pipeline.errors import DataError, UsageError
+from pipeline.runtime import bar
+from pipeline.text import counted, did_you_mean
 
 if TYPE_CHECKING:
     from pipeline.batches import Form, Row

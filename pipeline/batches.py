@@ -17,11 +17,11 @@ from indexes.lines import short
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
-from pipeline.command.errors import DataError
-from pipeline.command.runtime import ALLOCATOR, choose_device
+from pipeline.errors import DataError
 from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer
 from pipeline.ranking.retrievers import Candidates
+from pipeline.runtime import ALLOCATOR, choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.reranker import Model

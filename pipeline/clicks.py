@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, option, output_file, positive_float
-from pipeline.command.runtime import print_table
+from pipeline.errors import UsageError
+from pipeline.text import print_table
 
 if TYPE_CHECKING:
     from pipeline.collections.clicks import ClickLog, Floats

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.command.errors import DataError
 from pipeline.command.main import run
 from pipeline.command.options import argument
+from pipeline.errors import DataError
 
 PRIOR = 30.0  # a of Beta(a, a): rankers that users can tell apart win 50 to 65 % of the searches
 NEEDED = 20  # Evidence
@@ -41,7 +41,7 @@ class Options:
 def main(options: Options) -> None:
     """Print outcomes, the test, and what it needs."""
     from pipeline.collections.clicks import read_searches
-    from pipeline.command.runtime import print_table
+    from pipeline.text import print_table
 
     notes: list[str] = []
     (champion, challenger), counts = read_comparison(read_searches(options.log, notes))

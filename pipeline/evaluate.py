@@ -19,11 +19,10 @@ from types import ModuleType
 from pipeline.collections import named
 from pipeline.collections.collection import is_own
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
-from pipeline.command.defaults import DEFAULT_MEASURES
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, option
-from pipeline.command.runtime import counted
+from pipeline.defaults import DEFAULT_MEASURES
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import (
     Evaluator,
     Values,
@@ -33,6 +32,7 @@ from pipeline.evaluation.measures import (
     without_results,
 )
 from pipeline.ranking.reports import evaluate, print_means
+from pipeline.text import counted
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from indexes.files import atomic_directory
 from pipeline.collections.named import open_collection
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import argument, option
+from pipeline.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ from pipeline.collections.collection import (
     engine_directory,
     engine_options,
 )
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.command.ranking import EngineOptions, engine_of
+from pipeline.errors import UsageError
 
 
 @dataclass(frozen=True)

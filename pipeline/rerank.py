@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.collections.trec import Run, read_run, write_run
-from pipeline.command.defaults import DEFAULT_HITS, DEFAULT_WINDOW
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
     argument,
@@ -33,10 +31,12 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import ModelOptions
-from pipeline.command.runtime import bar, provenance
+from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW
+from pipeline.errors import UsageError
 from pipeline.evaluation import run_report
 from pipeline.evaluation.measures import Evaluator, Values, without_results
 from pipeline.evaluation.run_report import MEASURES, reranked_name
+from pipeline.runtime import bar, provenance
 
 if TYPE_CHECKING:
     from indexes.posts import Post

@@ -22,7 +22,6 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import (
     existing_file,
@@ -34,7 +33,8 @@ from pipeline.command.options import (
     size,
 )
 from pipeline.command.ranking import addresses
-from pipeline.command.runtime import choose_device, device_name
+from pipeline.errors import DataError, UsageError
+from pipeline.runtime import choose_device, device_name
 
 if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress

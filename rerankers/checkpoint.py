@@ -258,7 +258,7 @@ def _trees(kind: Any, known: Mapping[str, Any]) -> Model:
 def _network(
     kind: Any, known: Mapping[str, Any], shared: Path | None, device: Any, batch_size: int
 ) -> Model:
-    from rerankers.network import Network
+    from rerankers.networks.network import Network
 
     directory = known["directory"]
     vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)

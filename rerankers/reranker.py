@@ -1,6 +1,7 @@
 """The contract of a model: it scores lists of posts; ranking is built on it.
 
-:class:`rerankers.trees.boosting.Trees` and :class:`rerankers.network.Network` implement it.
+:class:`rerankers.trees.boosting.Trees` and :class:`rerankers.networks.network.Network`
+implement it.
 """
 
 from __future__ import annotations

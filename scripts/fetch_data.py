@@ -27,9 +27,9 @@ from indexes.files import write_bytes
 from pipeline.collections import downloads
 from pipeline.collections.collection import data_directory
 from pipeline.collections.downloads import Cut, catalogue
-from pipeline.command.errors import DataError
 from pipeline.command.options import argument, option, run_command
-from pipeline.command.runtime import counted, print_table
+from pipeline.errors import DataError
+from pipeline.text import counted, print_table
 
 COMMONEST = 100_000  # Words of a cut that need not occur in a collection
 

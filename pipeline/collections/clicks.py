@@ -40,7 +40,7 @@ import numpy.typing as npt
 from indexes.posts import is_doc_id, short_json, well_formed
 from pipeline.collections.topics import Topic, normalize, query_id
 from pipeline.collections.trec import Qrels
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

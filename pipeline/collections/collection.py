@@ -28,8 +28,8 @@ from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, read_qrels
-from pipeline.command.defaults import DEFAULT_MEASURES
-from pipeline.command.errors import DataError, UsageError
+from pipeline.defaults import DEFAULT_MEASURES
+from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress

@@ -19,8 +19,8 @@ from pipeline.collections.collection import ENDING, SearchedCollection, home_dir
 from pipeline.collections.own import read_collection
 from pipeline.collections.topics import Topic, topic_of
 from pipeline.collections.trec import QRELS_COLUMNS, Qrels
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean
+from pipeline.errors import DataError, UsageError
+from pipeline.text import did_you_mean
 
 Record = TypeVar("Record")
 

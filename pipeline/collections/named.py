@@ -27,9 +27,9 @@ from pipeline.collections.memory import (
     topics_file,
 )
 from pipeline.collections.own import missing_collection, read_collection
-from pipeline.command.defaults import DEFAULT_MEASURES
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean
+from pipeline.defaults import DEFAULT_MEASURES
+from pipeline.errors import DataError, UsageError
+from pipeline.text import did_you_mean
 
 if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress

@@ -46,9 +46,9 @@ from indexes.errors import CollectionError
 from pipeline.collections.collection import CORPUS, ENDING, OWN, SearchedCollection, beir_file
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, read_qrels
-from pipeline.command.defaults import DEFAULT_MEASURES
-from pipeline.command.errors import DataError
-from pipeline.command.options import did_you_mean, listed
+from pipeline.defaults import DEFAULT_MEASURES
+from pipeline.errors import DataError
+from pipeline.text import did_you_mean, listed
 
 Content = TypeVar("Content")
 

@@ -23,7 +23,7 @@ from typing import Any
 from indexes.lines import numbered_lines, short
 from indexes.methods import Topic
 from indexes.posts import id_under, is_doc_id, keys_of, parsed, short_json, well_formed
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 
 _STARTS_AS_XML = re.compile(r"\s*<(\?xml|!--|top)", re.IGNORECASE)
 _TOPIC = re.compile(r"<top>(.*?)</top>", re.IGNORECASE | re.DOTALL)

@@ -25,7 +25,7 @@ from typing import IO, TypeVar
 from indexes.files import atomic_file
 from indexes.lines import numbered_lines, short
 from indexes.posts import is_doc_id
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 
 Run = dict[str, dict[str, float]]  # query_id -> doc_id -> score
 Qrels = dict[str, dict[str, int]]  # query_id -> doc_id -> relevance

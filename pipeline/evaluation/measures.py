@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.collections.trec import Qrels, Run, single_precision
-from pipeline.command.defaults import DEFAULT_MEASURES
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean
+from pipeline.defaults import DEFAULT_MEASURES
+from pipeline.errors import DataError, UsageError
+from pipeline.text import did_you_mean
 
 Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
 

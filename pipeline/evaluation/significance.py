@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.command.runtime import print_table
 from pipeline.evaluation.measures import Values, mean
+from pipeline.text import print_table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,6 +1,6 @@
 """Matches of MP-HCNN's similarity layer between a query and posts, as in table 6 of the paper.
 
-The matches come from :mod:`rerankers.models._mp_hcnn_matches`. The paper: Rao et al., AAAI 2019.
+The matches come from :mod:`~rerankers.networks.models._mp_hcnn_matches`. Paper: Rao et al. 2019.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pipeline.explanation.rank_changes import visible
 if TYPE_CHECKING:
     from indexes.posts import Post
     from pipeline.explanation.rank_changes import RerankedTopic
-    from rerankers.models._mp_hcnn_matches import PairMatches
-    from rerankers.network import Network
+    from rerankers.networks.models._mp_hcnn_matches import PairMatches
+    from rerankers.networks.network import Network
     from rerankers.reranker import Model
     from rerankers.text.spans import Span
 
@@ -118,8 +118,12 @@ def explain(
 
     ``first_stage`` (origin of the candidates) and ``mixing`` (λ) are facts, in words.
     """
-    from rerankers.models import mp_hcnn
-    from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
+    from rerankers.networks.models import mp_hcnn
+    from rerankers.networks.models._mp_hcnn_matches import (
+        find_matches,
+        measure_name,
+        strength_bounds,
+    )
 
     network = cast("Network", checkpoint)
     model = cast(mp_hcnn.Model, network.model)
@@ -273,7 +277,7 @@ def _spans(
 
 def _cells(found: PairMatches, column: Column, bounds: Sequence[float]) -> list[Cell]:
     """A column's cell for each query word."""
-    from rerankers.models._mp_hcnn_matches import mean_by_word
+    from rerankers.networks.models._mp_hcnn_matches import mean_by_word
 
     matches = found.matches[column.perspective]
     best = matches.best(column.level)

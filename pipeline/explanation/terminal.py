@@ -8,11 +8,11 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.command.runtime import open_console, print_table
 from pipeline.explanation.contributions import FusionExplanation
 from pipeline.explanation.matches import STEPS, Cell, MatchExplanation, PostMatches, Segment
 from pipeline.explanation.pages import signed
 from pipeline.explanation.rank_changes import visible
+from pipeline.text import open_console, print_table
 
 STYLES = ("", "magenta", "bold magenta", "reverse magenta", "bold reverse magenta")
 """Styles of the shades, for light and dark terminals."""

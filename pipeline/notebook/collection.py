@@ -11,7 +11,7 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection, SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, ranked
-from pipeline.command.errors import UsageError
+from pipeline.errors import UsageError
 from pipeline.ranking.build import ranker
 from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.training import task

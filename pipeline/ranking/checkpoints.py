@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from indexes.files import atomic_file
 from pipeline.collections.collection import OWN, home_directory
 from pipeline.collections.named import ANSWERS
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.runtime import choose_device
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ModelScorer
+from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models, reranker
 from rerankers.errors import RerankerError
@@ -93,7 +93,7 @@ def _must_skip(folder: Path, collection: str) -> bool:
 class Loading:
     """How a trained model is loaded and run."""
 
-    device: str = "auto"  # See :func:`pipeline.command.runtime.choose_device`, also for ``threads``
+    device: str = "auto"  # See :func:`pipeline.runtime.choose_device`, also for ``threads``
     threads: int | None = None
     idf: str | None = None
     """``wordfreq`` or a file; None is the one used in training. From wordfreq come the frequencies

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, ranked
-from pipeline.command.defaults import DEFAULT_HITS
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean, listed
+from pipeline.defaults import DEFAULT_HITS
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.interpolation import interpolate
+from pipeline.text import did_you_mean, listed
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -88,6 +88,16 @@ class Ranking(NamedTuple):
     def run(self) -> Run:
         """The last stage's run: query_id -> doc_id -> score, as pytrec_eval and ir_measures."""
         return list(self.stages.values())[-1]
+
+    def after(self, *others: Ranking) -> Ranking:
+        """This ranking with the stages of others of the same topics before its own."""
+        stages: dict[str, Run] = {}
+        seconds = dict(self.seconds)
+        for other in others:
+            stages |= other.stages
+            seconds |= other.seconds
+        own = {name: run for name, run in self.stages.items() if name not in stages}
+        return self._replace(stages=stages | own, seconds=seconds)
 
     def to_dataframe(self) -> Any:
         """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0.

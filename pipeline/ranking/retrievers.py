@@ -16,9 +16,10 @@ from indexes.methods import METHODS, EngineQuery, Method
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, best_of, ranked, read_run
-from pipeline.command.defaults import DEFAULT_HITS, DEFAULT_METHOD
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import apply_changes, listed
+from pipeline.command.options import apply_changes
+from pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
+from pipeline.errors import DataError, UsageError
+from pipeline.text import listed
 from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:

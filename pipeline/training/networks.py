@@ -20,13 +20,13 @@ import numpy.typing as npt
 from pipeline.collections.trec import Run
 from pipeline.training.folds import Outcome, split_topics
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.base import Reranker
-from rerankers.network import Network
-from rerankers.scoring.batches import score_tokenized
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training.examples import CachedInteractions, Examples, Rows
-from rerankers.training.loop import History, train
-from rerankers.training.settings import Settings
+from rerankers.networks.base import Reranker
+from rerankers.networks.batches import score_tokenized
+from rerankers.networks.network import Network
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training.examples import CachedInteractions, Examples, Rows
+from rerankers.networks.training.loop import History, train
+from rerankers.networks.training.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, best_of
-from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
-from pipeline.command.errors import DataError
+from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
+from pipeline.errors import DataError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker

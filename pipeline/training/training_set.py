@@ -16,10 +16,10 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection, SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, read_run
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import listed
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
+from pipeline.text import listed
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection

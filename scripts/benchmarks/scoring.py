@@ -15,10 +15,10 @@ from benchmarks import Options
 from benchmarks.measuring import Row, candidates_of
 from pipeline.ranking.checkpoints import default_directory
 from rerankers import checkpoint
-from rerankers.base import Reranker
-from rerankers.network import Network
-from rerankers.scoring.batches import BATCH_SIZE, batches_of, score_tokenized
-from rerankers.scoring.tokenized import Tokenized
+from rerankers.networks.base import Reranker
+from rerankers.networks.batches import BATCH_SIZE, batches_of, score_tokenized
+from rerankers.networks.network import Network
+from rerankers.networks.tokenized import Tokenized
 
 OWN = "own forward pass"
 

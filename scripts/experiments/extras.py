@@ -22,7 +22,7 @@ from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.contributions import shares
 from rerankers import checkpoint as checkpoints
-from rerankers.network import Network
+from rerankers.networks.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import words
 from rerankers.trees.boosting import Trees

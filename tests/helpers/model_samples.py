@@ -10,9 +10,9 @@ import torch
 from scipy.signal import correlate
 
 from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, small_model
-from rerankers.base import Reranker
+from rerankers.networks import batches as scoring
+from rerankers.networks.base import Reranker
 from rerankers.pairs import Pairs
-from rerankers.scoring import batches as scoring
 from rerankers.text.words import words
 
 Vector = npt.NDArray[np.float64]

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from rerankers.networks.inputs import TextEncoder
 from rerankers.pairs import Pairs
-from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import STOP_WORDS, words
 

@@ -16,7 +16,7 @@ from indexes.pairs import Answer, read_answer_folder
 from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.trec import ranked, read_run
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import without_relevant
 from pipeline.ranking import checkpoints
 from rerankers import checkpoint

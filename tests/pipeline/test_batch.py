@@ -27,8 +27,8 @@ from helpers.reranking_samples import AWKWARD, encoder, network, small_model
 from pipeline import batches
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
+from rerankers.networks.inputs import TextEncoder
 from rerankers.reranker import Model
-from rerankers.text.inputs import TextEncoder
 
 
 @cache

@@ -15,7 +15,6 @@ from helpers.processes import ROOT, run_python
 
 from indexes.errors import CollectionError
 from pipeline.command import main, options
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import (
     apply_changes,
     argument,
@@ -25,7 +24,8 @@ from pipeline.command.options import (
     positive_int,
     run_command,
 )
-from pipeline.command.runtime import choose_device, device_name
+from pipeline.errors import DataError, UsageError
+from pipeline.runtime import choose_device, device_name
 from rerankers.errors import RerankerError
 
 

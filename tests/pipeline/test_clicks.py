@@ -13,7 +13,7 @@ from conftest import Command
 from pipeline.collections.clicks import ClickLog, fit, judgments, read_click_log
 from pipeline.collections.topics import query_id, read_topics
 from pipeline.collections.trec import read_qrels
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 
 DOCS, POSITIONS = 12, 10
 BIAS = 1 / np.arange(1, POSITIONS + 1) ** 0.7

@@ -14,7 +14,7 @@ from indexes import CollectionError, Post, QueryLikelihood
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 
 
 def test_names_and_aliases() -> None:

@@ -24,7 +24,7 @@ from pipeline.collections.downloads import (
     select,
     state,
 )
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from rerankers.text.vectors import read_vectors
 
 CONTENT = bytes(range(256)) * 2000

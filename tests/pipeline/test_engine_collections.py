@@ -18,8 +18,8 @@ from indexes.errors import CollectionError
 from indexes.posts import read_posts
 from pipeline import tune
 from pipeline.collections.named import SAMPLE, find, open_collection
-from pipeline.command.defaults import DEFAULT_WINDOW
-from pipeline.command.errors import DataError, UsageError
+from pipeline.defaults import DEFAULT_WINDOW
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.retrievers import retriever_for
 

@@ -7,7 +7,7 @@ import pytest
 from helpers.official import trec_eval
 
 from pipeline.collections.trec import Qrels, Run, read_qrels, read_run, write_run
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 
 QRELS: Qrels = {

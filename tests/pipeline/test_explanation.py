@@ -22,7 +22,7 @@ from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank
 from pipeline.explanation.terminal import print_explanation
 from pipeline.ranking.ranker import ModelScorer
 from pipeline.ranking.retrievers import Candidates
-from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
+from rerankers.networks.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
 POST = Post("5", "storm today", "http://x.org")

@@ -11,7 +11,7 @@ from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
 from pipeline.ranking.ranker import ModelScorer
 

@@ -9,7 +9,7 @@ from helpers.processes import run_python
 
 import pipeline
 from pipeline.collections.trec import ranked
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import Mixture
 from pipeline.ranking.retrievers import Candidates
 

@@ -15,8 +15,8 @@ from pipeline import tune
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.trec import read_qrels
-from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
-from pipeline.command.errors import DataError, UsageError
+from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import Loading, Tuning, load_scorer
 from pipeline.ranking.retrievers import retriever_for

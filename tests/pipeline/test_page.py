@@ -18,7 +18,7 @@ from pipeline.collections.collection import Collection, SearchedCollection, topi
 from pipeline.collections.named import SAMPLE, find
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
-from pipeline.command.errors import UsageError
+from pipeline.errors import UsageError
 from pipeline.explanation.rank_changes import visible
 from pipeline.ranking import interpolation
 from pipeline.service.errors import RequestError

@@ -13,8 +13,8 @@ from pipeline.ranking.retrievers import Candidates
 from pipeline.service.http.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
+from rerankers.networks.inputs import TextEncoder
 from rerankers.pairs import Pairs
-from rerankers.text.inputs import TextEncoder
 
 
 def saved(folder: Path, name: str, configuration: str) -> Path:

@@ -15,13 +15,13 @@ from pipeline import train as command
 from pipeline import tune
 from pipeline.collections import named
 from pipeline.collections.trec import read_run
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.training.training_set import load_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
-from rerankers.models._bilinear import Bilinear
+from rerankers.networks.models._bilinear import Bilinear
 
 pytestmark = pytest.mark.slow
 

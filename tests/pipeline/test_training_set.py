@@ -10,7 +10,7 @@ from helpers.data_samples import write_answers, write_microblog
 from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.topics import Topic
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training.training_set import (
     JudgedCandidates,

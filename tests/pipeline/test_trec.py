@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import ranked, read_qrels, read_run, write_run
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 
 
 def single(score: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.collections.trec import Qrels, Run
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.checkpoints import Tuning, calibration_of
 from pipeline.ranking.interpolation import interpolate

@@ -20,13 +20,13 @@ from helpers.reranking_samples import network
 from sklearn.linear_model import LogisticRegression
 
 from rerankers import checkpoint
-from rerankers.models import bag_of_words, bigram
-from rerankers.models._bilinear import Bilinear
-from rerankers.scoring import batches as scoring
-from rerankers.scoring.tokenized import Tokenized
+from rerankers.networks import batches as scoring
+from rerankers.networks.models import bag_of_words, bigram
+from rerankers.networks.models._bilinear import Bilinear
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training.loop import Examples, train
+from rerankers.networks.training.settings import Settings
 from rerankers.text.words import words
-from rerankers.training.loop import Examples, train
-from rerankers.training.settings import Settings
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rerankers import checkpoint
 from rerankers.checkpoint import SHIPPED
 from rerankers.errors import RerankerError
-from rerankers.text.inputs import TextEncoder
+from rerankers.networks.inputs import TextEncoder
 
 FILES = {"config.json", "metrics.json", "model.safetensors", "vocabulary.json"}
 

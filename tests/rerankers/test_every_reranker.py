@@ -24,15 +24,15 @@ from helpers.reranking_samples import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rerankers import checkpoint, devices, models
-from rerankers.base import Reranker, Terms
 from rerankers.errors import RerankerError
-from rerankers.network import Network
+from rerankers.networks import batches as scoring
+from rerankers.networks.base import Reranker, Terms
+from rerankers.networks.network import Network
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training.examples import CachedInteractions
+from rerankers.networks.training.losses import listwise, pointwise
 from rerankers.pairs import Pairs
 from rerankers.reranker import Model
-from rerankers.scoring import batches as scoring
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training.examples import CachedInteractions
-from rerankers.training.losses import listwise, pointwise
 
 CPU = torch.device("cpu")
 

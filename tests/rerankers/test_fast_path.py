@@ -16,11 +16,11 @@ from helpers.reranking_samples import (
     small_model,
 )
 
-from rerankers.base import Reranker
+from rerankers.networks import fast_path
+from rerankers.networks.base import Reranker
+from rerankers.networks.batches import batches_of, score_tokenized
+from rerankers.networks.tokenized import Tokenized
 from rerankers.pairs import PRIOR
-from rerankers.scoring import fast_path
-from rerankers.scoring.batches import batches_of, score_tokenized
-from rerankers.scoring.tokenized import Tokenized
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values())]
 ASKED = [*QUERIES, *AWKWARD.values()]

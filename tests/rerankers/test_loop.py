@@ -10,13 +10,13 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor
 
-from rerankers.base import Reranker
 from rerankers.errors import RerankerError
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training import losses
-from rerankers.training.examples import CachedInteractions, Examples
-from rerankers.training.loop import History, copy_weights, train
-from rerankers.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
+from rerankers.networks.base import Reranker
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training import losses
+from rerankers.networks.training.examples import CachedInteractions, Examples
+from rerankers.networks.training.loop import History, copy_weights, train
+from rerankers.networks.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
 
 pytestmark = pytest.mark.slow
 

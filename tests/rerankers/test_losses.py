@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from rerankers.errors import RerankerError
-from rerankers.training.losses import LOSSES, listwise, pairwise, pointwise
-from rerankers.training.settings import Settings
+from rerankers.networks.training.losses import LOSSES, listwise, pairwise, pointwise
+from rerankers.networks.training.settings import Settings
 
 SHAPES = [(1, 1, 1), (4, 3, 7)]
 

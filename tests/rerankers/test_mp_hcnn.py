@@ -17,9 +17,9 @@ from helpers.model_samples import (
 from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder
 
 from rerankers import devices
-from rerankers.base import TRIGRAMS, WORDS, Reranker
-from rerankers.models.mp_hcnn import Model
-from rerankers.scoring.tokenized import Tokenized
+from rerankers.networks.base import TRIGRAMS, WORDS, Reranker
+from rerankers.networks.models.mp_hcnn import Model
+from rerankers.networks.tokenized import Tokenized
 from rerankers.text.words import character_trigrams, url_text, words
 
 # Perspective -> lengths to which section 4.3 pads query and post.

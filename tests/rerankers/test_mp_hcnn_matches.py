@@ -9,9 +9,9 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerankers.models._mp_hcnn_matches import PerspectiveMatches, find_matches
+from rerankers.networks.models._mp_hcnn_matches import PerspectiveMatches, find_matches
+from rerankers.networks.tokenized import Tokenized
 from rerankers.pairs import Pairs
-from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.spans import find_url, find_words, trigram_spans
 from rerankers.text.words import character_trigrams, url_text, words
 

@@ -8,10 +8,15 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor, nn
 
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training import optimizers
-from rerankers.training.optimizers import LazyNesterov, SparseAdamW, clip_gradients, make_optimizer
-from rerankers.training.settings import Settings
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training import optimizers
+from rerankers.networks.training.optimizers import (
+    LazyNesterov,
+    SparseAdamW,
+    clip_gradients,
+    make_optimizer,
+)
+from rerankers.networks.training.settings import Settings
 
 RATE, DECAY = 0.05, 0.2
 

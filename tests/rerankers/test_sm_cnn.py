@@ -17,14 +17,14 @@ from helpers.overlap_samples import (
     vocabulary,
 )
 
-from rerankers.models.sm_cnn import Model
+from rerankers.networks import batches as scoring
+from rerankers.networks.models.sm_cnn import Model
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training.loop import Examples, train
+from rerankers.networks.training.optimizers import make_optimizer
+from rerankers.networks.training.settings import Settings
 from rerankers.pairs import PRIOR, Pairs, prior_of_rank
-from rerankers.scoring import batches as scoring
-from rerankers.scoring.tokenized import Tokenized
 from rerankers.text.words import words
-from rerankers.training.loop import Examples, train
-from rerankers.training.optimizers import make_optimizer
-from rerankers.training.settings import Settings
 
 FILTERS, WIDTH = 4, 5
 

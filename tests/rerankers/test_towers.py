@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from rerankers.layers.convolutions import ConvolutionTower
-from rerankers.layers.embeddings import TrainedVectors, mask_of_lengths
+from rerankers.networks.layers.convolutions import ConvolutionTower
+from rerankers.networks.layers.embeddings import TrainedVectors, mask_of_lengths
 
 TEXTS = [[1, 2, 3, 1, 2, 3], [5], [], [2, 3, 1, 2, 9, 9, 9], [1, 2, 3, 1, 2]]
 

@@ -10,8 +10,8 @@ from helpers.overlap_samples import (
     vocabulary,
 )
 
-from rerankers.models.word_count import Model
-from rerankers.scoring import batches as scoring
+from rerankers.networks import batches as scoring
+from rerankers.networks.models.word_count import Model
 from rerankers.text.words import STOP_WORDS, words
 
 

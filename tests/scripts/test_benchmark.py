@@ -6,8 +6,8 @@ import benchmark
 import pytest
 from benchmarks import Options, service
 
-from pipeline.command.errors import UsageError
 from pipeline.command.options import parse_arguments
+from pipeline.errors import UsageError
 
 pytestmark = pytest.mark.slow  # benchmarks are no part of the packages
 

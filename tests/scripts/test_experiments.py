@@ -14,7 +14,7 @@ from helpers.reranking_samples import encoder, network, small_model
 from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean
 from rerankers import checkpoint
-from rerankers.text.inputs import TextEncoder
+from rerankers.networks.inputs import TextEncoder
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 

@@ -8,8 +8,8 @@ import pytest
 import reproduce
 from helpers.data_samples import write_microblog
 
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.options import parse_arguments
+from pipeline.errors import DataError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,7 @@ from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import result, run_commands_here
 
 from pipeline.collections.trec import read_run, write_run
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages

@@ -15,7 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 
 MOST = 2000
 """Connections at a time; a further one takes the place of the one that is idle for longest."""

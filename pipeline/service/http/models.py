@@ -13,8 +13,8 @@ import numpy.typing as npt
 from orjson import Fragment
 
 from pipeline.collections.collection import Collection
-from pipeline.command.defaults import UNTUNED_WEIGHT
-from pipeline.command.errors import DataError, UsageError
+from pipeline.defaults import UNTUNED_WEIGHT
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import Source, best_source
 from pipeline.ranking.checkpoints import (
     Calibration,

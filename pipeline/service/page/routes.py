@@ -18,15 +18,15 @@ from starlette.routing import Route
 
 from indexes.errors import CollectionError
 from pipeline.collections.topics import Topic
-from pipeline.command.defaults import DEFAULT_METHOD
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean, listed
+from pipeline.defaults import DEFAULT_METHOD
+from pipeline.errors import DataError, UsageError
 from pipeline.explanation import contributions, matches
 from pipeline.explanation.rank_changes import grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import PlainErrors, RequestError
 from pipeline.service.page.searching import FREE, PageRanker, SearchPage, SearchRequest
+from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
 from rerankers.features.temporal import milliseconds, newest_doc_id
 

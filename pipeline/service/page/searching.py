@@ -18,8 +18,7 @@ from indexes.jvm import detach_thread
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import listed
+from pipeline.errors import DataError, UsageError
 from pipeline.explanation.contributions import FusionExplanation
 from pipeline.explanation.matches import MatchExplanation
 from pipeline.ranking.build import ranker, tuned_mixing
@@ -30,6 +29,7 @@ from pipeline.service.errors import RequestError
 from pipeline.service.http.models import ServedModel
 from pipeline.service.page.grades import Grades, own_id
 from pipeline.service.record import LOG
+from pipeline.text import listed
 from rerankers.features.temporal import milliseconds
 
 MOST_EXPLAINED = 50  # Posts of a request for explanations
