@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from helpers.processes import ROOT
 
 # Makes "environments" that hold a copy of itself, also by the name of uv, and writes down what it
 # is asked to run. What fails, or hangs, is an installation whose arguments contain the text in the
