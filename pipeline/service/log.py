@@ -38,7 +38,8 @@ from pipeline.service.formats import ScoreResponse
 from pipeline.service.http.models import Models, ServedModel
 from pipeline.service.http.requests import check_media_type
 from pipeline.service.http.service import Service
-from pipeline.service.proxy.search import Hit, Ubi, Window
+from pipeline.service.proxy.response import Hit
+from pipeline.service.proxy.search import Ubi, Window
 from pipeline.service.record import LOG, Record
 from rerankers.text.words import MAX_CHARACTERS
 
