@@ -187,9 +187,9 @@ class Proxy:
         if len(failed) == len(searches) and not (request.call.is_several and parts):
             return await self._unchanged(request, sent, has_failed=True)
         if failed:  # The engine's own words on these.
-            _, again = await self._ask(request, [sent[r]._replace(window=None) for r in failed])
+            other, again = await self._ask(request, [sent[r]._replace(window=None) for r in failed])
             if len(again) < len(failed):
-                raise RequestError("away", "found no response of the engine to each search")
+                return _response(other)
             parts = [*(parts or again)]
             for row, part in zip(failed, again, strict=True):
                 parts[row] = part
