@@ -46,6 +46,7 @@ class StubEngine:
         outside: fields that the sources of hits lack.
         packed: body that is called gzip, in place of an answer.
         strange: a member of each source.
+        rendered: a template's search.
     """
 
     url: str
@@ -58,7 +59,7 @@ class StubEngine:
         self.requests: list[tuple[Request, bytes]] = []
         self.fail, self.wait, self.largest = 0, 0.0, MOST
         self.outside: set[str] = set()
-        self.packed = b""
+        self.packed, self.rendered = b"", ""
         self.strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"y":1e5'
 
     @property
@@ -94,6 +95,8 @@ class StubEngine:
         if name == "_search":
             status, content = self.search(body, dict(request.query_params))
             return Response(content, status, headers, media_type=VENDOR)
+        if name == "template":
+            return Response(self.rendered, 200, headers, media_type=VENDOR)
         return Response('{"tagline":"You Know"}', 200, headers, media_type=VENDOR)
 
     def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
@@ -186,7 +189,7 @@ def _number(value: Any) -> int:
 def stub_engine() -> Iterator[tuple[str, StubEngine]]:
     """The engine and its address."""
     engine = StubEngine()
-    methods = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+    methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"]
     with listening(Starlette(routes=[Route("/{p:path}", engine.answer, methods=methods)])) as url:
         engine.url = url
         yield url, engine

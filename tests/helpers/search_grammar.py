@@ -26,23 +26,39 @@ class Searches:
         """A search, or a call of another kind that has a query or an index."""
         body = json.dumps(self.search())
         name = self._index_in_path()
-        lines = "".join(f"{json.dumps(self._header())}\n{json.dumps(self.search())}\n" for _ in "ab")
+        lines = "".join(
+            f"{json.dumps(self._header())}\n{json.dumps(self.search())}\n" for _ in "ab"
+        )
         template = {"source": self.random.choice([body, self.search()]), "params": {"a": "b"}}
         more = f"&index={self.secret}" if self._rarely() else ""
-        query, docs = json.dumps({"query": self.query(3)}), {"docs": [self._document() for _ in "ab"]}
+        query, docs = (
+            json.dumps({"query": self.query(3)}),
+            {"docs": [self._document() for _ in "ab"]},
+        )
         post, get = "POST", "GET"
         return self.random.choice(
             [
                 *[Call(post, f"/{name}/_search?pretty{more}", body)] * 10,
-                *[Call(post, f"{self.random.choice(['', f'/{name}'])}/_msearch?a{more}"[:-2], lines)] * 4,
+                *[
+                    Call(
+                        post, f"{self.random.choice(['', f'/{name}'])}/_msearch?a{more}"[:-2], lines
+                    )
+                ]
+                * 4,
                 Call(post, f"/{name}/_search/template", json.dumps(template)),
                 Call(post, f"/{name}/_count", query),
                 Call(get, f"/{name}/_validate/query?explain=true&rewrite=true", query),
                 Call(post, self.random.choice(["/_mget", f"/{name}/_mget"]), json.dumps(docs)),
-                Call(get, f"/{name}/_search?source_content_type=application/json&source={body}", ""),
+                Call(
+                    get, f"/{name}/_search?source_content_type=application/json&source={body}", ""
+                ),
                 Call(get, f"/{name}/_search?q={self.random.choice(WORDS)}{more}", ""),
                 Call(post, f"/{name}/_async_search", body),
-                Call(get, f"/{name}/{self.random.choice(['_doc/1', '_source/1', '_mapping', ''])}", ""),
+                Call(
+                    get,
+                    f"/{name}/{self.random.choice(['_doc/1', '_source/1', '_mapping', ''])}",
+                    "",
+                ),
             ]
         )
 
@@ -92,7 +108,9 @@ class Searches:
             lambda: {"terms": {self._field(): ["1", "2"], "boost": 2}},
             lambda: {"more_like_this": {"fields": ["contents"], "like": self._like(), **LIKE}},
             lambda: {"wrapper": {"query": self._packed(depth)}} if self._rarely() else SPAN,
-            lambda: {"geo_shape": {"place": {"indexed_shape": self._lookup(), "relation": "within"}}},
+            lambda: {
+                "geo_shape": {"place": {"indexed_shape": self._lookup(), "relation": "within"}}
+            },
             lambda: {"percolate": {"field": "query", **self._lookup()}},
             lambda: {"script": {"script": self._script()}},
             lambda: {"pinned": {"docs": [self._document()], "organic": self.query(depth - 1)}},
@@ -105,13 +123,24 @@ class Searches:
             lambda: {"bool": {self._clause(): [self.query(depth - 1) for _ in "ab"]}},
             lambda: {"dis_max": {"queries": [self.query(depth - 1) for _ in "ab"]}},
             lambda: {"constant_score": {"filter": self.query(depth - 1)}},
-            lambda: {"function_score": {"query": self.query(depth - 1), "functions": self._functions()}},
+            lambda: {
+                "function_score": {"query": self.query(depth - 1), "functions": self._functions()}
+            },
             lambda: {"script_score": {"query": self.query(depth - 1), "script": self._script()}},
-            lambda: {"nested": {"path": "p", "ignore_unmapped": True, "query": self.query(depth - 1)}},
+            lambda: {
+                "nested": {"path": "p", "ignore_unmapped": True, "query": self.query(depth - 1)}
+            },
             lambda: {"boosting": {"positive": self.query(depth - 1), **self._negative(depth - 1)}},
             lambda: {"hybrid": {"queries": [self.query(depth - 1)]}},
-            lambda: {"has_child": {"type": "t", "ignore_unmapped": True, "query": self.query(depth - 1)}},
-            lambda: {"span_near": {"clauses": [SPAN, {"span_multi": {"match": self.query(0)}}], "slop": 1}},
+            lambda: {
+                "has_child": {"type": "t", "ignore_unmapped": True, "query": self.query(depth - 1)}
+            },
+            lambda: {
+                "span_near": {
+                    "clauses": [SPAN, {"span_multi": {"match": self.query(0)}}],
+                    "slop": 1,
+                }
+            },
         ]
         choices = leaves[:5] * 3 + leaves + (inner * 3 if depth > 0 else [])
         return self.random.choice(choices)()
@@ -141,7 +170,11 @@ class Searches:
         """A suggester."""
         source = json.dumps(self.query(2))
         phrase = {"field": "contents", "collate": {"query": {"source": source}, "prune": True}}
-        kinds = [{"term": {"field": "contents"}}, {"phrase": phrase}, {"completion": {"field": "c"}}]
+        kinds = [
+            {"term": {"field": "contents"}},
+            {"phrase": phrase},
+            {"completion": {"field": "c"}},
+        ]
         return {"text": self._word(), "s": self.random.choice(kinds)}
 
     def retriever(self, depth: int) -> Any:
@@ -175,7 +208,9 @@ class Searches:
         if self.random.random() < 0.7:
             return self.index
         name = self.secret
-        return self.random.choice([name, name, f"{name[:-1]}*", "*", "_all", f"<{name}>", f" {name}"])
+        return self.random.choice(
+            [name, name, f"{name[:-1]}*", "*", "_all", f"<{name}>", f" {name}"]
+        )
 
     def _index_in_path(self) -> str:
         if not self._rarely():
@@ -187,7 +222,15 @@ class Searches:
         if not self._rarely():
             return {"index": self.index}
         other = self._other()
-        others: list[Any] = [other, [self.index, other], [], "", None, [""], f"{self.index},{other}"]
+        others: list[Any] = [
+            other,
+            [self.index, other],
+            [],
+            "",
+            None,
+            [""],
+            f"{self.index},{other}",
+        ]
         return {self.random.choice(["index", "indices"]): self.random.choice(others)}
 
     def _lookup(self) -> dict[str, Any]:
@@ -199,7 +242,9 @@ class Searches:
         return {"_index": name, "_id": "1"}
 
     def _like(self) -> Any:
-        return self.random.choice([self._word(), [self._word(), self._document()], self._document()])
+        return self.random.choice(
+            [self._word(), [self._word(), self._document()], self._document()]
+        )
 
     def _packed(self, depth: int) -> str:
         return base64.b64encode(json.dumps(self.query(depth - 1)).encode()).decode()

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import yaml
 from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
 from helpers.reranking_samples import POSTS
-from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
+from helpers.service_samples import QUERY, GatedScorer, client_of, models, scored_by
 from starlette.testclient import TestClient
 
 from pipeline.service.http.requests import Limits
@@ -23,6 +24,7 @@ from pipeline.service.proxy import upstream
 from pipeline.service.proxy.indexes import matches
 from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
 from pipeline.service.record import LOG, JsonFormatter
+from rerankers.interpolation import minmax, mix
 from rerankers.text.passages import best_passages
 
 WINDOW = 100
@@ -470,6 +472,249 @@ def test_a_get_with_a_body_or_a_text_and_a_packed_body(
     headers = {"content-encoding": "gzip", "content-type": "application/json"}
     assert content == client.post("/posts/_search", content=packed, headers=headers).json()
     assert "content-encoding" not in engine.requests[-1][0].headers
+
+
+READS = "HEAD /posts-1, GET /posts-1/_doc/7, HEAD /posts-1/_doc/7, GET /posts-1/_source/7"
+READS += ", POST /posts-1/_count, GET /posts-1/_count?q=a, POST /posts-1/_field_caps?fields=*"
+READS += ", GET /posts-1/_mapping, GET /posts-1/_mapping/field/a,b*, POST /posts-1/_validate/query"
+READS += ", POST /posts-1/_async_search, OPTIONS /posts-1/_search, OPTIONS /posts-1/_doc/1"
+
+
+@pytest.mark.parametrize("call", READS.split(", "))
+def test_reads_of_served_indexes_pass(engine: StubEngine, call: str) -> None:
+    method, path = call.split()
+    body = {"query": {"match_all": {}}} if method == "POST" else None
+    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
+        answer = client.request(method, path, json=body)
+        assert answer.status_code == 200
+        request, sent = engine.requests.pop()
+        assert request.method == method
+        assert str(request.url).removeprefix(engine.url) == path.replace("fields=*", "fields=%2A")
+        assert sent == (json.dumps(body, separators=(",", ":")).encode() if body else b"")
+        other = client.request(method, path.replace("posts-1", "other"), json=body)
+        assert other.status_code == 403
+        if method == "POST":
+            assert client.request(method, path, json={"query": {"wrapper": {}}}).status_code == 403
+        assert engine.requests == []
+
+
+def test_documents_by_their_ids(engine: StubEngine) -> None:
+    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
+        for path, body in (
+            ("/posts-1/_mget", {"ids": ["1", "2"]}),
+            (
+                "/_mget",
+                {"docs": [{"_index": "posts-1", "_id": "1"}, {"_index": "posts-1", "_id": "2"}]},
+            ),
+        ):
+            assert client.post(path, json=body).status_code == 200
+            [sent] = engine.bodies
+            assert [(doc["_index"], doc["_id"]) for doc in sent["docs"]] == [
+                ("posts-1", "1"),
+                ("posts-1", "2"),
+            ]
+            engine.requests.clear()
+
+
+ALLOWED: list[Any] = [
+    {"query": {"terms": {"n": {"index": "posts-1", "id": "1", "path": "x"}}}},
+    {"query": {"terms": {"index": ["a"], "boost": 2}}},
+    {"query": {"geo_shape": {"place": {"indexed_shape": {"index": "posts-1", "id": "1"}}}}},
+    {"query": {"more_like_this": {"like": [{"_index": "posts-1", "_id": "1"}, "a"]}}},
+    {"query": {"knn": {"filter": {"vector": [1], "k": 2, "filter": {"term": {"wrapper": "a"}}}}}},
+    {"knn": {"field": "v", "query_vector": [1], "k": 2, "filter": [{"term": {"a": "b"}}]}},
+    {
+        "query": {
+            "span_not": {"include": {"span_term": {"a": "b"}}, "exclude": {"span_term": {"a": "c"}}}
+        }
+    },
+    {
+        "query": {
+            "intervals": {
+                "a": {
+                    "any_of": {
+                        "intervals": [
+                            {
+                                "match": {
+                                    "query": "b",
+                                    "filter": {"after": {"match": {"query": "c"}}},
+                                }
+                            }
+                        ]
+                    }
+                }
+            }
+        }
+    },
+    {
+        "query": {
+            "function_score": {
+                "functions": [
+                    {"gauss": {"n": {"origin": 1, "scale": 2}}},
+                    {"script_score": {"script": {"source": "1", "params": {"wrapper": 1}}}},
+                ]
+            }
+        }
+    },
+    {
+        "aggs": {
+            "wrapper": {
+                "terms": {"field": "n", "order": {"x>y": "asc"}},
+                "aggs": {"id": {"max": {"field": "n"}}},
+            }
+        }
+    },
+    {
+        "aggs": {
+            "a": {"filters": {"filters": {"wrapper": {"match_all": {}}}}},
+            "b": {"top_hits": {"sort": ["n"]}},
+        }
+    },
+    {
+        "suggest": {
+            "text": "a",
+            "wrapper": {"phrase": {"field": "x", "direct_generator": [{"field": "x"}]}},
+        }
+    },
+    {
+        "sort": [
+            {"n": {"order": "asc", "nested": {"path": "p", "filter": {"term": {"a": 1}}}}},
+            {"_geo_distance": {"place": [1, 2]}},
+        ]
+    },
+    {"highlight": {"fields": [{"wrapper": {"highlight_query": {"match": {"a": "b"}}}}]}},
+    {"retriever": {"rrf": {"retrievers": [{"standard": {"query": {"match": {"a": "b"}}}}]}}},
+    {"rescore": {"window_size": 5, "query": {"rescore_query": {"match": {"a": "b"}}}}},
+]
+WRAPPER, PIPELINE = {"wrapper": {"query": "e30="}}, {"request_processors": []}
+FORBIDDEN: list[Any] = [
+    *({"query": {kind: {"query": "e30="}}} for kind in ("wrapper", "template", "rule", "agentic")),
+    {"post_filter": WRAPPER},
+    {"query": {"bool": {"must": [{"nested": {"path": "p", "query": WRAPPER}}]}}},
+    *(
+        {"query": {"function_score": part}}
+        for part in ({"query": WRAPPER}, {"functions": [{"filter": WRAPPER}]})
+    ),
+    *({"aggs": {"a": part}} for part in ({"filter": WRAPPER}, {"filters": {"filters": [WRAPPER]}})),
+    {"aggs": {"a": {"global": {}, "aggs": {"meta": {"filters": {"filters": {"meta": WRAPPER}}}}}}},
+    {"aggs": {"a": {"top_hits": {"highlight": {"fields": {"a": {"highlight_query": WRAPPER}}}}}}},
+    {"sort": [{"n": {"nested": {"path": "p", "filter": WRAPPER}}}]},
+    {"collapse": {"field": "n", "inner_hits": {"highlight": {"highlight_query": WRAPPER}}}},
+    {"rescore": [{"query": {"rescore_query": WRAPPER}}]},
+    {"retriever": {"linear": {"retrievers": [{"retriever": {"standard": {"filter": WRAPPER}}}]}}},
+    {"knn": [{"field": "v", "filter": WRAPPER}]},
+    {"sub_searches": [{"query": WRAPPER}]},
+    *({"search_pipeline": part} for part in (PIPELINE, [PIPELINE])),
+    {"query": {"script": {"script": {"id": "stored"}}}},
+    {"suggest": {"s": {"text": "a", "phrase": {"collate": {"query": {"source": "{}"}}}}}},
+    *(
+        {"query": {"terms": {"n": {"index": name, "id": "1", "path": "x"}}}}
+        for name in (".keys", "posts-*", ["posts-1"], "", None)
+    ),
+    {"query": {"terms": {"n": {"id": "1", "path": "x"}}}},
+    {"query": {"percolate": {"field": "q", "index": "other", "id": "1"}}},
+    {"query": {"geo_shape": {"place": {"indexed_shape": {"id": "1"}}}}},
+    {
+        "query": {
+            "pinned": {"docs": [{"_index": "other", "_id": "1"}], "organic": {"match_all": {}}}
+        }
+    },
+    {"query": {"more_like_this": {"like": {"_index": ["other"], "_id": "1"}}}},
+    {"runtime_mappings": {"x": {"type": "lookup", "target_index": "other"}}},
+    {"knn": {"field": "v", "query_vector_builder": {"lookup": {"index": "posts-1"}}}},
+    {"indices_boost": [{"other": 2}]},
+    {"ext": {"generative_qa_parameters": {"memory_id": "x"}}},
+    {"unknown": 1},
+]
+
+
+def test_an_allow_list_decides(engine: StubEngine) -> None:
+    """Wherever a part stands; and what is refused does not reach the engine."""
+    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
+        for body in FORBIDDEN:
+            for path, content in (
+                ("_search", json.dumps(body)),
+                ("_count", json.dumps(body)),
+                ("_msearch", line_pair({}, body)),
+                ("_async_search", json.dumps(body)),
+            ):
+                answer = client.post(f"/posts-1/{path}", content=content)
+                assert answer.status_code == 403, (path, body)
+                assert answer.json()["error"]["type"] == "security_exception"
+        assert engine.requests == []
+        for body in ALLOWED:
+            assert client.post("/posts-1/_async_search", json=body).status_code == 200, body
+            assert engine.bodies[-1] == body
+
+
+def test_bounds_come_first(engine: StubEngine, client: TestClient) -> None:
+    """Of levels, values and searches: nothing is read that is not bounded."""
+    deep = b'{"query":' + b'{"bool":{"must":' * 480 + b"{}" + b"}}" * 480 + b"}"
+    deeper = b'{"aggs":' * 100_000 + b"{}" + b"}" * 100_000
+    wide = json.dumps({"query": {"terms": {"n": [0] * 200_000}}}).encode()
+    many = b'{"query":{"terms":{"n":[' + b"[]," * 2_000_000 + b"1]}}}"
+    lines = b"{}\n{}\n" * 190_000
+    started = time.perf_counter()
+    for path, content in (
+        *(("_search", body) for body in (deep, deeper, wide, many)),
+        *(("_count", body) for body in (deep, many)),
+        ("_msearch", lines),
+    ):
+        for body in (content, gzip.compress(content, 1)):
+            headers = {"content-encoding": "gzip"} if body is not content else {}
+            assert client.post(f"/posts/{path}", content=body, headers=headers).status_code == 400
+    assert time.perf_counter() - started < 3
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("weight", [0, 0.3, 1])
+def test_a_share_of_the_model(engine: StubEngine, client: TestClient, weight: float) -> None:
+    """Both scores from 0 to 1 over the window; 0 is the engine's order."""
+    whole = client.post("/posts/_search", json=search(size=100, ext={"rerank": {"weight": weight}}))
+    hits = whole.json()["hits"]["hits"]
+    first = [hit["fields"]["_first_stage_score"][0] for hit in hits]
+    texts = {hit["_id"]: engine.posts[int(hit["_id"].partition('"')[0])] for hit in hits}
+    pairs = [(QUERY, (post["contents"], post["url"])) for post in texts.values()]
+    neural = models().default.checkpoint.predict(pairs)
+    expected = mix(minmax(first), minmax([*map(float, neural)]), weight)
+    assert [hit["_score"] for hit in hits] == pytest.approx(expected, abs=1e-4)
+    assert whole.json()["hits"]["max_score"] == hits[0]["_score"]
+
+
+@pytest.mark.parametrize("is_several", [False, True])
+def test_templates_are_rendered_checked_and_reranked(engine: StubEngine, is_several: bool) -> None:
+    """By the engine, in a call of its own."""
+    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts",))) as client:
+        path, body = "/posts/_search/template", json.dumps({"source": "{…}", "params": {"a": 1}})
+        if is_several:
+            path, body = "/posts/_msearch/template", f"{{}}\n{body}\n" * 2
+        for rendered, status in ((search(size=3), 200), ({"query": WRAPPER}, 403), ([], 400)):
+            engine.rendered = json.dumps({"template_output": rendered})
+            answer = client.post(path, content=body)
+            assert answer.status_code == status
+            if status == 200:
+                [*renders, last] = [request.url.path for request, _ in engine.requests]
+                assert renders == ["/_render/template"] * (1 + is_several)
+                assert last == ("/posts/_msearch" if is_several else "/posts/_search")
+                found = answer.json()["responses"] if is_several else [answer.json()]
+                assert all(
+                    "_first_stage_score" in one["hits"]["hits"][0]["fields"] for one in found
+                )
+
+
+def test_a_text_in_the_path_is_reranked_in_each_format(
+    engine: StubEngine, client: TestClient
+) -> None:
+    engine.strange = '"n":1.0E-4'
+    expected = client.get("/posts/_search", params={"q": QUERY}).json()
+    assert client.get("/posts/_search", params={"source": json.dumps(search())}).json() == expected
+    for more in ({"pretty": ""}, {"format": "yaml"}):
+        answer = client.get("/posts/_search", params={"q": QUERY, **more})
+        assert answer.headers["x-reranked"] == "true"
+        assert answer.text.count("\n") > 50
+        assert yaml.safe_load(answer.text) == expected
+        is_yaml = answer.headers["content-type"] == "application/yaml"
+        assert is_yaml == ("format" in more)
 
 
 OTHERS = "PUT /posts, POST /posts/_doc, DELETE /posts, POST /_bulk, PUT /posts/_search"
