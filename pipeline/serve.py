@@ -166,12 +166,15 @@ class Options:
         metavar="DIR",
     )
     log_queries: str = option(
-        "how queries stand in it: hashed (models cannot learn from it) or plain",
-        default="hashed",
-        choices=("hashed", "plain"),
+        "whether queries stand in it: plain, or none (models cannot learn from it)",
+        default="none",
+        choices=("none", "plain"),
     )
     log_days: float = option(
-        "days after which its files are deleted", default=30.0, parse=positive_float, metavar="DAYS"
+        "days after which its files are deleted, counted back from the newest one",
+        default=30.0,
+        parse=positive_float,
+        metavar="DAYS",
     )
     challenger: str | None = option(
         "model to compare with the served one by clicks, by its name or its folder: some searches "
@@ -257,7 +260,7 @@ def main(options: Options) -> None:
 
     served = behind_aliases(options, collections) if options.engine else {}
     proxy = proxy_of(options, loop, indexes, served)
-    pages = [*routes(page), *loop.routes()]
+    pages = routes(page)
     config = connections.config(
         app.build(service, keys, pages, proxy, reload),
         loop="uvloop",

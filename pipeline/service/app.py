@@ -11,6 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import orjson
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
@@ -20,10 +21,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from pipeline.service.errors import RequestError
+from pipeline.service.errors import PlainErrors, RequestError
 from pipeline.service.formats import PATHS
 from pipeline.service.http.middleware import PUBLIC, ServiceMiddleware
+from pipeline.service.http.requests import check_media_type
 from pipeline.service.http.service import Service
+from pipeline.service.log import MOST_EVENTS, SearchLog
 from pipeline.service.proxy.routes import Proxy
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -61,6 +64,7 @@ def build(
         ),
         *_information(service, bool(keys)),
         *page,
+        *([_events(service, proxy.loop.log)] if proxy and proxy.loop.log else []),
     ]
     app = Starlette(
         routes=[*(proxy.routes() if proxy else ()), *own],
@@ -74,6 +78,27 @@ def build(
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
     guarded = {getattr(route, "path", "") for route in own}
     return ServiceMiddleware(app, service, keys, guarded)
+
+
+def _events(service: Service, log: SearchLog) -> Route:
+    """Events in the form of OpenSearch's User Behavior Insights, one or a list, for the log."""
+
+    async def endpoint(request: Request) -> Response:
+        request.state.format = PlainErrors()
+        check_media_type(request)
+        async with service.bodies.read(request) as body:
+            try:
+                content = orjson.loads(body)
+            except orjson.JSONDecodeError as error:
+                raise RequestError("json", f"found no JSON in the body: {error}") from None
+        events = content if isinstance(content, list) else [content]
+        if len(events) > MOST_EVENTS:
+            raise RequestError("many", f"found {len(events):,} events, expected {MOST_EVENTS:,}")
+        accepted = log.events(events)
+        return JSONResponse({"accepted": accepted, "unknown": len(events) - accepted})
+
+    service.metrics.log = log.counts
+    return Route("/events", endpoint, methods=["POST"])
 
 
 def _information(service: Service, needs_key: bool) -> list[Route]:

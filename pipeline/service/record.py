@@ -31,6 +31,7 @@ class Record:
         trace_id, span_id: of the client's span, in which this one is.
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
+        client: its address.
         index: name or pattern of the served indexes that a search is within.
         truncated: documents that were cut as the request says.
         split: long documents, of which the best passage is read.
@@ -42,6 +43,7 @@ class Record:
     request_id: str
     method: str
     path: str
+    client: str = ""
     started: float = field(default_factory=time.perf_counter)
     trace_id: str = ""
     span_id: str = ""
@@ -71,6 +73,7 @@ class Record:
             "request_id": self.request_id,
             "method": self.method,
             "path": self.path[:200],
+            "client": self.client,
             "status": self.status,
             "total_ms": _milliseconds(self.total),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -38,6 +38,8 @@ class Metrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self._queued, self._models = queued, models
+        self.log: Mapping[str, int] | None = None
+        """Outcome -> lines of the log of searches."""
 
         def counter(name: str, text: str, *labels: str) -> _Counter:
             return _Counter(name, text, labels, registry=self.registry)
@@ -99,6 +101,11 @@ class Metrics:
         for model in models:
             info.add_metric([model.name, model.version], 1)
         yield info
+        if self.log is not None:
+            lines = GaugeMetricFamily("tweetrerank_log_lines", "Of the log", labels=["outcome"])
+            for outcome, count in self.log.items():
+                lines.add_metric([outcome], count)
+            yield lines
         for name, text in (
             ("hits", "Documents that were kept from earlier requests"),
             ("misses", "Documents that had to be read"),

@@ -60,7 +60,7 @@ class ServiceMiddleware:
         headers, path = Headers(scope=scope), scope["path"]
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        record = Record(request_id, scope["method"], path)
+        record = Record(request_id, scope["method"], path, (scope.get("client") or ("",))[0])
         if _TRACE.fullmatch(trace := headers.get("traceparent", "")):
             record.trace_id, record.span_id = trace.split("-")[1:3]
         scope.setdefault("state", {}).update(record=record, format=assumed(path.rstrip("/")))
