@@ -8,16 +8,15 @@ clicks, or a search or an event in the form of OpenSearch's User Behavior Insigh
     {"query_id": "a1", "user_query": "storm", "query_response_hit_ids": ["17", "4"], …}
     {"query_id": "a1", "action_name": "click", "event_attributes": {"object": {"object_id": "4"}}}
 
-Position-based model: a post d shown for a query q at position k is clicked if its position is
-examined and the post attracts, independently: P(click) = θ_k · α_qd. Chuklin, Markov & de Rijke,
-"Click Models for Web Search" (2015), sections 3.3 and 4.3; Wang et al., "Position Bias Estimation
-for Unbiased Learning to Rank in Personal Search" (WSDM 2018), section 4. α is integrated out, on a
+Position-based model (Chuklin, Markov & de Rijke, "Click Models for Web Search", 2015, sections 3.3
+and 4.3; Wang et al., WSDM 2018, section 4): a post d shown for a query q at position k is clicked
+if its position is examined and the post attracts, P(click) = θ_k · α_qd. α is integrated out, on a
 grid; its prior has two kinds of pairs, each with a Beta distribution: wanted posts, and those that
-are clicked by mistake. Expectation maximisation fits θ, the means of both and the share of wanted
-posts. The shown ranking puts attractive posts first: lest θ take the blame, each rounded mean
-position of a pair has a share of its own (Mundlak, Econometrica 1978, section 2). Pairs shown at
-several positions tell θ from α; without any, θ stays near its start, 1 / k. A pair is relevant if α
-is above the geometric mean of both kinds' means. θ of the first position is 1.
+are clicked by mistake. Expectation maximisation fits θ (1 at the first position), the means of both
+and the share of wanted posts, one for each rounded mean position of pairs: the ranking puts
+attractive posts first, and θ must not take the blame (Mundlak, Econometrica 1978, section 2). Pairs
+shown at several positions tell θ from α; without any, θ stays near its start, 1 / k. A pair is
+relevant if α is above the geometric mean of both kinds' means.
 """
 
 from __future__ import annotations
@@ -90,12 +89,13 @@ def read_searches(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
                 if not read_event(record := json.loads(line)):
                     yield _read_search(record.get("_source", record), known)
             except WRONG as error:
-                if (passed := passed + 1) <= MOST_TOLD:
-                    notes.append(f"{where}: {error}; the line is passed over")
-        if passed > MOST_TOLD:
-            notes.append(f"{path}: {passed:,} lines in all were passed over")
-        if unknown := known.execute(UNKNOWN).fetchone()[0]:
-            notes.append(f"{path}: found clicks of {unknown:,} unknown searches")
+                passed += 1
+                notes += [f"{where}: {error}; the line is passed over"] * (passed <= MOST_TOLD)
+        unknown = known.execute(UNKNOWN).fetchone()[0]
+    if passed > MOST_TOLD:
+        notes.append(f"{path}: {passed:,} lines in all were passed over")
+    if unknown:
+        notes.append(f"{path}: found clicks of {unknown:,} unknown searches")
 
 
 def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:

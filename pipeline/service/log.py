@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -31,19 +31,15 @@ from cachetools import LRUCache
 from indexes.files import write_bytes
 from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, read_event
 from pipeline.errors import DataError
+from pipeline.service.app import Service
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import ScoreResponse
-from pipeline.service.http.models import Models, ServedModel
-from pipeline.service.http.service import Service
+from pipeline.service.models import ServedModel
 from pipeline.service.proxy.search import Hit, Window
 from pipeline.service.record import LOG, Record
 from rerankers.text.words import MAX_CHARACTERS
 
-MOST_WAITING = (
-    32_000_000  # Bytes of lines that wait to be written, and of their places in the queue
-)
-PLACE = 1000  # Bytes of such a place
-MOST_EVENTS = 1000  # Of a request
+MOST_WAITING, PLACE = 32_000_000, 1000  # Bytes of lines that wait; of a place in the queue
 MOST_NAMED = 20_000  # Last searches that the client has named, whose events are taken
 
 
@@ -82,9 +78,8 @@ class SearchLog:
     def search(self, search: dict[str, Any], query: str, client: str, is_named: bool) -> str:
         """Queue a search, and give its signed id; ``is_named``: its id is the client's."""
         search_id = search["query_id"]
-        if is_named:
-            with self._lock:
-                self._named[search_id] = True
+        with self._lock:
+            self._named |= {search_id: True} if is_named else {}
         # Further searches of a client for the same have no further vote.
         search["voter"] = self.digest(f"{client}\n{' '.join(query.casefold().split())}")
         self.write([search | {"user_query": query[:MAX_CHARACTERS]} if self._is_plain else search])
@@ -165,10 +160,9 @@ def team_draft(
 ) -> tuple[list[int], list[int]]:
     """Two rankings of the same rows in one, and the team of each place.
 
-    Team-draft interleaving: Radlinski, Kurup & Joachims, "How Does Clickthrough Data Reflect
-    Retrieval Quality?" (CIKM 2008), section 5.2. In each round a coin decides which ranking first
-    adds its best row that is not in the list yet, to get the clicks on it. Rows above the first
-    difference are of no team, 0. ``seed`` makes the coins: the pages of a search must agree.
+    Team-draft interleaving (Radlinski, Kurup & Joachims, CIKM 2008, section 5.2): in each round a
+    coin decides which ranking first adds its best row that is not in the list yet. Rows above the
+    first difference are of no team, 0. ``seed`` makes the coins: pages of a search must agree.
     """
     coins, same = random.Random(seed), 0
     while same < len(champion) and champion[same] == challenger[same]:
@@ -184,9 +178,6 @@ def team_draft(
     return [*teams], [*teams.values()]
 
 
-Score = Callable[[ServedModel, Record], Awaitable[ScoreResponse]]
-
-
 class Ranked(NamedTuple):
     """The ranking of a window; the other fields are of logged searches only."""
 
@@ -199,16 +190,15 @@ class Ranked(NamedTuple):
 class Loop:
     """Ranks searches, and logs them if there is a log.
 
-    A ``share`` of them shows posts of both the service's default model and the challenger.
+    A ``share`` of them shows posts of both the service's default model and its challenger.
     """
 
     service: Service
     log: SearchLog | None = None
-    challenger: Models | None = None
     share: float = 0.0
 
     async def rank(
-        self, score: Score, model: ServedModel, record: Record, window: Window, hits: Sequence[Hit]
+        self, score: Any, model: ServedModel, record: Record, window: Window, hits: Sequence[Hit]
     ) -> Ranked:
         """The ranking of a window by a model's ``score`` of its hits; raises RequestError."""
         given, teams = window.ubi and window.ubi.query_id, None
@@ -247,7 +237,7 @@ class Loop:
 
     def _rival(self, search_id: str, model: ServedModel, window: Window) -> ServedModel | None:
         """The challenger, if it takes part in a search."""
-        rival, default = self.challenger and self.challenger.default, self.service.models.default
+        rival, default = self.service.models.challenger, self.service.models.default
         if not rival or rival.version == model.version or window.model is not None:
             return None
         # A further page must go on with the same list, which only an id of the client tells.

@@ -32,6 +32,7 @@ class Record:
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
         client: its address.
+        caller: hash of this and of its key.
         index: name or pattern of the served indexes that a search is within.
         truncated: documents that were cut as the request says.
         split: long documents, of which the best passage is read.
@@ -44,6 +45,7 @@ class Record:
     method: str
     path: str
     client: str = ""
+    caller: bytes = b""
     started: float = field(default_factory=time.perf_counter)
     trace_id: str = ""
     span_id: str = ""

@@ -22,7 +22,7 @@ from pipeline.errors import UsageError
 from pipeline.explanation.rank_changes import visible
 from pipeline.ranking import interpolation
 from pipeline.service.errors import RequestError
-from pipeline.service.http.models import ServedModel
+from pipeline.service.models import ServedModel
 from pipeline.service.page import searching
 from pipeline.service.page.routes import describe, results, search_request
 from pipeline.service.page.searching import SearchPage

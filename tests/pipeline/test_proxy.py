@@ -17,11 +17,11 @@ from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
 from starlette.testclient import TestClient
 
-from pipeline.service.http.requests import Limits
 from pipeline.service.proxy import search as searches
 from pipeline.service.proxy import upstream
 from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
 from pipeline.service.record import LOG, JsonFormatter
+from pipeline.service.requests import Limits
 from rerankers.text.passages import best_passages
 
 WINDOW = 100

@@ -25,15 +25,14 @@ from starlette.testclient import TestClient
 from pipeline.collections.clicks import CHALLENGER, CHAMPION, read_searches
 from pipeline.collections.trec import read_qrels
 from pipeline.compare import evidence, read_comparison
-from pipeline.service.app import build
+from pipeline.service.app import MOST_EVENTS, Access, Service, build
 from pipeline.service.errors import RequestError
-from pipeline.service.http.models import Models
-from pipeline.service.http.requests import Limits
-from pipeline.service.http.service import Service
-from pipeline.service.log import MOST_EVENTS, Loop, SearchLog, team_draft
+from pipeline.service.log import Loop, SearchLog, team_draft
+from pipeline.service.models import Models
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
+from pipeline.service.requests import Limits
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +43,11 @@ def served() -> Iterator[tuple[str, StubEngine]]:
 
 @contextmanager
 def client_of(url: str, log: SearchLog, *keys: str, challenger: str = "") -> Iterator[TestClient]:
-    service = Service(models(), Limits(), 2)
-    loop = Loop(service, log, Models([challenger], 10**6) if challenger else None, 1.0)
+    served = Models(["mp_hcnn"], 10**6, challenger=challenger) if challenger else models()
+    service = Service(served, Limits(), 2)
+    loop = Loop(service, log, 1.0)
     proxy = Proxy(service, Upstream([url]), SearchDefaults(seconds=60, reads_ubi=True), loop)
-    with TestClient(build(service, keys, (), proxy)) as client:
+    with TestClient(build(service, Access(keys), (), proxy, log)) as client:
         yield client
     log.close()
 

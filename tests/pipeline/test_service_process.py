@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -91,6 +92,19 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
         for client in clients:
             client.join()
     assert set(statuses) == {200}
+
+
+def test_an_early_signal_ends_nothing() -> None:
+    with running("--threads", 1, is_ready=False) as service:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            ignored = Path(f"/proc/{service.process.pid}/status").read_text()
+            if int(re.findall(r"SigIgn:\s+(\w+)", ignored)[0], 16) & 1:
+                break
+            time.sleep(0.02)
+        for _ in range(5):
+            service.process.send_signal(signal.SIGHUP)
+        service.wait_for("serving ")
 
 
 def test_keys_are_read_again(tmp_path: Path) -> None:

@@ -19,12 +19,11 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from indexes.engines.searching import single_precision
+from pipeline.service.app import Service
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import ScoreRequest
-from pipeline.service.http.models import ServedModel
-from pipeline.service.http.requests import deadline_of, unless_gone
-from pipeline.service.http.service import Service
 from pipeline.service.log import Loop, Ranked
+from pipeline.service.models import ServedModel
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.search import (
     MARK,
@@ -39,6 +38,7 @@ from pipeline.service.proxy.search import (
 )
 from pipeline.service.proxy.upstream import EngineRequest, EngineResponse, Upstream
 from pipeline.service.record import LOG
+from pipeline.service.requests import deadline_of, unless_gone
 
 PASSED = {
     "/": ("GET", "HEAD"),

@@ -19,8 +19,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from pipeline.service.errors import RequestError
-from pipeline.service.http.requests import validated
 from pipeline.service.proxy.indexes import looked_up, matches, readable
+from pipeline.service.requests import validated
 
 Json = dict[str, Any]
 

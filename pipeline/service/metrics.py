@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from pipeline.service.http.models import ServedModel
+from pipeline.service.models import ServedModel
 from pipeline.service.record import Record
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -113,7 +113,7 @@ class Metrics:
         ):
             metric = Metric(f"tweetrerank_cache_{name}", text, "unknown")
             for model in models:
-                value = getattr(model.scorer.counts, name)
+                value = getattr(model.counts, name)
                 metric.add_sample(metric.name, {"model": model.name}, value)
             yield metric
 
