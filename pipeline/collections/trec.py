@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 from indexes.files import atomic_file
 from indexes.lines import numbered_lines, short
@@ -86,6 +86,23 @@ def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array
 def ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
     """(doc_id, score) of one topic, best first, by the tie rule."""
     return [(doc_id, scores[doc_id]) for _, doc_id in _ranked(scores)]
+
+
+class Place(NamedTuple):
+    """A post's rank, from 1, and score in a ranking."""
+
+    rank: int
+    score: float
+
+    def __str__(self) -> str:
+        return f"#{self.rank} ({self.score:.4f})"
+
+
+def places(scores: Mapping[str, float]) -> dict[str, Place]:
+    """Place of each post by its score, best first."""
+    return {
+        doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), start=1)
+    }
 
 
 def best_of(run: Run, hits: int) -> Run:

@@ -223,7 +223,7 @@ class RankingOptions(ModelOptions):
             if value
         ]
 
-    def open_ranker(self, collection: Collection, all_stages: bool = False) -> Ranker:
+    def open_ranker(self, collection: Collection) -> Ranker:
         """The ranker that the options name; see :func:`pipeline.ranking.build.ranker`.
 
         Raises:
@@ -245,6 +245,5 @@ class RankingOptions(ModelOptions):
             parameters=changes,
             checkpoint=self.checkpoint,
             skip_unknown=self.skip_unknown,
-            all_stages=all_stages,
             **self.loading(),
         )

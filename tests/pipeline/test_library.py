@@ -1,5 +1,6 @@
 """The public functions: from a collection to a ranking, its runs, its measures and its reasons."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
     assert ranking.run is ranking.stages["mp_hcnn + rm3 (λ = 0.4)"]
     assert ranking.seconds.keys() == ranking.stages.keys()
     assert max(map(len, ranking.run.values())) == 20
+    record = json.loads(json.dumps(ranking.to_dict()))["topics"][0]
+    best_post, places = record["posts"][0], record["posts"][0]["stages"]
+    doc_id, score = ranked(ranking.run[record["query_id"]])[0]
+    assert (best_post["doc_id"], [*places]) == (doc_id, [*ranking.stages])
+    assert places["mp_hcnn + rm3 (λ = 0.4)"] == {"rank": 1, "score": score}
     pipeline.write_run(tmp_path / "mine.run", ranking.run)
     assert pipeline.read_run(tmp_path / "mine.run").keys() == ranking.run.keys()
     found = pipeline.evaluate(ranking, "AP", "P@5")
@@ -82,7 +88,7 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
     if reranker != "none":
         assert ranked(ranking.run["a"])[0][0] == "0"
         explanation = ranker.explain(ranking, ["0"], query_id="a")
-        assert [*explanation.posts] == ["0"]
+        assert [*explanation.reasons] == ["0"]
     else:
         with pytest.raises(UsageError, match="expected a model with an explanation"):
             ranker.explain(ranking, ["0"], query_id="a")

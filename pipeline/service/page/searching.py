@@ -19,8 +19,7 @@ from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.errors import DataError, UsageError
-from pipeline.explanation.contributions import FusionExplanation
-from pipeline.explanation.matches import MatchExplanation
+from pipeline.explanation.topic import ExplainedTopic
 from pipeline.ranking.build import ranker, tuned_mixing
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Mixture, ModelScorer, Ranking
@@ -91,7 +90,7 @@ class SearchResult:
         return {doc_id: score for doc_id, score in scores.items() if doc_id in self.model}
 
     @cached_property
-    def of_all_posts(self) -> MatchExplanation | FusionExplanation:
+    def of_all_posts(self) -> ExplainedTopic:
         """The explanation of all posts."""
         return self.ranker.explain(self.ranking, [*self.first])
 
@@ -218,9 +217,7 @@ class SearchPage:
         except OSError as error:
             raise DataError(f"{self.grades.path}: cannot be written: {error.strerror}") from None
 
-    def explain(
-        self, request: SearchRequest, doc_ids: Sequence[str]
-    ) -> MatchExplanation | FusionExplanation:
+    def explain(self, request: SearchRequest, doc_ids: Sequence[str]) -> ExplainedTopic:
         """Reasons for the ranks of posts; raises RequestError for too many or unknown posts."""
         if not 0 < len(doc_ids) <= MOST_EXPLAINED:
             problem = f"found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"
