@@ -69,4 +69,6 @@ def seen_model(page: SearchPage) -> ServedModel:
     """The model of a page, as if it was trained on the page's collection."""
     model = models().default
     trained_on = {"trained_on": ["mb2011", page.collection.name]}
-    return replace(model, checkpoint=replace(model.checkpoint, metrics=trained_on))
+    seen = replace(model)
+    vars(seen)["checkpoint"] = replace(model.checkpoint, metrics=trained_on)
+    return seen

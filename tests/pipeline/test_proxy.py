@@ -591,7 +591,7 @@ def test_a_reranker_that_fails(direct: httpx.Client, engine: StubEngine, problem
     plain = direct.post("/posts/_search", json=body).json()
     with client_of(engine=engine.url, **options) as client:
         if problem == "overload":
-            client.app.service.scheduler.requests = 1  # type: ignore[attr-defined]
+            client.app.service.queue.requests = 1  # type: ignore[attr-defined]
         started = time.perf_counter()
         answer = client.post("/posts/_search", json=body)
         assert time.perf_counter() - started < 5
