@@ -188,6 +188,11 @@ class Options:
     rerank_timeout: float = option(
         "seconds for it; then the engine's own ranking goes out", default=5.0, parse=positive_float
     )
+    rerank_weight: float | None = option(
+        "share of the model beside the engine's score, both from 0 to 1 in each search; for "
+        "queries whose own scores say more than their words (default: the model alone)",
+        parse=fraction,
+    )
     log: Path | None = option(
         "folder for a log of the reranked searches of --engine, and of their events (POST /events)",
         parse=Path,
@@ -430,6 +435,7 @@ def proxy_of(
         window=options.rerank_window,
         most=options.max_documents,
         seconds=options.rerank_timeout,
+        weight=options.rerank_weight,
         indexes=indexes,
         served=served,
         reads_ubi=loop.log is not None,

@@ -305,7 +305,7 @@ def build(
     app.router.redirect_slashes = False
     if proxy is None:
         return ServiceMiddleware(app, service, access)
-    app.router.default = proxy.not_found
+    app.router.default = proxy.respond
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
     paths = {getattr(route, "path", "") for route in own}
     return ServiceMiddleware(

@@ -18,6 +18,7 @@ STATUS = {
     "value": 422,
     "key": 401,
     "index": 403,
+    "refused": 403,
     "model": 404,
     "path": 404,
     "method": 405,

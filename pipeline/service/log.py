@@ -35,7 +35,8 @@ from pipeline.service.app import Service
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import ScoreResponse
 from pipeline.service.models import ServedModel
-from pipeline.service.proxy.search import Hit, Window
+from pipeline.service.proxy.response import Hit
+from pipeline.service.proxy.search import Window
 from pipeline.service.record import LOG, Record
 from rerankers.text.words import MAX_CHARACTERS
 
