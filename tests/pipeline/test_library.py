@@ -29,10 +29,13 @@ def collection(**more: Any) -> Any:
 
 
 def test_importing_the_package_loads_nothing() -> None:
-    code = (
-        "import sys, pipeline; print([m for m in ('torch', 'numpy', 'jnius') if m in sys.modules])"
-    )
-    assert run_python("-c", code).stdout == "[]\n"
+    names = "import indexes; [getattr(indexes, name) for name in indexes.__all__]"
+    for code, absent in (
+        ("import pipeline", {"torch", "numpy", "jnius"}),
+        (names, {"jnius", "jnius_config", "pyserini"}),
+    ):
+        done = run_python("-c", f"import sys; {code}; print(*sys.modules)")
+        assert done.returncode == 0 and not absent & {*done.stdout.split()}
     assert all(hasattr(pipeline, name) for name in pipeline.__all__)
     assert {*pipeline.__all__} <= {*dir(pipeline)}
     with pytest.raises(AttributeError, match="no attribute 'rank'"):
