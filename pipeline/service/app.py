@@ -441,6 +441,7 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     kinds = formats.Request, formats.RankFieldsRequest
     template = "#/components/schemas/{name}"
     names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
+    schemas = _lax(schemas)
     responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
     body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
     # "/" is as /rerank; GET is the page's there.
@@ -462,6 +463,28 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
         description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         description["security"] = [{"key": []}]
     return description
+
+
+_TEXTS = {
+    "integer": {"pattern": "^[0-9]{1,9}$"},
+    "number": {"pattern": r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"},
+    "boolean": {"enum": [True, False, 1, 0, "true", "false"]},
+}
+"""Type -> the texts that are taken for it."""
+
+
+def _lax(schema: Any) -> Any:
+    """A schema, with texts where they are taken for numbers and flags."""
+    if isinstance(schema, list):
+        return [*map(_lax, schema)]
+    if not isinstance(schema, dict):
+        return schema
+    own = {key: _lax(value) for key, value in schema.items()}
+    kind = own.get("type")
+    if isinstance(kind, str) and kind in _TEXTS:
+        kinds = [kind, "string", *(["integer"] if kind == "boolean" else [])]
+        own |= {"type": kinds} | _TEXTS[kind]
+    return own
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -79,8 +79,9 @@ class SearchLog:
     def search(self, search: dict[str, Any], query: str, client: str, is_named: bool) -> str:
         """Queue a search, and give its signed id; ``is_named``: its id is the client's."""
         search_id = search["query_id"]
-        with self._lock:
-            self._named |= {search_id: True} if is_named else {}
+        if is_named:
+            with self._lock:
+                self._named[search_id] = True
         # Further searches of a client for the same have no further vote.
         search["voter"] = self.digest(f"{client}\n{' '.join(query.casefold().split())}")
         self.write([search | {"user_query": query[:MAX_CHARACTERS]} if self._is_plain else search])

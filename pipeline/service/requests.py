@@ -8,7 +8,6 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -125,21 +124,15 @@ def _unpacked(body: bytes, most: int) -> bytes:
     return content
 
 
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind, strict=False)  # Numbers and flags may be texts.
-
-
 async def decoded(body: bytes, kind: type[Value]) -> Value:
     """The JSON of a body; raises RequestError at the first value of another type.
 
-    Reading takes a time in proportion to the bytes: what is not in ``kind`` is never built. Halves
-    of surrogate pairs, which cut posts have, become U+FFFD.
+    Numbers and flags may be texts. Reading takes a time in proportion to the bytes: what is not in
+    ``kind`` is never built. Halves of surrogate pairs, which cut posts have, become U+FFFD.
     """
     for is_last in (b"\\u" not in body, True):
         try:
-            value: Value = _decoder(kind).decode(body)
-            return value
+            return msgspec.json.decode(body, type=kind, strict=False)
         except msgspec.ValidationError as error:
             message, path = _AT.fullmatch(str(error)).groups()  # type: ignore[union-attr]
             if missing := _MISSING.fullmatch(message):
