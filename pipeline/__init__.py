@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pipeline.ranking.reports import evaluate as evaluate
 
 _MODULES = {
-    "DataError": "command.errors",
-    "UsageError": "command.errors",
+    "DataError": "errors",
+    "UsageError": "errors",
     "evaluate": "ranking.reports",
     "open_collection": "notebook.collection",
     "ranker": "ranking.build",

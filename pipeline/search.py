@@ -14,13 +14,17 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file
 from pipeline.command.ranking import RankingOptions
-from pipeline.defaults import DEFAULT_HITS
+from pipeline.defaults import AUTO, DEFAULT_HITS
 from pipeline.errors import UsageError
 from pipeline.runtime import bar
+
+if TYPE_CHECKING:
+    from pipeline.ranking.ranker import Ranker
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,9 @@ class Options(RankingOptions):
     """What to search, and how."""
 
     output: Path | None = option(
-        "run file to write (default: runs/TOPICS.RERANKER.txt)", parse=output_file, metavar="RUN"
+        "run file to write (default: runs/TOPICS.RERANKER.txt; and mp_hcnn's with the best fusion)",
+        parse=output_file,
+        metavar="RUN",
     )
     runtag: str = option("last column of the run", default="tweetrerank")
     show: str | None = option(
@@ -44,26 +50,42 @@ def main(options: Options) -> None:
         problem = f"--runtag: found {options.runtag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
     collection = options.open_collection()
-    ranker = options.open_ranker(collection, all_stages=True)
+    ranker = options.open_ranker(collection)
 
     from pipeline.collections.trec import write_run
     from pipeline.ranking import reports
+    from pipeline.ranking.build import neural_mixture
 
-    hits = options.hits or DEFAULT_HITS
-    ranking = ranker.rank(hits=hits, progress=partial(bar, what=ranker.name, unit="pair"))
-    run = ranking.run
-    if ranker.description:
-        print(ranker.description, file=sys.stderr)
-    output = options.output or _run_file(options, collection.name, ranker.name)
-    write_run(output, run, options.runtag)
+    rankers: list[Ranker] = [ranker]
+    if options.reranker == AUTO:
+        rankers += filter(None, [neural_mixture(ranker, **options.loading())])
+    rankings, files = [], {}
+    for each in rankers:
+        if each.description:
+            print(each.description, file=sys.stderr)
+        progress = partial(bar, what=each.name, unit="pair")
+        ranking = each.rank(hits=options.hits or DEFAULT_HITS, progress=progress)
+        rankings.append(ranking)
+        path = _run_file(options, collection.name, each.name)
+        if options.output:  # Of the ranker alone.
+            if each is not ranker:
+                continue
+            path = options.output
+        write_run(path, ranking.run, options.runtag)
+        files[[*ranking.stages][-1]] = path
+    if rankings[1:]:
+        print(f"{ranker.name} reads no score of {rankers[1].name}", file=sys.stderr)
+    ranking = rankings[0].after(*rankings[1:])
     if collection.qrels is None:
         print(collection.missing_judgments)
     else:
-        print(replace(reports.evaluate(ranking), note=f"-> {output}"))
+        notes = {stage: f"-> {path}" for stage, path in files.items()}
+        print(replace(reports.evaluate(ranking), notes=notes))
     reports.print_topic(ranking, collection.qrels, options.show)
     print(
-        f"wrote {output}: {sum(map(len, run.values()))} results for {len(run)} of "
-        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s",
+        f"wrote {' and '.join(map(str, files.values()))}: {sum(map(len, ranking.run.values()))} "
+        f"results for {len(ranking.run)} of {len(collection.topics)} topics in "
+        f"{time.perf_counter() - started:.1f} s",
         file=sys.stderr,
     )
 

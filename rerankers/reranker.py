@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from rerankers.pairs import (
 from rerankers.text.passages import best_passages
 from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
+
+if TYPE_CHECKING:
+    from rerankers.explanation import Explanation
 
 Reads = Literal["posts", "lists", "searches"]
 """``posts``: each post alone, for a mixture with a first stage's scores; ``lists``: a list of given
@@ -131,9 +134,17 @@ class Model(ABC):
         """Whether texts, and what a first stage gives of scores and order, suffice for it."""
 
     @property
-    def explains(self) -> str:
-        """What can be shown as the reasons of a score: ``matches``, ``contributions``, or ""."""
+    def explains(self) -> Literal["matches", "contributions", ""]:
+        """Kind of the reasons that it gives for its scores, if it does."""
         return ""
+
+    def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
+        """Reasons for the scores of the pairs ``rows``; None of a model that gives none.
+
+        Args:
+            pairs: list of one query, which also says how its other posts do.
+        """
+        return None
 
     @cached_property
     def signals(self) -> set[str]:
@@ -156,6 +167,19 @@ class Model(ABC):
     def check(self) -> None:
         """Score some pairs; raises what goes wrong."""
         self.score(SOME)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled model, or a copy, is its folder, which is read again."""
+        from rerankers.checkpoint import reloaded
+
+        if not (self.directory / "config.json").exists():
+            raise RerankerError(
+                f"found {self.name} without a folder, which cannot be copied to another process; "
+                "save it by rerankers.checkpoint.save, and load it"
+            )
+        size, source = getattr(self, "batch_size", 256), self.idf.source
+        directory = self.directory.absolute()
+        return reloaded, (directory, self.name, self.device, source, size, dict(self.resources))
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {str(self.directory)!r})"

@@ -49,7 +49,6 @@ def ranker(
     checkpoint: Path | str | None = None,
     default_weight: float | None = None,
     skip_unknown: bool = False,
-    all_stages: bool = False,
     data: Path | str | None = None,
     **loading: Any,
 ) -> Ranker:
@@ -66,8 +65,6 @@ def ranker(
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-        all_stages: beside the stages of the best fusion those of MP-HCNN, which take their own
-            time; a fusion that is named, or an installation without PyTorch, has its own alone.
         loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
 
     Raises:
@@ -83,7 +80,6 @@ def ranker(
         parameters = [f"{name}={value}" for name, value in parameters.items()]
     chosen = {"first_stage": first_stage, "parameters": parameters, "weight": weight is not None}
     given = [name for name, value in chosen.items() if value]
-    all_stages &= reranker == defaults.AUTO
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
@@ -93,8 +89,7 @@ def ranker(
         known = None
         if candidates:
             known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        fusion = _fusion(collection, reranker, given, known, folder, Loading(**loading))
-        return _with_neural_stages(fusion, Loading(**loading)) if all_stages else fusion
+        return _fusion(collection, reranker, given, known, folder, Loading(**loading))
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
         return Mixture(retriever, None, Mixing(), collection)
@@ -174,24 +169,24 @@ def _fusion(
     return replace(Fusion.load(collection, scorer), first_stage=first_stage)
 
 
-def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
-    """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
+def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
+    """MP-HCNN mixed with query likelihood, of the collection that a fusion searches.
+
+    None where there is none for the collection, and, with a line about it, without PyTorch.
+    """
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
-    has_method = defaults.DEFAULT_METHOD in collection.methods
-    if fusion.first_stage or not has_method:
-        return fusion
+    if not isinstance(fusion, Fusion) or fusion.first_stage or collection is None:
+        return None
+    if defaults.DEFAULT_METHOD not in collection.methods or not _is_trained(name, collection):
+        return None
     if find_spec("torch") is None:
         remedy = "pip install 'tweetrerank[neural]'"
         print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
-        return fusion
-    try:
-        folder = directory_for(name, collection)
-    except DataError:
-        return fusion
-    scorer = load_scorer(name, collection, folder, loading)
-    retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
-    mixing = tuned_mixing(collection, scorer, has_scores=True)
-    return replace(fusion, beside=Mixture(retriever, scorer, mixing, collection))
+        return None
+    scorer = load_scorer(name, collection, None, Loading(**loading))
+    method = METHODS[defaults.DEFAULT_METHOD]()
+    retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
+    return Mixture(retriever, scorer, tuned_mixing(collection, scorer, True), collection)
 
 
 def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) -> Mixing:

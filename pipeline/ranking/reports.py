@@ -28,7 +28,7 @@ class Evaluation:
     values: Mapping[str, Values]  # Stage -> measure -> query_id -> value, for every judged topic
     milliseconds: Mapping[str, float] = field(default_factory=dict)
     """Stage -> milliseconds a topic, where they are known."""
-    note: str = ""  # Text at the end of the last row
+    notes: Mapping[str, str] = field(default_factory=dict)  # Stage -> text at the end of its row
 
     def __getitem__(self, stage: str) -> dict[str, float]:
         """Measure -> mean over the judged topics, of one stage."""
@@ -42,8 +42,7 @@ class Evaluation:
             if self.milliseconds:
                 known = self.milliseconds.get(stage)
                 row.append("" if known is None else f"{known:.1f}")
-            rows.append([*row, ""])
-        rows[-1][-1] = self.note
+            rows.append([*row, self.notes.get(stage, "")])
         header = [self.title, *measures, *(["ms/topic"] if self.milliseconds else []), ""]
         return "\n".join(table_lines(header, rows, left=[0, len(header) - 1]))
 
@@ -69,6 +68,7 @@ def evaluate(
             raise DataError("found no judgments of these topics, expected `qrels`")
         if (qrels := collection.qrels) is None:
             raise DataError(collection.missing_judgments)
+        collection.check_judged_posts()
     usual = collection.measures if collection else DEFAULT_MEASURES
     evaluator = Evaluator(qrels, measures or usual)
     topics, seconds = 1, getattr(ranking, "seconds", {})

@@ -18,12 +18,12 @@ from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, GatedScorer, client_of, models, scored_by
 from starlette.testclient import TestClient
 
-from pipeline.service.http.requests import Limits
 from pipeline.service.proxy import search as searches
 from pipeline.service.proxy import upstream
 from pipeline.service.proxy.indexes import matches
 from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
 from pipeline.service.record import LOG, JsonFormatter
+from pipeline.service.requests import Limits
 from rerankers.interpolation import minmax, mix
 from rerankers.text.passages import best_passages
 
@@ -968,9 +968,9 @@ def test_a_reranker_that_fails(direct: httpx.Client, engine: StubEngine, problem
     plain = direct.post("/posts/_search", json=body).json()
     with client_of(engine=engine.url, **options) as client:
         if problem == "overload":
-            client.app.service.scheduler.requests = 1  # type: ignore[attr-defined]
+            client.app.service.queue.requests = 1  # type: ignore[attr-defined]
         if problem == "queue":  # Of which a search took ten seconds.
-            client.app.service.scheduler.pairs = 100  # type: ignore[attr-defined]
+            client.app.service.queue.pairs = 100  # type: ignore[attr-defined]
             proxy = client.app.app.router.default.__self__  # type: ignore[attr-defined]
             proxy._pace = 0.1
         started = time.perf_counter()

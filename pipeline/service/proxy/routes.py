@@ -22,12 +22,11 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from indexes.engines.searching import single_precision
+from pipeline.service.app import Service
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import ScoreRequest, ScoreResponse
-from pipeline.service.http.models import ServedModel, probability
-from pipeline.service.http.requests import deadline_of, unless_gone
-from pipeline.service.http.service import Service
 from pipeline.service.log import Loop, Ranked
+from pipeline.service.models import ServedModel, probability
 from pipeline.service.proxy.allowed import Call, Grammar, Handles, Json, dumped, read_call, strict
 from pipeline.service.proxy.indexes import readable, served_by
 from pipeline.service.proxy.response import (
@@ -42,6 +41,7 @@ from pipeline.service.proxy.response import (
 from pipeline.service.proxy.search import Search, SearchDefaults, Window, read_search
 from pipeline.service.proxy.upstream import EngineRequest, EngineResponse, Upstream
 from pipeline.service.record import LOG, Record
+from pipeline.service.requests import deadline_of, unless_gone
 from rerankers.interpolation import minmax, mix
 
 SEARCHES = 500  # In one request
@@ -376,10 +376,10 @@ class Proxy:
         wanted = ScoreRequest(
             *(window.query, texts, urls, first, window.model),
             raw=is_mixed,
-            mix="neural" if is_mixed and not model.reads_windows else None,
+            mix="neural" if is_mixed and not model.reads_lists else None,
         )
         ends = [started + self.defaults.seconds, request.deadline or float("inf")]
-        waiting, deadline = self.service.scheduler.pairs, min(ends)
+        waiting, deadline = self.service.queue.pairs, min(ends)
         if waiting and started + self._pace * (waiting + len(hits)) > deadline:
             raise RequestError("deadline", f"{waiting:,} documents are waiting to be scored")
 

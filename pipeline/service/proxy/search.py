@@ -11,10 +11,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 
 from pipeline.service.errors import RequestError
-from pipeline.service.http.requests import validated
 from pipeline.service.proxy.allowed import Json, dumped
 from pipeline.service.proxy.indexes import matches
 from pipeline.service.proxy.response import Hit
+from pipeline.service.requests import validated
 
 CONTINUED = ("search_after", "pit", "scroll", "slice", "collapse")
 """Parts of a search that reads on from a hit, or whose hits are groups."""
