@@ -257,6 +257,10 @@ class LuceneIndex:
             for topic, (found, scores) in zip(topics, ranked, strict=True)
         }
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled index is its folder, which is opened again."""
+        return _reopened, (self.directory.absolute(),)
+
     @property
     def id_range(self) -> tuple[str, str] | None:
         """The lowest and the highest id, None if the ids are not all whole numbers."""
@@ -281,6 +285,24 @@ class LuceneIndex:
         """The place of the newest post within the topic's time limit."""
         limit = id_limit(topic, self.manifest.numeric_ids, self.directory)
         return 0 if limit is None else self.posts.first_up_to(limit)
+
+
+class _Unusable:
+    """In place of an index that a process cannot open: an error in the middle of unpickling would
+    end the worker of a pool, which starts others for ever."""
+
+    def __init__(self, error: CollectionError) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error
+
+
+def _reopened(directory: Path) -> "LuceneIndex | _Unusable":
+    try:
+        return open_index(directory)
+    except CollectionError as error:
+        return _Unusable(error)
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:

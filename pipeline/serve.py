@@ -34,7 +34,8 @@ from pipeline.command.options import (
 )
 from pipeline.command.ranking import addresses
 from pipeline.errors import DataError, UsageError
-from pipeline.runtime import choose_device, device_name
+from pipeline.runtime import choose_device
+from rerankers.devices import device_name
 
 if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress

@@ -168,6 +168,19 @@ class Model(ABC):
         """Score some pairs; raises what goes wrong."""
         self.score(SOME)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled model, or a copy, is its folder, which is read again."""
+        from rerankers.checkpoint import reloaded
+
+        if not (self.directory / "config.json").exists():
+            raise RerankerError(
+                f"found {self.name} without a folder, which cannot be copied to another process; "
+                "save it by rerankers.checkpoint.save, and load it"
+            )
+        size, source = getattr(self, "batch_size", 256), self.idf.source
+        directory = self.directory.absolute()
+        return reloaded, (directory, self.name, self.device, source, size, dict(self.resources))
+
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {str(self.directory)!r})"
 

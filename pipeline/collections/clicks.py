@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from indexes.posts import is_doc_id, short_json, well_formed
+from indexes.records import is_doc_id, short_json, well_formed
 from pipeline.collections.topics import Topic, normalize, query_id
 from pipeline.collections.trec import Qrels
 from pipeline.errors import DataError

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.posts import Post, id_under, post_of, short_json, well_formed
+from indexes.posts import Post, post_of
+from indexes.records import id_under, short_json, well_formed
 from pipeline.collections.collection import ENDING, SearchedCollection, home_directory
 from pipeline.collections.own import read_collection
 from pipeline.collections.topics import Topic, topic_of

@@ -188,7 +188,9 @@ def open_collection(
     if isinstance(found, AnswerCollection):
         return dataclasses.replace(found, qrels_path=qrels)
     if qrels:
-        found = dataclasses.replace(found, qrels_path=qrels, measures=DEFAULT_MEASURES)
+        found = dataclasses.replace(
+            found, qrels_path=qrels, further_qrels=(), measures=DEFAULT_MEASURES
+        )
     return on_engine(dataclasses.replace(found, own_index=index), engine)
 
 

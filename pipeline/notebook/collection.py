@@ -43,6 +43,10 @@ class NotebookCollection:
     def __repr__(self) -> str:
         return f"<collection {self.collection.title}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the ranker, which is loaded again where it is needed."""
+        return {"collection": self.collection, "_best": None}
+
     @property
     def topics(self) -> list[Topic]:
         """The topics, in the order of their file."""

@@ -184,7 +184,8 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
         print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
         return None
     scorer = load_scorer(name, collection, None, Loading(**loading))
-    retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
+    method = METHODS[defaults.DEFAULT_METHOD]()
+    retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
     return Mixture(retriever, scorer, tuned_mixing(collection, scorer, True), collection)
 
 

@@ -1,8 +1,9 @@
 """The trained model of a search: its checkpoint and its λ.
 
-Checkpoints trained here lie in ``$TWEETRERANK_HOME/checkpoints/<model>/<collection>`` and are
-preferred to shipped ones. Shipped files are never written: a λ tuned here for a shipped checkpoint
-is ``$TWEETRERANK_HOME/lambda/<model>/<collection>.json``.
+Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the folder of models
+(``$TWEETRERANK_HOME``, or the user's folder of data), and are preferred to shipped ones. Shipped
+files are never written: a λ tuned here for a shipped checkpoint is
+``lambda/<model>/<collection>.json`` there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from indexes.files import atomic_file
-from pipeline.collections.collection import OWN, home_directory
+from pipeline.collections.collection import OWN, models_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ModelScorer
@@ -58,7 +59,7 @@ def default_directory(
     # A model trained on posts alone does not fit questions and answers.
     endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
     for name in [collection] if own_training else [collection, "all"]:
-        for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
+        for root in (models_directory() / "checkpoints", checkpoints.SHIPPED):
             for folder in (root / model / f"{name}{ending}" for ending in endings):
                 if (folder / "config.json").exists() and not _must_skip(folder, collection):
                     return folder
@@ -234,7 +235,7 @@ def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
     if not within.is_relative_to(shipped):
         return [checkpoint / TUNING_FILE]
-    name, tuned = within.relative_to(shipped), home_directory() / "lambda"
+    name, tuned = within.relative_to(shipped), models_directory() / "lambda"
     own = [tuned / name / f"{collection}.json"] if collection.startswith(OWN) else []
     return [*own, tuned / f"{name}.json", checkpoint / TUNING_FILE]
 
@@ -263,7 +264,7 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
     Returns:
         Name and tuning; None if no model gained enough for searches to use it (λ = 0).
     """
-    root, tunings = home_directory() / "checkpoints", {}
+    root, tunings = models_directory() / "checkpoints", {}
     for name in models.names():
         paths = [root / name / f"{collection}{end}" / TUNING_FILE for end in (ADAPTED_SUFFIX, "")]
         path = next((path for path in paths if path.exists()), None)

@@ -30,7 +30,7 @@ from pipeline.ranking.ranker import (
     silent,
     topics_of,
 )
-from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
+from pipeline.ranking.retrievers import Candidates, doc_ids_of, searched, with_space
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
@@ -189,7 +189,8 @@ class UnionRetriever:
         if not name.startswith(OFFICIAL):
             if name not in self.collection.methods:
                 return {}
-            return self.index.search(topics, METHODS[name](), hits=hits)
+            skips = self.collection.skips_own_id
+            return searched(self.index, topics, METHODS[name](), hits, skips)
         path = runs.get(name.removeprefix(OFFICIAL))
         if path is None:
             return {}

@@ -68,6 +68,7 @@ def evaluate(
             raise DataError("found no judgments of these topics, expected `qrels`")
         if (qrels := collection.qrels) is None:
             raise DataError(collection.missing_judgments)
+        collection.check_judged_posts()
     usual = collection.measures if collection else DEFAULT_MEASURES
     evaluator = Evaluator(qrels, measures or usual)
     topics, seconds = 1, getattr(ranking, "seconds", {})

@@ -64,6 +64,7 @@ def require_judgments(collection: SearchedCollection) -> Qrels:
             f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
             "on, expected at least 2: one to train on while the other is held out"
         )
+    collection.check_judged_posts()
     return qrels
 
 

@@ -25,7 +25,8 @@ from pipeline.command.options import (
     run_command,
 )
 from pipeline.errors import DataError, UsageError
-from pipeline.runtime import choose_device, device_name
+from pipeline.runtime import choose_device
+from rerankers.devices import device_name
 from rerankers.errors import RerankerError
 
 

@@ -136,7 +136,7 @@ def test_commands_take_a_folder_of_beir(beir: Path, tmp_path: Path, command: Com
     [
         ("queries.jsonl", '{"_id": "a"}', r'jsonl:1: found the keys "_id", expected a text'),
         ("queries.jsonl", '{"text": "a"}', r'the keys "text", expected an id under "query_id"'),
-        ("queries.jsonl", "{", r"queries\.jsonl:1: found '{', expected one JSON object a line"),
+        ("queries.jsonl", "{", r"queries\.jsonl:1: found '{', expected JSON"),
         ("queries.jsonl", "", r"found no queries\.jsonl, expected one beside corpus"),
         ("qrels/test.tsv", f"{HEAD}\na d1", r"tsv:2: found 2 columns in 'a d1', exp"),
         ("qrels/test.tsv", f"{HEAD}\na d1 x", r"tsv:2: found the relevance 'x'"),
