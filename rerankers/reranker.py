@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from rerankers.pairs import (
 from rerankers.text.passages import best_passages
 from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
+
+if TYPE_CHECKING:
+    from rerankers.explanation import Explanation
 
 Reads = Literal["posts", "lists", "searches"]
 """``posts``: each post alone, for a mixture with a first stage's scores; ``lists``: a list of given
@@ -132,9 +135,17 @@ class Model(ABC):
         """Whether texts, and what a first stage gives of scores and order, suffice for it."""
 
     @property
-    def explains(self) -> str:
-        """What can be shown as the reasons of a score: ``matches``, ``contributions``, or ""."""
+    def explains(self) -> Literal["matches", "contributions", ""]:
+        """Kind of the reasons that it gives for its scores, if it does."""
         return ""
+
+    def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
+        """Reasons for the scores of the pairs ``rows``; None of a model that gives none.
+
+        Args:
+            pairs: list of one query, which also says how its other posts do.
+        """
+        return None
 
     @cached_property
     def signals(self) -> set[str]:

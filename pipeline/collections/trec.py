@@ -187,6 +187,23 @@ def ranked(scores: Mapping[str, float]) -> list[tuple[str, float]]:
     return [(doc_id, scores[doc_id]) for _, doc_id in _ranked(scores)]
 
 
+class Place(NamedTuple):
+    """A post's rank, from 1, and score in a ranking."""
+
+    rank: int
+    score: float
+
+    def __str__(self) -> str:
+        return f"#{self.rank} ({self.score:.4f})"
+
+
+def places(scores: Mapping[str, float]) -> dict[str, Place]:
+    """Place of each post by its score, best first."""
+    return {
+        doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), start=1)
+    }
+
+
 def best_of(run: Run, hits: int) -> Run:
     """The best ``hits`` of each topic, best first; see :func:`ranked`."""
     return {query_id: dict(ranked(scores)[:hits]) for query_id, scores in run.items()}

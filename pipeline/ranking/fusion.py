@@ -22,12 +22,12 @@ from pipeline.ranking.ranker import (
     ModelScorer,
     Progress,
     ProgressBar,
+    Ranker,
     Ranking,
     Stopwatch,
     Topics,
     hidden,
     require_positive,
-    reranked_topic,
     silent,
     topics_of,
 )
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
-    from pipeline.explanation.contributions import FusionExplanation
     from pipeline.ranking.retrievers import Retriever
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
@@ -241,7 +240,7 @@ def restricted(run: Run, candidates: Run) -> Run:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Ranker):
     """A trained fusion."""
 
     retriever: UnionRetriever  # Finds the candidates, with the scores of several rankers
@@ -275,6 +274,11 @@ class Fusion:
         return f"{self.name}, weights {'/'.join(self.scorer.checkpoint.directory.parts[-2:])}"
 
     @property
+    def first_stage_name(self) -> str:
+        """Name of the stage before the model's."""
+        return self.retriever.name
+
+    @property
     def collection(self) -> Collection:
         """What is searched."""
         return self.retriever.collection
@@ -301,16 +305,6 @@ class Fusion:
         hits = max(map(len, candidates.run.values()), default=1)
         ranking = self._ranked(candidates, hits, progress, watch)
         return ranking._replace(stages={**given, **ranking.stages})
-
-    def explain(
-        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
-    ) -> FusionExplanation:
-        """Contributions of feature families to the posts' scores."""
-        from pipeline.explanation import contributions
-
-        stages = {"mean of the rankers": ranking.candidates.run, "fused": ranking.run}
-        topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
-        return contributions.explain(topic, self.scorer.checkpoint)
 
     def _ranked(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch

@@ -66,7 +66,8 @@ class Trainer:
         texts = self.training_set.texts
         is_file = self.options.vectors != NO_FILE
         vectors = read_vectors(self.options.vectors) if is_file else general_vectors(texts)
-        return Vocabulary.build(texts, vectors, self.training_set.minimum_count)
+        tokens = getattr(self.config, "tokens", "words")
+        return Vocabulary.build(texts, vectors, self.training_set.minimum_count, tokens=tokens)
 
     def build(self) -> Network:
         """A new network, the same at every call."""

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from rerankers.errors import RerankerError
 from rerankers.networks.training.settings import Settings
+from rerankers.text.words import Reading
 
 WORDS = "words"
 MASKED_WORDS = "masked_words"
@@ -73,6 +74,8 @@ class Reranker(nn.Module, ABC):
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
 
     idf: str = "relative"  # Weights of a query's terms, one of :data:`IDF_FORMS`
+
+    reading: Reading = Reading()  # How texts become terms
 
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,

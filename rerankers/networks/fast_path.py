@@ -146,10 +146,10 @@ class FastPath:
 def find(model: Reranker, pairs: Scorable) -> FastPath | None:
     """The fast path for these pairs; None if only the model's own forward pass can score them.
 
-    It is for MP-HCNN on the CPU, for texts rather than cached interactions, and for positions of
-    padding that count for nothing, or for a constant.
+    It is for MP-HCNN on the CPU, for texts rather than cached interactions, for positions of
+    padding that count for nothing, or for a constant, and for one tower of trigrams.
     """
-    if not isinstance(model, Model) or model.reads_padding:
+    if not isinstance(model, Model) or model.reads_padding or model.config.separate_urls:
         return None
     if not isinstance(pairs, Tokenized) or not is_host(model.device_of()):
         return None

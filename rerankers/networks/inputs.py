@@ -20,9 +20,14 @@ from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import (
+    Reading,
+    ascii_text,
+    character_trigrams,
     mask_digits,
     url_trigrams,
 )
+
+OURS = Reading()
 
 MULTIPLE = 8
 """Texts on a GPU are padded to multiples of so many terms: few shapes, fast matrix products."""
@@ -76,16 +81,27 @@ class TextEncoder:
     idf: Idf
 
     def queries(
-        self, texts: Sequence[str], inputs: Sequence[str], idf: str = "relative"
+        self,
+        texts: Sequence[str],
+        inputs: Sequence[str],
+        idf: str = "relative",
+        reading: Reading = OURS,
     ) -> dict[str, TokenIds]:
-        """The inputs of queries, weighted by one of :data:`~rerankers.networks.base.IDF_FORMS`."""
-        lexicon = Lexicon.from_texts(texts)
+        """The inputs of queries, weighted by one of :data:`~rerankers.networks.base.IDF_FORMS`.
+
+        Trigrams of whole texts have a classical IDF of their own.
+        """
+        lexicon = Lexicon.from_texts(texts, reading.tokens)
         weights = self.idf.weights(lexicon.words, idf != "relative")[lexicon.texts.values]
         tokens = {
             name: TokenIds(ids.values, ids.starts, weights)
             for name, ids in self._words(lexicon, inputs).items()
         }
-        if TRIGRAMS in inputs:
+        if TRIGRAMS in inputs and reading.trigrams == "text":
+            grams = character_trigrams([ascii_text(text) for text in texts])
+            own = self.idf.trigram_weights(grams.values)
+            tokens[TRIGRAMS] = TokenIds(grams.values + 1, grams.starts, own)
+        elif TRIGRAMS in inputs:
             by_word = lexicon.trigrams()
             starts = by_word.starts[lexicon.texts.starts]
             weights = np.repeat(weights, by_word.lengths)
@@ -96,20 +112,27 @@ class TextEncoder:
         return tokens
 
     def posts(
-        self, texts: Sequence[str], urls: Sequence[str], inputs: Sequence[str]
+        self,
+        texts: Sequence[str],
+        urls: Sequence[str],
+        inputs: Sequence[str],
+        reading: Reading = OURS,
     ) -> dict[str, TokenIds]:
         """The inputs of posts."""
         tokens = {}
         if {WORDS, MASKED_WORDS, TRIGRAMS} & set(inputs):
-            lexicon = Lexicon.from_texts(texts)
+            lexicon = Lexicon.from_texts(texts, reading.tokens)
             tokens = self._words(lexicon, inputs)
-            if TRIGRAMS in inputs:
+            if TRIGRAMS in inputs and reading.trigrams == "text":
+                grams = character_trigrams([ascii_text(text) for text in texts])
+                tokens[TRIGRAMS] = TokenIds(grams.values + 1, grams.starts)
+            elif TRIGRAMS in inputs:
                 by_word = lexicon.trigrams()
                 tokens[TRIGRAMS] = TokenIds(
                     by_word.values + 1, by_word.starts[lexicon.texts.starts]
                 )
         if URL_TRIGRAMS in inputs:
-            trigrams = url_trigrams(urls)
+            trigrams = url_trigrams(urls, reading.urls)
             tokens[URL_TRIGRAMS] = TokenIds(trigrams.values + 1, trigrams.starts)
         return tokens
 

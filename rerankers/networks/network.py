@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from rerankers.networks.inputs import TextEncoder
 from rerankers.pairs import PRIOR, Pairs
 from rerankers.reranker import TUNING_FILE, VOCABULARY, WEIGHTS, Model, Progress, silent
 from rerankers.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from rerankers.explanation import Explanation
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -81,9 +84,17 @@ class Network(Model):
         return self.signals <= {PRIOR}
 
     @property
-    def explains(self) -> str:
-        """Matches of query and post, if it shows them."""
-        return "matches" * self.model.has_matches
+    def explains(self) -> Literal["matches", "contributions", ""]:
+        """Matches of query and post, if they can be shown."""
+        return "matches" if self.model.has_matches else ""
+
+    def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
+        """Matches of query and posts, as in Table 6 of Rao et al. (2019)."""
+        if not self.explains:
+            return None
+        from rerankers.networks.models._mp_hcnn_matches import explain
+
+        return explain(self.model, self.encoder, pairs, rows)
 
     def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.float32]:
         """Scores [P]; see :class:`rerankers.reranker.Model`."""

@@ -73,8 +73,8 @@ class Tokenized:
     def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Tokenized:
         """Tokenize the texts of ``pairs`` and compute the features that ``model`` declares."""
         tokenized = cls(
-            encoder.queries(pairs.queries, model.query_inputs, model.idf),
-            encoder.posts(pairs.texts, pairs.urls, model.post_inputs),
+            encoder.queries(pairs.queries, model.query_inputs, model.idf, model.reading),
+            encoder.posts(pairs.texts, pairs.urls, model.post_inputs, model.reading),
             pairs.query_index,
             pairs.post_index,
         )

@@ -20,8 +20,9 @@ from indexes.posts import Post
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.errors import DataError
-from pipeline.explanation.rank_changes import RankChange, grade_text, rank_changes, visible
+from pipeline.explanation.topic import RankChange, grade_text, rank_changes
 from rerankers import checkpoint
+from rerankers.explanation import visible
 from rerankers.networks.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
 from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network

@@ -1,6 +1,7 @@
 """The public functions: from a collection to a ranking, its runs, its measures and its reasons."""
 
 import copy
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -34,10 +35,13 @@ def collection(**more: Any) -> Any:
 
 
 def test_importing_the_package_loads_nothing() -> None:
-    code = (
-        "import sys, pipeline; print([m for m in ('torch', 'numpy', 'jnius') if m in sys.modules])"
-    )
-    assert run_python("-c", code).stdout == "[]\n"
+    names = "import indexes; [getattr(indexes, name) for name in indexes.__all__]"
+    for code, absent in (
+        ("import pipeline", {"torch", "numpy", "jnius"}),
+        (names, {"jnius", "jnius_config", "pyserini"}),
+    ):
+        done = run_python("-c", f"import sys; {code}; print(*sys.modules)")
+        assert done.returncode == 0 and not absent & {*done.stdout.split()}
     assert all(hasattr(pipeline, name) for name in pipeline.__all__)
     assert {*pipeline.__all__} <= {*dir(pipeline)}
     with pytest.raises(AttributeError, match="no attribute 'rank'"):
@@ -63,6 +67,11 @@ def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
     assert ranking.run is ranking.stages["mp_hcnn + rm3 (λ = 0.4)"]
     assert ranking.seconds.keys() == ranking.stages.keys()
     assert max(map(len, ranking.run.values())) == 20
+    record = json.loads(json.dumps(ranking.to_dict()))["topics"][0]
+    best_post, places = record["posts"][0], record["posts"][0]["stages"]
+    doc_id, score = ranked(ranking.run[record["query_id"]])[0]
+    assert (best_post["doc_id"], [*places]) == (doc_id, [*ranking.stages])
+    assert places["mp_hcnn + rm3 (λ = 0.4)"] == {"rank": 1, "score": score}
     pipeline.write_run(tmp_path / "mine.run", ranking.run)
     assert pipeline.read_run(tmp_path / "mine.run").keys() == ranking.run.keys()
     found = pipeline.evaluate(ranking, "AP", "P@5")
@@ -88,7 +97,7 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
     if reranker != "none":
         assert ranked(ranking.run["a"])[0][0] == "0"
         explanation = ranker.explain(ranking, ["0"], query_id="a")
-        assert [*explanation.posts] == ["0"]
+        assert [*explanation.reasons] == ["0"]
     else:
         with pytest.raises(UsageError, match="expected a model with an explanation"):
             ranker.explain(ranking, ["0"], query_id="a")

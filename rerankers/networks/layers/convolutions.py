@@ -73,6 +73,8 @@ def drop_(values: Tensor, dropout: float) -> Tensor:
     A random byte each and bitwise operations, for a tenth of the time of PyTorch's dropout. See
     :func:`scale_of_kept` for the others.
     """
+    if not is_host(values.device):
+        return values.mul_(torch.empty_like(values).bernoulli_(1 / scale_of_kept(dropout)))
     count, integer = values.numel(), {2: torch.int16, 4: torch.int32}[values.element_size()]
     words = torch.empty(-(-count // 8), dtype=torch.int64, device=values.device)
     random_bytes = words.random_(-(2**63), None).view(torch.int8)[:count].view(values.shape)

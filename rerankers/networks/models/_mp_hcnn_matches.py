@@ -3,13 +3,19 @@
 Rao et al. (AAAI 2019), Table 6, shades the words of a post by them.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from rerankers.errors import RerankerError
+from rerankers.explanation import Cell, Column, Explanation, Reasons, Row, shade
 from rerankers.networks.inputs import TextEncoder
 from rerankers.networks.layers.pooling import CountedSimilarities, PaddedSimilarities
 from rerankers.networks.models.mp_hcnn import Model, Perspective
@@ -78,6 +84,11 @@ def find_matches(
     model: Model, encoder: TextEncoder, query: str, texts: Sequence[str], urls: Sequence[str]
 ) -> list[PairMatches]:
     """Matches of a query with each post, given by its text and its expanded URL or ""."""
+    if model.reading != reading.Reading():
+        raise RerankerError(
+            f"found a model that reads texts as {model.reading}; matches are shown of models of "
+            f"{reading.Reading()}, for example of another configuration"
+        )
     rows = np.arange(len(texts))
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
     with torch.inference_mode():
@@ -175,3 +186,103 @@ def mean_by_word(values: Values, words: Sequence[str]) -> list[float | None]:
         means.append(float(part.mean()) if len(part) else None)
         start = end
     return means
+
+
+def explain(model: Any, encoder: TextEncoder, pairs: Pairs, rows: Sequence[int]) -> Explanation:
+    """Reasons for the scores of the pairs ``rows`` of one query: its best matches by word."""
+    places = pairs.post_index[rows].tolist()
+    texts, urls = [pairs.texts[row] for row in places], [pairs.urls[row] for row in places]
+    found = find_matches(model, encoder, pairs.queries[0], texts, urls)
+    bounds = strength_bounds(model, found)
+    steps = [f"{name} from {bound:.2f}" for name, bound in zip(STEPS, bounds, strict=True)]
+    posts = [reasons(*post, bounds) for post in zip(texts, urls, found, strict=True)]
+    levels = levels_of(found[0])
+    columns = [Column(_heading(found[0], *level), _GROUPS[level[0]]) for level in levels]
+    return Explanation("matches", measure_name(model), steps, columns, posts)
+
+
+STEPS = ("weak", "fair", "good", "exact or nearly so")  # Names of the shades 1 to 4; 0 is none
+
+_GROUPS = {
+    "words": "words of the post",
+    "post_trigrams": "letters of the post",
+    "url_trigrams": "letters of the URL",
+}
+
+Level = tuple[str, int]
+"""A perspective of the model at one depth, a column of the table."""
+
+
+def levels_of(found: PairMatches) -> list[Level]:
+    """Every perspective at every depth."""
+    return [
+        (name, n) for name, matches in found.matches.items() for n in range(len(matches.levels))
+    ]
+
+
+def _heading(found: PairMatches, name: str, level: int) -> str:
+    length = found.matches[name].phrase_length(level)
+    heading = f"{length} words" if name == "words" else f"{length + 2} letters"
+    return "word" if heading == "1 words" else heading
+
+
+def reasons(text: str, url: str, found: PairMatches, bounds: Sequence[float]) -> Reasons:
+    """Matches of one post; ``bounds`` are the least similarities of the shades 1 to 4."""
+    levels = levels_of(found)
+    shaded = {
+        level: shade(*_spans(text, url, found, *level), bounds)
+        for level in levels
+        if level[0] != "url_trigrams" or found.url
+    }
+    depth = min(1, max(n for _, n in levels))
+    # Single words say most about a text; pieces of several letters about a URL, one long word.
+    of_text = ("words", 0) if "words" in found.matches else ("post_trigrams", depth)
+    of_url = ("url_trigrams", depth)
+    cells = zip(*(_cells(found, *level, bounds) for level in levels), strict=True)
+    return Reasons(
+        shaded.pop(of_text, shade(text, (), (), bounds)),
+        shaded.pop(of_url, shade(url.strip(), (), (), bounds)),
+        [
+            Row(word, float(weight), row)
+            for word, weight, row in zip(found.query_words, found.weights, cells, strict=True)
+        ],
+        [
+            (f"{_GROUPS[level[0]]}, {_heading(found, *level)}", segments)
+            for level, segments in shaded.items()
+        ],
+    )
+
+
+def _spans(
+    text: str, url: str, found: PairMatches, name: str, level: int
+) -> tuple[str, Sequence[Span], Iterable[float]]:
+    """The text or URL that a level is about, places in it, and a similarity for each place."""
+    values = found.matches[name].post_terms(level)
+    if name == "words":
+        return text, [word.place for word in found.post_words], values
+    if name == "post_trigrams":
+        spans = [s for word in found.post_words for s in trigram_spans(word.spans, word.text)]
+        return text, spans, values
+    return url, found.url, values
+
+
+def _cells(found: PairMatches, name: str, level: int, bounds: Sequence[float]) -> list[Cell]:
+    """A level's cell for each query word."""
+    matches = found.matches[name]
+    best = matches.best(level)
+    if name == "words":
+        length = matches.phrase_length(level)
+        phrases = [
+            "" if start is None else " ".join(w.text for w in found.post_words[start:][:length])
+            for start in matches.best_positions(level)
+        ]
+        return [
+            Cell(float(score), bisect_right(bounds, score), phrase)
+            for score, phrase in zip(best, phrases, strict=True)
+        ]
+    if name == "url_trigrams" and not found.url:
+        return [Cell(None)] * len(found.query_words)
+    return [
+        Cell(score, 0 if score is None else bisect_right(bounds, score))
+        for score in mean_by_word(best, found.query_words)
+    ]

@@ -39,9 +39,11 @@ Four named configurations:
     softmax like any other term, has a trained vector, and matches nothing; IDF weights features of
     the first two depths only, with that of padding 0; trigram vectors start in U[-.05, .05]; there
     is a second hidden layer of 50 units; training is by batches of 64 (128 for 2014), and 15 % of
-    the topics of each year are held out. Not taken over:
+    the topics of each year are held out. Words are NLTK's Treebank tokens, trigrams go across them,
+    URLs are cut otherwise and have convolutions of their own, and a post without a URL has a
+    placeholder, by whose trigrams its absence can be learnt. The code has a share of dropout for
+    each year left out: .1, .5, .4 and .3 from 2011 on. Not taken over:
 
-    * trigrams across words, the cut of URLs, and separate convolutions for posts and URLs;
     * a numbering of URL trigrams of its own, by which they share vectors with other trigrams of
       queries, so that URLs match queries by chance;
     * IDF of phrases that is off their windows by one word or two trigrams, and a weight of 1 for a
@@ -87,7 +89,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.devices import is_host
-from rerankers.errors import require_choice
+from rerankers.errors import RerankerError, require_choice
 from rerankers.networks.base import (
     IDF_FORMS,
     TRIGRAMS,
@@ -117,7 +119,7 @@ from rerankers.networks.layers.similarity import unit_length
 from rerankers.networks.training.settings import RAO_2019, Settings
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
-from rerankers.text.words import TRIGRAM_COUNT, URL_PLACEHOLDER
+from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading
 
 MEAN_SCALE = 5.0
 """Factor of mean similarities without softmax: it makes them about as large as the maxima."""
@@ -155,6 +157,11 @@ class Config:
     """``terms``: one network for all query positions, averaged; ``positions``: one feature for
     each position (section 3.4)."""
     url_presence: bool = True  # Feature: whether the post has a URL
+    separate_urls: bool = False
+    """Convolutions of URLs, and of queries compared with them, of their own (authors' code)."""
+    tokens: str = "words"  # Words, or NLTK's ``treebank`` tokens (authors' code)
+    trigrams: str = "words"  # Trigrams of ``words``, or of the whole ``text`` (authors' code)
+    urls: str = "path"  # Host and ``path`` of a URL, or what the authors' ``code`` keeps
     train_vectors: bool = False  # Train word and trigram vectors (section 4.3: yes)
     train_filters: bool = False  # Train the convolutions (paper: yes)
     weighted_trigram_depths: int = 3  # Depths of trigrams weighted by IDF (authors' code: 2)
@@ -184,6 +191,18 @@ class Config:
         require_choice("normalization", self.normalization, ("none", "post", "query"))
         require_choice("evidence", self.evidence, ("terms", "positions"))
         require_choice("idf", self.idf, IDF_FORMS)
+        for name, choices in CHOICES.items():
+            require_choice(name, getattr(self, name), choices)
+        if self.url_presence and self.urls == "code":
+            raise RerankerError(
+                "setting url_presence: found true with urls=code, whose placeholder stands for a "
+                "missing URL; expected url_presence=false, or urls=path"
+            )
+        if self.trigrams == "text" and self.idf != "phrases":
+            raise RerankerError(
+                f"setting idf: found {self.idf} with trigrams=text, which go across words and have "
+                "an IDF of their own; expected idf=phrases, or trigrams=words"
+            )
 
 
 PAPER = Config(
@@ -216,8 +235,9 @@ PAPER_SETTINGS = replace(
 class Perspective(NamedTuple):
     """An input of the query and the input of the post that it is compared with."""
 
-    query_input: str  # Also the name of the tower that encodes both inputs
+    query_input: str
     post_input: str
+    tower: str  # That encodes both inputs
     query_length: int  # Terms at most
     post_length: int
     width: int  # Terms under a filter
@@ -232,11 +252,12 @@ def perspectives_of(config: Config) -> dict[str, Perspective]:
     url_trigrams = (query_length, config.url_trigrams, width, config.weighted_trigram_depths)
     perspectives = {}
     if config.use_words:
-        perspectives["words"] = Perspective(WORDS, WORDS, *words)
+        perspectives["words"] = Perspective(WORDS, WORDS, WORDS, *words)
     if config.use_post_trigrams:
-        perspectives["post_trigrams"] = Perspective(TRIGRAMS, TRIGRAMS, *trigrams)
+        perspectives["post_trigrams"] = Perspective(TRIGRAMS, TRIGRAMS, TRIGRAMS, *trigrams)
     if config.use_url_trigrams:
-        perspectives["url_trigrams"] = Perspective(TRIGRAMS, URL_TRIGRAMS, *url_trigrams)
+        tower = URL_TRIGRAMS if config.separate_urls else TRIGRAMS
+        perspectives["url_trigrams"] = Perspective(TRIGRAMS, URL_TRIGRAMS, tower, *url_trigrams)
     return perspectives
 
 
@@ -244,9 +265,9 @@ class PhraseVectors(NamedTuple):
     """A batch of encoded queries or posts."""
 
     levels: dict[str, list[Tensor]]
-    """Input -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of length 1
-    for cosines. Empty for posts on a CPU: they are encoded where they are compared, in parts of
-    similar lengths with little padding."""
+    """Tower (of queries) or input (of posts) -> depth + 1 tensors [B, L, F], from vectors of terms
+    to those of phrases; of length 1 for cosines. Empty for posts on a CPU: they are encoded where
+    they are compared, in parts of similar lengths with little padding."""
     terms: dict[str, Terms]
 
 
@@ -267,6 +288,10 @@ class Model(Reranker):
             trigram_low=-0.05,
             trigram_high=0.05,
             second_hidden=50,
+            separate_urls=True,
+            tokens="treebank",
+            trigrams="text",
+            urls="code",
         ),
     }
     own_settings: ClassVar[Mapping[str, Settings]] = {
@@ -279,6 +304,7 @@ class Model(Reranker):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.perspectives = perspectives_of(config)
+        self.reading = Reading(config.tokens, config.trigrams, config.urls)
         self.towers = _towers(config, vocabulary)
         pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
         if config.evidence == "terms":
@@ -310,8 +336,9 @@ class Model(Reranker):
     def encode_queries(self, inputs: Inputs) -> PhraseVectors:
         """Encode Q queries."""
         terms = self.cut_queries(inputs)
+        by_tower = {p.tower: terms[p.query_input].ids for p in self.perspectives.values()}
         return PhraseVectors(
-            {name: self._levels(name, [terms[name].ids])[0] for name in self.towers}, terms
+            {tower: self._levels(tower, [ids])[0] for tower, ids in by_tower.items()}, terms
         )
 
     def encode_posts(self, inputs: Inputs) -> PhraseVectors:
@@ -321,10 +348,11 @@ class Model(Reranker):
         terms = _cut(inputs, dict(zip(self.post_inputs, lengths, strict=True)))
         if is_host(terms[WORDS].ids.device):
             return PhraseVectors({}, terms)
-        names = [perspective.post_input for perspective in self.perspectives.values()]
-        return PhraseVectors(
-            {name: self._levels(name, [terms[name].ids])[0] for name in names}, terms
-        )
+        levels = {
+            p.post_input: self._levels(p.tower, [terms[p.post_input].ids])[0]
+            for p in self.perspectives.values()
+        }
+        return PhraseVectors(levels, terms)
 
     def cut_queries(self, inputs: Inputs) -> dict[str, Terms]:
         """Inputs of Q queries, cut to the lengths that the model reads."""
@@ -336,10 +364,10 @@ class Model(Reranker):
         """Whether texts are padded to fixed lengths, and padding is read like a term."""
         return self.config.normalization == "query"
 
-    def _levels(self, name: str, parts: Sequence[Tensor]) -> list[list[Tensor]]:
+    def _levels(self, tower: str, parts: Sequence[Tensor]) -> list[list[Tensor]]:
         """Vectors of parts of an input's texts at every depth; of length 1 for cosines."""
-        tower: Any = self.towers[WORDS if name == WORDS else TRIGRAMS]
-        levels: list[list[Tensor]] = tower.of_parts(parts)
+        encoder: Any = self.towers[tower]
+        levels: list[list[Tensor]] = encoder.of_parts(parts)
         if self.config.similarity == "cosine":
             return [[unit_length(vectors) for vectors in part] for part in levels]
         return levels
@@ -368,8 +396,11 @@ class Model(Reranker):
         """
         if posts.levels:
             compared = self.similarities(queries, posts, query_of_post, perspective)
-            return [self.pool(similarities, perspective) for similarities in compared]
-        query_levels = queries.levels[perspective.query_input]
+            # All depths at once: one launch on the GPU in place of several.
+            pools = torch.stack(self.pool(_joined(list(compared)), perspective))
+            by_depth = pools.unflatten(1, (-1, len(query_of_post))).unbind(1)
+            return [list(level.unbind(0)) for level in by_depth]
+        query_levels = queries.levels[perspective.tower]
         query_counts, post_counts = self._counts(queries, posts, perspective)
         query_counts = query_counts.index_select(0, query_of_post)
         all_positions = query_counts.shape[1]
@@ -382,7 +413,7 @@ class Model(Reranker):
         rows_of_parts = order.split(sizes)
         longest = [max(1, int(post_lengths[rows].max())) for rows in rows_of_parts]
         levels = self._levels(
-            perspective.post_input,
+            perspective.tower,
             [post_ids[rows, :most] for rows, most in zip(rows_of_parts, longest, strict=True)],
         )
         for rows, post_length, post_levels in zip(rows_of_parts, longest, levels, strict=True):
@@ -425,8 +456,8 @@ class Model(Reranker):
         query_counts, post_counts = self._counts(queries, posts, perspective)
         name = perspective.post_input
         return self._compared(
-            [level[query_of_post] for level in queries.levels[perspective.query_input]],
-            posts.levels.get(name) or self._levels(name, [posts.terms[name].ids])[0],
+            [level[query_of_post] for level in queries.levels[perspective.tower]],
+            posts.levels.get(name) or self._levels(perspective.tower, [posts.terms[name].ids])[0],
             query_counts[query_of_post],
             post_counts,
         )
@@ -539,8 +570,9 @@ class Model(Reranker):
 
 
 def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
-    """Name of a query input -> its tower."""
+    """Name of a tower -> it; those of trigrams share the vectors."""
     towers, vectors = nn.ModuleDict(), vocabulary.vectors
+    names = {perspective.tower for perspective in perspectives_of(config).values()}
     if config.word2vec_length:
         vectors = of_word2vec_length(vectors)
     trains_padding = config.trains_padding
@@ -563,7 +595,8 @@ def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
                 config.trigram_high,
                 trains_padding,
             )
-        towers[TRIGRAMS] = ConvolutionTower(trigrams, *shape, *padding)
+        for name in sorted(names & {TRIGRAMS, URL_TRIGRAMS}):
+            towers[name] = ConvolutionTower(trigrams, *shape, *padding)
     for name, parameter in towers.named_parameters():
         if "convolutions" in name:
             parameter.requires_grad_(config.train_filters)

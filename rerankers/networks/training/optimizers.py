@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rerankers.devices import is_host
 from rerankers.networks.base import Reranker
 from rerankers.networks.models._letter_trigrams import TrigramSums
 from rerankers.networks.training.settings import Settings
@@ -26,6 +27,8 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
     """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
     # With a momentum, rows without a gradient move on by a rule that takes one rate for an epoch.
     is_lazy = _decays_nothing(settings) and settings.momentum > 0 and settings.schedule != "linear"
+    # A GPU moves whole tables in less time than it takes to count the rows of a step.
+    is_lazy &= is_host(model.device_of())
     is_plain = _decays_nothing(settings) and settings.momentum == 0
     use_sparse_gradients(model, is_plain or settings.optimizer == "adamw")
     shares: dict[float, list[Tensor]] = {}
