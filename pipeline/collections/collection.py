@@ -198,7 +198,7 @@ class Collection(ABC):
 
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             advice = by_hand(missing[0]) or (
-                f"fetch the data with\n  python scripts/fetch_data.py {self.name}\n"
+                f"fetch the data with\n  tweetrerank fetch {self.name}\n"
                 "or name a folder that has them by --data or TWEETRERANK_DATA"
             )
             raise DataError(f"{self.name}: {missing[0]}{more} not found; {advice}")

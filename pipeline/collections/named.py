@@ -275,7 +275,7 @@ def training_collections(
     if not judged:
         raise DataError(
             f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "
-            "with\n  python scripts/fetch_data.py\nor name a folder that has them by --data or "
+            "with\n  tweetrerank fetch\nor name a folder that has them by --data or "
             "TWEETRERANK_DATA"
         )
     return [name for name in judged if name != left_out]

@@ -13,6 +13,7 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, ranked
 from pipeline.errors import UsageError
 from pipeline.ranking.build import ranker
+from pipeline.ranking.checkpoints import warn_of_seen
 from pipeline.ranking.ranker import require_positive
 from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.training import task
@@ -96,7 +97,9 @@ class NotebookCollection:
         ``arguments`` are those of :func:`pipeline.ranker`; by default the best ranker there is.
         """
         measures = [measures] if isinstance(measures, str) else measures
-        return evaluate(ranker(self.collection, **arguments).rank(), *measures)
+        chosen = ranker(self.collection, **arguments)
+        warn_of_seen(chosen)
+        return evaluate(chosen.rank(), *measures)
 
 
 def open_collection(*arguments: Any, **named_arguments: Any) -> NotebookCollection:

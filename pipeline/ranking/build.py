@@ -197,7 +197,7 @@ def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) 
     """λ as tuned for the checkpoint; 1 where there is nothing to mix."""
     is_given = collection.given_candidates is not None
     # There is no official run of a training part to tune it on.
-    advice = None if is_given else "run scripts/tune_lambda.py for this checkpoint"
+    advice = None if is_given else "run `tweetrerank tune` for this checkpoint"
     has_scores |= not is_given
     return mixing_of(scorer.checkpoint, None, has_scores, collection.key, advice)
 

@@ -30,11 +30,11 @@ def test_names_and_aliases() -> None:
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
     collection = named.find("mb2012", tmp_path)
     for read in (lambda: collection.topics, lambda: list(collection.posts())):
-        with pytest.raises(DataError, match=r"scripts/fetch_data\.py mb2012"):
+        with pytest.raises(DataError, match="tweetrerank fetch mb2012"):
             read()
     assert collection.qrels is None
     assert "mb2012 has no judgments" in collection.missing_judgments
-    with pytest.raises(DataError, match=r"scripts/fetch_data\.py"):
+    with pytest.raises(DataError, match="tweetrerank fetch"):
         named.training_collections("mb2012", tmp_path)
 
 
