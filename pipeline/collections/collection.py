@@ -472,6 +472,8 @@ class SearchedCollection(Collection):
         from indexes.lucene import LuceneIndex
 
         directory = self.index_directory
+        if not all(path.exists() for path in self.post_files()):
+            self.require_files()  # Else the index would be said to be of other posts.
         if self.own_index is None and not directory.exists():
             if self.has_topics:
                 _ = self.topics, self.training_qrels  # Their mistakes are told before.

@@ -20,6 +20,7 @@ from pipeline.ranking.checkpoints import (
     best_trained,
     directory_for,
     load_scorer,
+    note_elsewhere,
     tuned_weight,
 )
 from pipeline.ranking.fusion import Fusion
@@ -135,6 +136,8 @@ def default_reranker(
             file=sys.stderr,
         )
         return name
+    if collection.file:
+        note_elsewhere(collection)
     # Without feedback, which no engine offers, window is better on average, and takes one search;
     # TREC Microblog's official runs have feedback.
     has_feedback = bool(collection.runs) or {*METHODS} <= {*collection.methods}

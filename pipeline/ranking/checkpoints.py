@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from indexes.files import atomic_file
-from pipeline.collections.collection import OWN, models_directory
+from pipeline.collections.collection import OWN, home_directory, models_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ModelScorer, Ranker
@@ -121,7 +121,31 @@ def load_scorer(
 
     directory = checkpoint or directory_for(name, collection)
     size = loading.batch_size
-    return ModelScorer(checkpoints.load(directory, name, device, frequencies, batch_size=size))
+    trained = checkpoints.load(directory, name, device, frequencies, batch_size=size)
+    source = Path(trained.metrics.get("collection_file", ""))
+    is_other = collection.file and source.is_file() and not source.samefile(collection.file)
+    # The file of values in memory is another one with every change of these.
+    if is_other and not source.is_relative_to((home_directory() / "collections").resolve()):
+        print(
+            f"note: {directory} was trained on {source}, which has the name {collection.name}, "
+            "too; give one of them another `name`",
+            file=sys.stderr,
+        )
+    return ModelScorer(trained)
+
+
+def note_elsewhere(collection: Collection) -> None:
+    """Say that a model of a collection's name lies in another folder than that of models."""
+    from platformdirs import user_cache_path, user_data_path
+
+    roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
+    found = [path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")]
+    if found:
+        print(
+            f"note: {found[0]} was trained for {collection.name}, but models are read from "
+            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
+            file=sys.stderr,
+        )
 
 
 def named_frequencies(source: str, language: str | None) -> str:
