@@ -203,6 +203,23 @@ def test_malformed_values(values: dict[str, Any], message: str) -> None:
         _ = named.open_collection(**good | values).topics
 
 
+def test_a_post_with_the_query_s_id_does_not_count(
+    beir: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """BEIR's figures leave the query itself out."""
+    lines = [{"_id": name, "text": "storm in the harbour"} for name in ("q1", "d1")]
+    (beir / "corpus.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (beir / "queries.jsonl").write_text('{"_id": "q1", "text": "storm harbour"}\n')
+    (beir / "qrels" / "test.tsv").write_text(f"{HEAD}\nq1\td1\t1\n")
+    run = beir / "run"
+    for options in ((), ("--reranker", "none")):
+        done = command("search", "--collection", beir, "--output", run, *options)
+        assert [line.split()[2] for line in run.read_text().splitlines()] == ["d1"]
+        assert "1.0000" in done.out
+    run.write_text("q1 Q0 q1 1 2 x\nq1 Q0 d1 2 1 x\n")
+    assert "1.0000" in command("evaluate", beir, run, "-m", "AP").out
+
+
 def test_a_collection_is_named_in_one_way(tmp_path: Path) -> None:
     problem = "expected one of name, posts, topics, beir and ir_data"
     for values in ({}, {"beir": tmp_path, "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
