@@ -54,7 +54,10 @@ def is_table(path: Path | str) -> bool:
 def table_rows(
     path: Path | str, lines: Lines, error_type: Errors = CollectionError
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a table under its header; fields are separated by a tab, comma or semicolon."""
+    """The rows of a table under its header; fields are separated by a tab, comma or semicolon.
+
+    Two columns without a header, of which the first is a number, are ``id`` and ``text``.
+    """
     numbers, number = iter(lines), 0
     _, header = next(numbers, (1, ""))
     comma = max("\t,;", key=header.count)
@@ -65,9 +68,12 @@ def table_rows(
         quoting=quoting,  # type: ignore[arg-type]
     )
     try:
-        names, number = [name.strip() for name in next(rows)], 1
-        for row in rows:
-            begin, number = number + 1, rows.line_num
+        names, ahead = [name.strip() for name in next(rows)], []
+        if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
+            names, ahead = ["id", "text"], [names]
+        number = 1 - len(ahead)
+        for row in chain(ahead, rows):
+            begin, number = number + 1, max(number + 1, rows.line_num)
             if not any(row):
                 continue
             if len(row) != len(names):

@@ -237,7 +237,6 @@ def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | V
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes | Row]]:
-    """The rows of one file; of JSON lines those that are not blank."""
     if _is_parquet(path):
         import pyarrow.parquet as pq
 
@@ -407,8 +406,9 @@ def score_on_cluster(
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order, context.enable_progress_bars = True, False
         # Read as columns, JSON would change. JSON has the separator only escaped.
+        lines = csv.ReadOptions(use_threads=False, block_size=2**26, column_names=[line])
         reading: dict[str, Any] = {
-            "read_options": csv.ReadOptions(False, block_size=2**26, column_names=[line]),
+            "read_options": lines,
             "parse_options": csv.ParseOptions(delimiter="\x1f", quote_char=False),
             "convert_options": csv.ConvertOptions(column_types={line: pa.binary()}),
         }

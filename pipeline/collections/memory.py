@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.files import atomic_directory, atomic_file
+from indexes.lines import short
 from indexes.posts import Post, as_post
 from indexes.records import id_under, rows_of, well_formed
 from pipeline.collections.collection import ENDING, SearchedCollection, home_directory
@@ -127,8 +128,8 @@ def collection_of_ir_dataset(dataset: Any) -> SearchedCollection:
         return _stored(name.replace("/", "-"), posts, topics, qrels, is_beir)
     except (OSError, RuntimeError) as error:
         raise DataError(
-            f"{dataset}: ir_datasets cannot read or download it ({error}); try again where its "
-            "source can be reached, or put its files where ir_datasets looks for them"
+            f"{dataset}: ir_datasets cannot read or download it ({short(str(error))}); try again "
+            "where its source can be reached, or put its files where ir_datasets looks for them"
         ) from error
 
 
