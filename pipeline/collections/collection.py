@@ -278,13 +278,10 @@ class SearchedCollection(Collection):
 
     @property
     def adapted_path(self) -> Path | None:
-        """File of word vectors adapted to the posts, made or not."""
-        if self.own_adapted:
-            return self.own_adapted
-        if not self.file and (self.own_index or self.engine):
-            return super().adapted_path
-        group = self.key if self.file else self.index_group
-        return models_directory() / "adapted" / f"{group}.safetensors"
+        """File of word vectors adapted to the posts; of an own collection, among the models."""
+        if self.own_adapted or not self.file:
+            return self.own_adapted or super().adapted_path
+        return models_directory() / "adapted" / f"{self.key}.safetensors"
 
     @property
     def key(self) -> str:

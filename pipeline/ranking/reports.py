@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipeline.collections.trec import Qrels, Run, ranked, run_of
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import Evaluator, Values, mean
+from pipeline.evaluation.measures import Evaluator, Values, heading, mean
 from pipeline.text import counted, print_posts, table_lines
 
 if TYPE_CHECKING:
@@ -43,7 +43,12 @@ class Evaluation:
                 known = self.milliseconds.get(stage)
                 row.append("" if known is None else f"{known:.1f}")
             rows.append([*row, self.notes.get(stage, "")])
-        header = [self.title, *measures, *(["ms/topic"] if self.milliseconds else []), ""]
+        header = [
+            self.title,
+            *map(heading, measures),
+            *(["ms/topic"] if self.milliseconds else []),
+            "",
+        ]
         return "\n".join(table_lines(header, rows, left=[0, len(header) - 1]))
 
 

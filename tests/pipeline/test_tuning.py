@@ -96,7 +96,7 @@ def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
     TUNING.save(path)
     assert Tuning.load(path) == TUNING
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(DataError, match=r"lambda.json: found no tuned λ .*tune_lambda.py"):
+    with pytest.raises(DataError, match=r"lambda.json: found no tuned λ .*tweetrerank tune"):
         Tuning.load(path)
     path.write_bytes(b"{")
     with pytest.raises(DataError, match="found no tuned λ"):
