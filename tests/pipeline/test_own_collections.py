@@ -417,7 +417,7 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
     trained = command(*["train", "fusion", "--collection", toml, "--set", "trees=20"])
     assert trained.code == 0, trained.err
     assert f"{len(found)} held-out topics:" in trained.out
-    assert "AP(judged_only=True)" in trained.out
+    assert "AP (judged)" in trained.out
     (folder,) = (sample / "home" / "checkpoints" / "fusion" / "own").iterdir()
     assert Tuning.load(folder / "lambda.json").measure == "AP(judged_only=True)"
     opened = open_collection(str(toml), qrels=SAMPLE / "qrels.txt")
