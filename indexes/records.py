@@ -170,7 +170,7 @@ def id_under(
 
 
 def rows_of(
-    table: Any, what: str, ready: type[Any], error_type: Errors = CollectionError
+    table: Any, what: str, ready: Any, error_type: Errors = CollectionError
 ) -> Iterator[tuple[str, Any]]:
     """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame.
 
