@@ -39,7 +39,7 @@ class Options(RankingOptions):
         many=True,
         required=False,
     )
-    topics: str = option(  # type: ignore[assignment]
+    topics: str = option(
         "collection (mb2012, my-posts.toml, …) or file of topics",
         names=("--collection", "--topics"),
         metavar="NAME|FILE",

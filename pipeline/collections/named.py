@@ -182,8 +182,8 @@ def open_collection(
     if posts is not None:
         return collection_of(posts, topics, qrels, str(key or ""))
     if ir_dataset is not None:
-        found = collection_of_ir_dataset(ir_dataset)
-        return replace_qrels(found, qrels_file(qrels)) if qrels is not None else found
+        read = collection_of_ir_dataset(ir_dataset)
+        return read if qrels is None else replace_qrels(read, qrels_file(qrels))
     if qrels is not None and not isinstance(qrels, str | Path):
         qrels = qrels_file(qrels)
     qrels, index = qrels and Path(qrels), Path(index) if index else None

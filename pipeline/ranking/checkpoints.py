@@ -155,7 +155,7 @@ def named_frequencies(source: str, language: str | None) -> str:
 
 def warn_of_seen(ranker: Ranker) -> None:
     """Say, where figures are printed, how many judged topics the model was trained and tuned on."""
-    collection, trained = ranker.collection, ranker.scorer and ranker.scorer.checkpoint
+    collection, trained = ranker.collection, ranker.scorer.checkpoint if ranker.scorer else None
     # The training part of a collection with given candidates is apart from the part ranked here.
     if trained is None or collection is None or collection.given_candidates is not None:
         return
