@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import faulthandler
 import hashlib
 import hmac
@@ -48,6 +47,7 @@ from pipeline.service.requests import (
     decoded,
     unless_gone,
 )
+from pipeline.service.worker import give_back
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
@@ -107,11 +107,13 @@ class Service:
         state, path = request.state, request.scope["path"].rstrip("/") or "/"
         state.record.format = state.format.name
         async with self.bodies.read(request) as body:
-            has_fields = b'"rank_fields"' in body
-            kind = formats.RankFieldsRequest if has_fields else formats.Request
             if b'"texts"' not in body:
                 state.format = PATHS[path]
-            content = await decoded(body, kind)
+            content: formats.Request | None = None
+            if b'"rank_fields"' in body:
+                content = await decoded(body, formats.RankFieldsRequest)
+            if content is None or not content.rank_fields:
+                content = await decoded(body, formats.Request)
             wire = PATHS[path] if content.texts is None else TEI
             state.format, state.record.format = wire, wire.name
             if wire.needs_media_type:
@@ -335,7 +337,7 @@ async def _watch() -> None:
         # After this time all stacks are written to stderr, and the process ends.
         faulthandler.dump_traceback_later(HANGS, exit=True)
         if second % TRIM == 0:
-            await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
+            await asyncio.to_thread(give_back)
         await asyncio.sleep(1)
 
 
@@ -465,7 +467,7 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     return description
 
 
-_TEXTS = {
+_TEXTS: Mapping[str, dict[str, Any]] = {
     "integer": {"pattern": "^[0-9]{1,9}$"},
     "number": {"pattern": r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"},
     "boolean": {"enum": [True, False, 1, 0, "true", "false"]},

@@ -150,7 +150,7 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         try:
             documents = [_joined(post, request.rank_fields) for post in documents]
         except (ValueError, RecursionError) as error:
-            problem = f"found a field that is neither a text nor a number: {error}"
+            problem = f"found a field that cannot be read: {error}"
             raise RequestError("value", problem, (name,)) from None
     posts = [Document(post) if isinstance(post, str) else post for post in documents]
     texts, urls = [post.text or "" for post in posts], [post.url or "" for post in posts]
@@ -193,9 +193,10 @@ def _joined(post: Any, names: Sequence[str]) -> Any:
     """A document of the values of some fields; raises ValueError."""
     if not isinstance(post, dict):
         return post
-    read = {name: _PLAIN.decode(post[name]) for name in (*names, "url") if name in post}
-    url = read.get("url") if isinstance(read.get("url"), str) else None
-    return Document(" ".join(str(read[name]) for name in names if name in read), url)
+    wanted = {*names, "url", "first_stage_score"} & post.keys()
+    read = {name: _PLAIN.decode(post[name]) for name in wanted}
+    text = " ".join(str(read[name]) for name in names if name in read)
+    return msgspec.convert({**read, "text": text}, Document, strict=False)
 
 
 _PLAIN = msgspec.json.Decoder(str | int | float | bool | None)

@@ -204,6 +204,10 @@ def test_fields_that_make_up_a_document(client: TestClient) -> None:
     both = [client.post("/v1/rerank", json=body).json()["results"] for body in (request, joined)]
     made, expected = ({result["index"]: result["relevance_score"] for result in r} for r in both)
     assert made == pytest.approx(expected, abs=TOLERANCE)
+    scored = [{"text": "bbc", "n": n, "first_stage_score": n} for n in range(2)]
+    for names in (["n"], [], None):
+        body = request | {"documents": scored, "rank_fields": names}
+        assert client.post("/v1/rerank", json=body).headers["x-mix"] == "interpolated"
     for wrong in ([[]], [None], "head", [{}, "head"], ["text"]):
         answer = client.post("/v1/rerank", json=request | {"rank_fields": wrong})
         assert answer.status_code in (400, 422)
