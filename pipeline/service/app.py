@@ -114,7 +114,7 @@ class Service:
                 content = await decoded(body, formats.RankFieldsRequest)
             if content is None or not content.rank_fields:
                 content = await decoded(body, formats.Request)
-            wire = PATHS[path] if content.texts is None else TEI
+            wire = TEI if content.field == "texts" else PATHS[path]
             state.format, state.record.format = wire, wire.name
             if wire.needs_media_type:
                 check_media_type(request)
@@ -444,6 +444,13 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     template = "#/components/schemas/{name}"
     names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
     schemas = _lax(schemas)
+    some = {"type": "array", "minItems": 1}
+    for kind in kinds:
+        schemas[kind.__name__]["anyOf"] = [
+            {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
+        ]
+    schemas["RankFieldsRequest"]["required"].append("rank_fields")
+    schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
     responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
     body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
     # "/" is as /rerank; GET is the page's there.
