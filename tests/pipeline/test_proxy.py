@@ -609,7 +609,7 @@ FORBIDDEN: list[Any] = [
     {"suggest": {"s": {"text": "a", "phrase": {"collate": {"query": {"source": "{}"}}}}}},
     *(
         {"query": {"terms": {"n": {"index": name, "id": "1", "path": "x"}}}}
-        for name in (".keys", "posts-*", ["posts-1"], "", None)
+        for name in (".keys", "posts-*", ["other"], "", None)
     ),
     {"query": {"terms": {"n": {"id": "1", "path": "x"}}}},
     {"query": {"percolate": {"field": "q", "index": "other", "id": "1"}}},
