@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -49,7 +50,6 @@ OWN_SEARCH_FAILED = (200, 400, 500)
 """Responses without hits to a window's search that the caller's own search may not get."""
 _THREAD = 200_000  # Bytes that are read in a thread of their own
 _MOST_PLACES = 1000  # Of the paths known to lack fields: the names in them are the callers'
-_SMOOTHING = 0.1  # Weight of the last search in the mean time of a document
 _JSON = "application/json"
 _PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
 """Kind of a call around searches -> part of the grammar of its body."""
@@ -86,7 +86,6 @@ class Proxy:
         self.loop, self.handles = loop or Loop(service), Handles()
         self.grammar = Grammar(defaults.indexes, self.handles)
         self._lacking: LRUCache[tuple[str, ...], bool] = LRUCache(_MOST_PLACES)
-        self._pace = 0.0  # Mean seconds of a document in the queue
 
     def routes(self) -> Sequence[Route]:
         """The engine's root, which is not for browsers."""
@@ -122,17 +121,11 @@ class Proxy:
             finally:
                 self.upstream.release(record)
 
-    async def _send(
-        self,
-        request: EngineRequest,
-        path: str | None = None,
-        parameters: Mapping[str, str] | None = None,
-        **changes: Any,
-    ) -> EngineResponse:
-        """The engine's response, on another path or with other changes; raises RequestError."""
-        started = time.perf_counter()
+    async def _send(self, request: EngineRequest, body: bytes, **changes: Any) -> EngineResponse:
+        """The engine's response to another body, and other parts of the call; a RequestError."""
+        started, call = time.perf_counter(), request.call._replace(**changes)
         try:
-            return await self.upstream.send(replace(request, **changes), path, parameters)
+            return await self.upstream.send(replace(request, call=call, body=body))
         except RequestError as error:
             if error.kind != "large":
                 self.service.metrics.search(request.record, "away")
@@ -153,7 +146,7 @@ class Proxy:
             names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
             names += [call.name, call.parameters.get("scroll_id")]
             self.handles.check(name for name in names if name)
-        response = await self._send(request, body=body)
+        response = await self._send(request, body)
         if call.kind in ("known", "open"):
             self._remember(response.content)
         return _response(response)
@@ -179,24 +172,20 @@ class Proxy:
         if response.status not in OWN_SEARCH_FAILED:
             self.service.metrics.search(request.record, "refused")
             return _response(response)
-        failed = [
-            row
-            for row, search in enumerate(sent)
-            if not parts or (search.window and parts[row].hits is None)
-        ]
+        rows = [r for r, search in enumerate(sent) if search.window or not parts]
+        failed = [row for row in rows if not parts or parts[row].hits is None]
         if len(failed) == len(searches) and not (request.call.is_several and parts):
             return await self._unchanged(request, sent, has_failed=True)
         if failed:  # The engine's own words on these.
             other, again = await self._ask(request, [sent[r]._replace(window=None) for r in failed])
             if len(again) < len(failed):
                 return _response(other)
-            parts = [*(parts or again)]
-            for row, part in zip(failed, again, strict=True):
-                parts[row] = part
-        work = [
-            self._reranked(part, search, request, row in failed)
-            for row, (part, search) in enumerate(zip(parts, sent, strict=True))
-        ]
+            new = dict(zip(failed, again, strict=True))
+            parts = [new[row] if row in new else parts[row] for row in range(len(sent))]
+        work = (
+            self._reranked(parts[row], search, request, row in failed)
+            for row, search in enumerate(sent)
+        )
         pages = await asyncio.gather(*work)
         if not request.call.is_several:
             page, ranked = pages[0]
@@ -204,11 +193,9 @@ class Proxy:
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
-        left = iter(pages)
+        left = (page for page, _ in pages)
         items = [
-            next(left)[0]
-            if isinstance(search, Search)
-            else encoded(ENGINE_ERRORS.explain(search, request.record.request_id))
+            next(left) if isinstance(search, Search) else encoded(ENGINE_ERRORS.explain(search, ""))
             for search in searches
         ]
         whole = members_of(response.content) if parts else {}
@@ -264,9 +251,8 @@ class Proxy:
         self.grammar.check(content, "template")
         told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
         headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
-        response = await self._send(
-            request, "/_render/template", headers=headers, body=dumped(content), method="POST"
-        )
+        request = replace(request, headers=headers, method="POST")
+        response = await self._send(request, dumped(content), path="/_render/template")
         with suppress(*ResponseError):
             search = members_of(response.content).get("template_output", Raw(b""))
             if response.status == 200:
@@ -282,22 +268,18 @@ class Proxy:
         Texts are read from the hits' sources, which come anyway; where these lack a field, it is
         asked for, from then on at once.
         """
-        call, window = request.call, searches[0].window
+        call, window = request.call, None if request.call.is_several else searches[0].window
         bodies = [search.window.body if search.window else search.body for search in searches]
-        path, parameters = call.search_path, dict(call.parameters)
-        place, is_short = (), False
+        parameters, place = call.parameters, (call.search_path, *(window.added if window else ()))
+        short = window.short if window and place not in self._lacking else None
         if call.is_several:
             pairs = zip((search.header for search in searches), bodies, strict=True)
-            body = b"".join(line + b"\n" for pair in pairs for line in pair)
+            bodies = [b"".join(line + b"\n" for pair in pairs for line in pair)]
         elif window:
-            place = (path, *window.added)
-            is_short = window.short is not None and place not in self._lacking
-            body = window.short if is_short and window.short else window.body
             parameters = {name: v for name, v in parameters.items() if name not in ("from", "size")}
-        else:
-            body = bodies[0]
         try:
-            response = await self._send(request, path, body=body, parameters=parameters)
+            body = short or bodies[0]
+            response = await self._send(request, body, path=place[0], parameters=parameters)
         except RequestError as error:
             if error.kind != "large" or not any(search.window for search in searches):
                 raise
@@ -309,7 +291,7 @@ class Proxy:
             parts = await asyncio.to_thread(read) if is_large else read()
         if response.status != 200 or len(parts) != len(searches):
             return response, []
-        if is_short and window and not all(map(window.is_shown, parts[0].hits or ())):
+        if short and window and not all(map(window.is_shown, parts[0].hits or ())):
             self._lacking[place] = True
             return await self._ask(request, searches)
         return response, parts
@@ -318,16 +300,13 @@ class Proxy:
         self, request: EngineRequest, searches: Sequence[Search], has_failed: bool = False
     ) -> Response:
         """The engine's response to the caller's own searches, which are not reranked."""
-        own = [search._replace(window=None) for search in searches]
-        response, _ = await self._ask(request, own)
-        outcome = "failed" if has_failed else searches[0].outcome
-        self.service.metrics.search(
-            request.record, outcome if response.status == 200 else "refused"
-        )
-        if response.status != 200:
+        response, _ = await self._ask(request, [s._replace(window=None) for s in searches])
+        is_well, content = response.status == 200, response.content
+        outcome = ("failed" if has_failed else searches[0].outcome) if is_well else "refused"
+        self.service.metrics.search(request.record, outcome)
+        if not is_well:
             return _response(response)
-        self._remember(response.content)
-        content = response.content
+        self._remember(content)
         if has_failed and content.lstrip().startswith(b"{"):
             content = content.replace(b"{", b'{"%s":false,' % MARK.encode(), 1)
         return _response(response, content, False, searches[0].reason or "it failed")
@@ -371,28 +350,21 @@ class Proxy:
             raise RequestError("empty", problem)
         urls = [hit.text([window.fields_of(hit).url or ""]) for hit in hits]
         model = self._model(window, hits[0].index_name)
-        first, started = single_precision(hit.score or 0.0 for hit in hits), time.perf_counter()
+        first = single_precision(hit.score or 0.0 for hit in hits)
         is_mixed = window.weight is not None
         wanted = ScoreRequest(
             *(window.query, texts, urls, first, window.model),
             raw=is_mixed,
             mix="neural" if is_mixed and not model.reads_lists else None,
         )
-        ends = [started + self.defaults.seconds, request.deadline or float("inf")]
-        waiting, deadline = self.service.queue.pairs, min(ends)
-        if waiting and started + self._pace * (waiting + len(hits)) > deadline:
-            raise RequestError("deadline", f"{waiting:,} documents are waiting to be scored")
+        deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 
         async def score(model: ServedModel, record: Record) -> ScoreResponse:
             response = await self.service.score(wanted, model, record, deadline)
             return response if window.weight is None else mixed(response, first, window.weight)
 
-        record.format, before = "search", record.inference
-        ranked = await self.loop.rank(score, model, record, window, hits)
-        if record.inference > before:  # The scores were not known.
-            pace = (time.perf_counter() - started) / (waiting + len(hits))
-            self._pace += _SMOOTHING * (pace - self._pace)
-        return ranked
+        record.format = "search"
+        return await self.loop.rank(score, model, record, window, hits)
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import NamedTuple
@@ -89,13 +89,8 @@ class Upstream:
         """Forget the responses to a request, which is answered."""
         self._held -= record.held
 
-    async def send(
-        self,
-        request: EngineRequest,
-        path: str | None = None,
-        parameters: Mapping[str, str] | None = None,
-    ) -> EngineResponse:
-        """The response to a request, or on another path; the record counts bytes to be released.
+    async def send(self, request: EngineRequest) -> EngineResponse:
+        """The response to a request; the record counts the bytes to be released.
 
         Raises RequestError if no node responds, or the response is too large, also beside others.
         """
@@ -103,16 +98,15 @@ class Upstream:
         end = now + TIMEOUT if request.deadline is None else request.deadline
         if end <= now:
             raise RequestError("deadline", "the deadline of the request is past")
-        query = urlencode(request.call.parameters if parameters is None else parameters)
-        target = f"{path or request.call.path}{query and f'?{query}'}"
-        is_once = request.call.kind == "known"  # A page that is lost cannot be read again.
+        query, call = urlencode(request.call.parameters), request.call
+        is_once = call.kind == "known"  # A page that is lost cannot be read again.
         # A connection that was kept open may be closed by now: a search may be sent twice.
         for last in [False] * len(self._urls) + [True]:
             url, left = self._urls[0], max(0.001, end - time.perf_counter())
             try:
                 async with self._open().request(
                     request.method,
-                    URL(url + target, encoded=True),
+                    URL(f"{url}{call.path}{query and f'?{query}'}", encoded=True),
                     headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
                     data=request.body or None,
                     timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
