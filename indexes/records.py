@@ -62,7 +62,7 @@ def table_rows(
     rows = csv.reader(
         (f"{line}\n" for _, line in chain([(1, header)], numbers)),
         delimiter=comma,
-        quoting=quoting,
+        quoting=quoting,  # type: ignore[arg-type]
     )
     try:
         names, number = [name.strip() for name in next(rows)], 1

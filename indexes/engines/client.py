@@ -242,7 +242,7 @@ def _session(credentials: Credentials) -> "requests.Session":
     session = requests.Session()
     known = weakref.ref(session)
     # A forked process must not share connections.
-    os.register_at_fork(after_in_child=lambda: (kept := known()) and kept.close())
+    os.register_at_fork(after_in_child=lambda: [kept.close() for kept in [known()] if kept])
     session.trust_env = False  # No proxy, and no other user, of the environment.
     session.verify = credentials.ca or True
     # Decompressing takes longer than a fast network.

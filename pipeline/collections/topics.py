@@ -22,7 +22,7 @@ Malformed input raises a :class:`DataError` that begins with ``file:line``.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def _topics_in(path: Path | str) -> list[Topic]:
     """The topics of one file."""
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
-    parse = _tsv_topics
+    parse: Callable[..., Iterator[tuple[int, Topic]]] = _tsv_topics
     if _STARTS_AS_XML.match(first):
         parse = _xml_topics
     elif first.lstrip().startswith(("{", "[")) or (is_table(path) and _is_header(first)):

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from indexes.files import atomic_file
 from pipeline.collections.collection import OWN, models_directory
@@ -154,8 +154,11 @@ def _warn_of_seen(trained: Model, collection: Collection) -> None:
         )
 
 
-def check_reads_given(checkpoint: Model) -> None:
-    """Raise RerankerError for a model that texts and their first stage do not suffice."""
+def check_reads_given(checkpoint: Any) -> None:
+    """Raise RerankerError for a model that needs more than texts and their first stage.
+
+    ``checkpoint``: a model, or what is known of one that is elsewhere.
+    """
     if not checkpoint.reads_given:
         signals = sorted(checkpoint.signals - {PRIOR})
         reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"

@@ -46,8 +46,8 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def running(*arguments: object, is_read: bool = True) -> Iterator[Running]:
-    """A service, whose log is read to its end or up to its address."""
+def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> Iterator[Running]:
+    """A service, whose log is read to its end or up to its address; perhaps before it is ready."""
     command = [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -72,8 +72,10 @@ def running(*arguments: object, is_read: bool = True) -> Iterator[Running]:
     reader.start()
     service = Running(process, "", lines)
     try:
-        ready = json.loads(service.wait_for("serving "))["message"]
-        yield service._replace(address=ready.split()[-1])
+        if is_ready:
+            ready = json.loads(service.wait_for("serving "))["message"]
+            service = service._replace(address=ready.split()[-1])
+        yield service
     finally:
         process.kill()
         process.wait()

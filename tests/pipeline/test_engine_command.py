@@ -27,7 +27,7 @@ from indexes.engines.building import build
 from pipeline import engine as engine_command
 from pipeline import serve
 from pipeline.command.options import parse_arguments
-from pipeline.service.http import connections
+from pipeline.service import connections
 
 JSON = {"content-type": "application/json"}
 PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"

@@ -23,8 +23,8 @@ from urllib.request import urlopen
 import pytest
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
-from pipeline.service.formats import PATHS as FORMATS
-from pipeline.service.http.connections import Connection
+from pipeline.service.connections import Connection
+from pipeline.service.formats import Request as Fields
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
@@ -41,9 +41,7 @@ SPECIAL = [
     *(b"1e999999", b"9" * 20_000, b"NaNaN", b'"\\ud83d\\ud83d\\u0000\\udc00"', b'"\xff\xfe\xc0"'),
 ]
 """JSON, or none, in place of a value."""
-FIELDS = sorted(
-    {name for formats in FORMATS.values() for item in formats for name in item.request.model_fields}
-)
+FIELDS = sorted(Fields.__struct_fields__)
 VALUES = [None, True, -1, 3, 1e300, "x", "\ud83d", [], {}, [[]], [5], [{"text": 5}, {"url": "x"}]]
 VALUES += [[{"text": "x", "first_stage_score": score}] for score in (1, -1e38, 1e39, float("nan"))]
 PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
