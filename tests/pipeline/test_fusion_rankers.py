@@ -41,6 +41,7 @@ def source(folder: Path | None = None) -> Any:
         runs["rm3"] = folder / "rm3.run"
         write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
     more = {"topics": TOPICS, "runs": runs, "adapted_space": None, "methods": METHODS}
+    more["skips_own_id"] = False
     return SimpleNamespace(name="mb", open_index=Index, **more)
 
 
