@@ -17,7 +17,7 @@ from typing import Any
 import regex
 
 from indexes.jvm import java_class
-from indexes.posts import well_formed
+from indexes.records import well_formed
 
 ENGLISH, STANDARD, UNDETERMINED = "english", "standard", "und"
 """Names of two analyzers, and the language code of posts whose language is not known."""

@@ -5,8 +5,8 @@
     python -m pipeline.search --collection my-posts.toml
 
 A sentence transformer, the teacher, encodes the posts once. Then every word gets a vector, so that
-the sums of these vectors are as near as possible to the encodings. They are written beside the
-index, and searches of the collection compare meaning by them: the teacher is not needed again.
+the sums of these vectors are as near as possible to the encodings. They are written beside
+the models, and searches of the collection compare meaning by them: the teacher is not needed again.
 An interrupted run continues when the command is repeated. Posts that are added to the index later
 need no new adaptation unless many of their words are unknown: --check says how many.
 """
@@ -23,10 +23,11 @@ from indexes.files import write_bytes
 from indexes.manifest import FILE_NAME, IndexManifest
 from pipeline.collections.collection import Collection, topic_file
 from pipeline.collections.named import find
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
-from pipeline.command.runtime import bar, choose_device, counted
+from pipeline.errors import DataError, UsageError
+from pipeline.runtime import bar, choose_device
+from pipeline.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

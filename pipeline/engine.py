@@ -16,9 +16,9 @@ from typing import Any
 
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import Engine, EngineError
-from pipeline.command.errors import DataError, UsageError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
+from pipeline.errors import DataError, UsageError
 
 MARK = "Made by tweetrerank engine install"  # In each part
 ML = "/_plugins/_ml"

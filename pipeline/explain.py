@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexes.files import atomic_file
-from pipeline.command.defaults import DEFAULT_HITS, NONE
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
-from pipeline.command.options import did_you_mean, listed, option, output_file, positive_int
+from pipeline.command.options import option, output_file, positive_int
 from pipeline.command.ranking import RankingOptions
+from pipeline.defaults import DEFAULT_HITS, NONE
+from pipeline.errors import UsageError
+from pipeline.text import did_you_mean, listed
 
 DEFAULT_SHOW = 10
 

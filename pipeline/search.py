@@ -1,5 +1,6 @@
 """Rank posts for topics: find candidates, rescore them, mix both scores, write a TREC run.
 
+python -m pipeline.search my-posts.toml "battery drains"
 python -m pipeline.search --topics mb2012
 python -m pipeline.search --topics mb2012 --candidates ql --output runs/mb2012.txt
 python -m pipeline.search --topics mb2012 --reranker fusion
@@ -14,21 +15,39 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.command.defaults import DEFAULT_HITS
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
-from pipeline.command.options import option, output_file
+from pipeline.command.options import argument, option, output_file
 from pipeline.command.ranking import RankingOptions
-from pipeline.command.runtime import bar
+from pipeline.defaults import AUTO, DEFAULT_HITS
+from pipeline.errors import UsageError
+from pipeline.runtime import bar
+
+if TYPE_CHECKING:
+    from pipeline.ranking.ranker import Ranker
+
+SHOWN = 10  # Posts for a query
 
 
 @dataclass(frozen=True)
 class Options(RankingOptions):
     """What to search, and how."""
 
+    words: tuple[str, ...] = argument(
+        "a query, whose best posts are shown; the collection may stand before it",
+        many=True,
+        required=False,
+    )
+    topics: str = option(
+        "collection (mb2012, my-posts.toml, …) or file of topics",
+        names=("--collection", "--topics"),
+        metavar="NAME|FILE",
+    )
     output: Path | None = option(
-        "run file to write (default: runs/TOPICS.RERANKER.txt)", parse=output_file, metavar="RUN"
+        "run file to write (default: runs/TOPICS.RERANKER.txt; and mp_hcnn's with the best fusion)",
+        parse=output_file,
+        metavar="RUN",
     )
     runtag: str = option("last column of the run", default="tweetrerank")
     show: str | None = option(
@@ -43,29 +62,76 @@ def main(options: Options) -> None:
     if any(c.isspace() for c in options.runtag) or not options.runtag:
         problem = f"--runtag: found {options.runtag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
+    words = [*options.words]
+    if not options.topics:
+        if not words:
+            raise UsageError("--collection is missing: what to search")
+        options = replace(options, topics=words.pop(0))
     collection = options.open_collection()
-    ranker = options.open_ranker(collection, all_stages=True)
+    ranker = options.open_ranker(collection)
+    if words:
+        _show(ranker, " ".join(words), options)
+        return
 
     from pipeline.collections.trec import write_run
     from pipeline.ranking import reports
+    from pipeline.ranking.build import neural_mixture
+    from pipeline.ranking.checkpoints import warn_of_seen
 
-    hits = options.hits or DEFAULT_HITS
-    ranking = ranker.rank(hits=hits, progress=partial(bar, what=ranker.name, unit="pair"))
-    run = ranking.run
-    if ranker.description:
-        print(ranker.description, file=sys.stderr)
-    output = options.output or _run_file(options, collection.name, ranker.name)
-    write_run(output, run, options.runtag)
+    rankers: list[Ranker] = [ranker]
+    if options.reranker == AUTO:
+        rankers += filter(None, [neural_mixture(ranker, **options.loading())])
+    rankings, files = [], {}
+    for each in rankers:
+        if each.description:
+            print(each.description, file=sys.stderr)
+        progress = partial(bar, what=each.name, unit="pair")
+        ranking = each.rank(hits=options.hits or DEFAULT_HITS, progress=progress)
+        rankings.append(ranking)
+        path = _run_file(options, collection.name, each.name)
+        if options.output:  # Of the ranker alone.
+            if each is not ranker:
+                continue
+            path = options.output
+        write_run(path, ranking.run, options.runtag)
+        files[[*ranking.stages][-1]] = path
+    if rankings[1:]:
+        print(f"{ranker.name} reads no score of {rankers[1].name}", file=sys.stderr)
+    ranking = rankings[0].after(*rankings[1:])
     if collection.qrels is None:
         print(collection.missing_judgments)
     else:
-        print(replace(reports.evaluate(ranking), note=f"-> {output}"))
+        notes = {stage: f"-> {path}" for stage, path in files.items()}
+        print(replace(reports.evaluate(ranking), notes=notes))
+        for each in rankers:
+            warn_of_seen(each)
     reports.print_topic(ranking, collection.qrels, options.show)
     print(
-        f"wrote {output}: {sum(map(len, run.values()))} results for {len(run)} of "
-        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s",
+        f"wrote {' and '.join(map(str, files.values()))}: {sum(map(len, ranking.run.values()))} "
+        f"results for {len(ranking.run)} of {len(collection.topics)} topics in "
+        f"{time.perf_counter() - started:.1f} s",
         file=sys.stderr,
     )
+
+
+def _show(ranker: Ranker, query: str, options: Options) -> None:
+    """Print the best posts for one query."""
+    from pipeline.collections.trec import ranked, write_run
+    from pipeline.text import print_posts
+
+    ranking = ranker.rank(query, options.hits or DEFAULT_HITS)
+    posts, [scores] = ranking.candidates.posts, list(ranking.run.values()) or [{}]
+    rows = [
+        [str(rank), f"{score:.4f}", doc_id, f"{posts[doc_id].text} {posts[doc_id].url}"]
+        for rank, (doc_id, score) in enumerate(ranked(scores)[:SHOWN], start=1)
+        if doc_id in posts
+    ]
+    if rows:
+        print_posts(rows)
+    else:
+        print(f"found no post for “{query}”")
+    if options.output:
+        write_run(options.output, ranking.run, options.runtag)
 
 
 def _run_file(options: Options, collection: str, reranker: str) -> Path:

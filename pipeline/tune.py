@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.collections.collection import is_own
-from pipeline.command.errors import UsageError
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file
 from pipeline.command.ranking import EngineOptions, engine_of
+from pipeline.errors import UsageError
 
 
 @dataclass(frozen=True)

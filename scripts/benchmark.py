@@ -22,13 +22,13 @@ from importlib import import_module
 from benchmarks import Options
 
 from pipeline.command.options import run_command
-from pipeline.command.runtime import keep_allocations
+from pipeline.runtime import keep_allocations
 
 
 def main(options: Options) -> None:
     """Measure the parts and print a table of each."""
     from pipeline.collections import named
-    from pipeline.command.runtime import choose_device, provenance
+    from pipeline.runtime import choose_device, provenance
 
     name = named.find(options.collection, options.data).name
     options = replace(options, collection=name, device=choose_device(options.device))

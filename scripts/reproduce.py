@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 
 from indexes.files import atomic_file
 from pipeline.collections.collection import home_directory
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import argument, did_you_mean, option, positive_int, run_command
-from pipeline.command.runtime import keep_allocations
+from pipeline.command.options import argument, option, positive_int, run_command
+from pipeline.errors import DataError, UsageError
+from pipeline.runtime import keep_allocations
+from pipeline.text import did_you_mean
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:

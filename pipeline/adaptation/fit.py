@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
 

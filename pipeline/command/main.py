@@ -13,12 +13,13 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NoReturn
 
-from pipeline.command.options import USAGE, did_you_mean, run_command
-from pipeline.command.runtime import keep_allocations
+from pipeline.command.options import USAGE, run_command
+from pipeline.runtime import keep_allocations
+from pipeline.text import did_you_mean
 
 COMMANDS = (
     *("search", "rerank", "explain", "index", "train", "adapt", "evaluate"),
-    *("tune", "clicks", "compare", "serve", "export", "engine", "batch"),
+    *("tune", "clicks", "compare", "serve", "export", "engine", "batch", "fetch", "models"),
 )
 
 

@@ -18,7 +18,6 @@ its attribute ``topic``, or else its name, as ``CollectionOptions`` are of the c
 
 import argparse
 import dataclasses
-import difflib
 import inspect
 import math
 import os
@@ -33,8 +32,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from indexes.errors import CollectionError
-from indexes.lines import listed as listed
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
+from pipeline.text import did_you_mean
 from rerankers.errors import RerankerError
 
 OptionsType = TypeVar("OptionsType")
@@ -339,12 +338,6 @@ def apply_changes(
     if problems:
         raise UsageError(problems)
     return dataclasses.replace(config, **values)
-
-
-def did_you_mean(text: str, known: Sequence[str]) -> str:
-    """``; did you mean 'x'?`` for a name close to a known one, else nothing."""
-    close = difflib.get_close_matches(text, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _names(field: dataclasses.Field[Any]) -> Sequence[str]:

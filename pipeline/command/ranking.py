@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from indexes.errors import CollectionError
-from pipeline.command import runtime
-from pipeline.command.defaults import (
+from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
+from pipeline.defaults import (
     AUTO,
     DEFAULT_HITS,
     DEFAULT_METHOD,
@@ -17,8 +17,8 @@ from pipeline.command.defaults import (
     METHODS,
     NONE,
 )
-from pipeline.command.errors import UsageError
-from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
+from pipeline.errors import UsageError
+from rerankers.devices import device_name
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -126,7 +126,7 @@ class ScoringOptions:
     device: str = option(
         "where the model runs: auto, cpu, cuda (the first GPU) or cuda:N",
         default="auto",
-        parse=runtime.device_name,
+        parse=device_name,
     )
 
 
@@ -223,7 +223,7 @@ class RankingOptions(ModelOptions):
             if value
         ]
 
-    def open_ranker(self, collection: Collection, all_stages: bool = False) -> Ranker:
+    def open_ranker(self, collection: Collection) -> Ranker:
         """The ranker that the options name; see :func:`pipeline.ranking.build.ranker`.
 
         Raises:
@@ -245,6 +245,5 @@ class RankingOptions(ModelOptions):
             parameters=changes,
             checkpoint=self.checkpoint,
             skip_unknown=self.skip_unknown,
-            all_stages=all_stages,
             **self.loading(),
         )

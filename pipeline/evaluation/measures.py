@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.collections.trec import Qrels, Run, single_precision
-from pipeline.command.defaults import DEFAULT_MEASURES
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean
+from pipeline.defaults import DEFAULT_MEASURES
+from pipeline.errors import DataError, UsageError
+from pipeline.text import did_you_mean
 
 Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
 
@@ -77,6 +77,11 @@ def mean(values: Mapping[str, float] | Iterable[float]) -> float:
     if not numbers:
         raise ValueError("the mean of no values")
     return math.fsum(numbers) / len(numbers)
+
+
+def heading(measure: str) -> str:
+    """A measure's name for a table: ``P@30 (judged)`` for ``P(judged_only=True)@30``."""
+    return re.sub(r"\(judged_only=True\)(.*)", r"\1 (judged)", measure)
 
 
 def without_results(qrels: Qrels, run: Mapping[str, Mapping[str, float]]) -> list[str]:

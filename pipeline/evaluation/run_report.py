@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from indexes.files import atomic_file
-from pipeline.command.runtime import print_table
 from pipeline.evaluation.measures import Values, mean
 from pipeline.evaluation.significance import paired_t_test
+from pipeline.text import print_table
 
 MEASURES = ("P@30", "AP")  # Measures of the report; places are by the first
 GROUP_SIZE = 30  # Runs of a group in table 7

@@ -15,15 +15,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.explanation.contributions import FusionExplanation
-from pipeline.explanation.matches import STEPS, WORD_STEPS, MatchExplanation
-from pipeline.explanation.rank_changes import visible
+from pipeline.explanation.topic import ExplainedTopic
+from rerankers.explanation import Reasons, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def page(explanation: MatchExplanation | FusionExplanation) -> str:
-    """The page of one explanation."""
+def page(topic: ExplainedTopic) -> str:
+    """The page of one topic."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -32,14 +31,11 @@ def page(explanation: MatchExplanation | FusionExplanation) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"signed": signed, "known": known}
+    environment.filters |= {"signed": signed, "known": known, "contributions": contributions}
     style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
-    name = "matches.html" if isinstance(explanation, MatchExplanation) else "contributions.html"
-    return environment.get_template(name).render(
-        explanation=explanation,
-        ranking=explanation.ranking,
-        steps=STEPS,
-        word_steps=WORD_STEPS,
+    return environment.get_template("topic.html").render(
+        topic=topic,
+        explanation=topic.explanation,
         style=Markup(style),
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
@@ -49,6 +45,11 @@ def signed(value: float) -> str:
     """A number with three decimals, and with a sign unless all digits are 0."""
     text = f"{value:+.3f}"
     return text if float(text) else "0.000"
+
+
+def contributions(reasons: Reasons) -> list[tuple[str, float]]:
+    """Families and their contributions."""
+    return [(row.label, row.cells[0].score or 0.0) for row in reasons.rows]
 
 
 def known(value: float) -> str:

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from indexes.methods import METHODS
+from pipeline import defaults
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import open_collection
-from pipeline.command import defaults
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.checkpoints import (
     Loading,
     best_trained,
     directory_for,
     load_scorer,
+    note_elsewhere,
     tuned_weight,
 )
 from pipeline.ranking.fusion import Fusion
@@ -49,7 +50,6 @@ def ranker(
     checkpoint: Path | str | None = None,
     default_weight: float | None = None,
     skip_unknown: bool = False,
-    all_stages: bool = False,
     data: Path | str | None = None,
     **loading: Any,
 ) -> Ranker:
@@ -66,8 +66,6 @@ def ranker(
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-        all_stages: beside the stages of the best fusion those of MP-HCNN, which take their own
-            time; a fusion that is named, or an installation without PyTorch, has its own alone.
         loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
 
     Raises:
@@ -78,12 +76,15 @@ def ranker(
         collection = open_collection(str(collection), data=Path(data) if data else None)
     elif isinstance(collection, HasCollection):
         collection = collection.collection
+    if not isinstance(collection, Collection):
+        raise UsageError(f"`collection`: found {collection!r}, expected its name, file or object")
+    if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
+        raise UsageError(f"`weight`: found {weight!r}, expected a number from 0 to 1")
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]
     chosen = {"first_stage": first_stage, "parameters": parameters, "weight": weight is not None}
     given = [name for name, value in chosen.items() if value]
-    all_stages &= reranker == defaults.AUTO
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
@@ -93,8 +94,7 @@ def ranker(
         known = None
         if candidates:
             known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        fusion = _fusion(collection, reranker, given, known, folder, Loading(**loading))
-        return _with_neural_stages(fusion, Loading(**loading)) if all_stages else fusion
+        return _fusion(collection, reranker, given, known, folder, Loading(**loading))
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
         return Mixture(retriever, None, Mixing(), collection)
@@ -136,6 +136,8 @@ def default_reranker(
             file=sys.stderr,
         )
         return name
+    if collection.file:
+        note_elsewhere(collection)
     # Without feedback, which no engine offers, window is better on average, and takes one search;
     # TREC Microblog's official runs have feedback.
     has_feedback = bool(collection.runs) or {*METHODS} <= {*collection.methods}
@@ -174,31 +176,31 @@ def _fusion(
     return replace(Fusion.load(collection, scorer), first_stage=first_stage)
 
 
-def _with_neural_stages(fusion: Fusion, loading: Loading) -> Fusion:
-    """A fusion with the stages of MP-HCNN beside its own, where there is one for the collection."""
+def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
+    """MP-HCNN mixed with query likelihood, of the collection that a fusion searches.
+
+    None where there is none for the collection, and, with a line about it, without PyTorch.
+    """
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
-    has_method = defaults.DEFAULT_METHOD in collection.methods
-    if fusion.first_stage or not has_method:
-        return fusion
+    if not isinstance(fusion, Fusion) or fusion.first_stage or collection is None:
+        return None
+    if defaults.DEFAULT_METHOD not in collection.methods or not _is_trained(name, collection):
+        return None
     if find_spec("torch") is None:
         remedy = "pip install 'tweetrerank[neural]'"
         print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
-        return fusion
-    try:
-        folder = directory_for(name, collection)
-    except DataError:
-        return fusion
-    scorer = load_scorer(name, collection, folder, loading)
-    retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
-    mixing = tuned_mixing(collection, scorer, has_scores=True)
-    return replace(fusion, beside=Mixture(retriever, scorer, mixing, collection))
+        return None
+    scorer = load_scorer(name, collection, None, Loading(**loading))
+    method = METHODS[defaults.DEFAULT_METHOD]()
+    retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
+    return Mixture(retriever, scorer, tuned_mixing(collection, scorer, True), collection)
 
 
 def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) -> Mixing:
     """λ as tuned for the checkpoint; 1 where there is nothing to mix."""
     is_given = collection.given_candidates is not None
     # There is no official run of a training part to tune it on.
-    advice = None if is_given else "run scripts/tune_lambda.py for this checkpoint"
+    advice = None if is_given else "run `tweetrerank tune` for this checkpoint"
     has_scores |= not is_given
     return mixing_of(scorer.checkpoint, None, has_scores, collection.key, advice)
 

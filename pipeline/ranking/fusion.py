@@ -7,40 +7,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from indexes.jvm import detach_thread
 from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.collections.trec import Run, best_of, read_run
-from pipeline.command.defaults import DEFAULT_HITS
-from pipeline.command.errors import DataError, UsageError
+from pipeline.defaults import DEFAULT_HITS
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.ranker import (
-    Mixture,
     ModelScorer,
     Progress,
     ProgressBar,
+    Ranker,
     Ranking,
     Stopwatch,
     Topics,
     hidden,
-    reranked_topic,
+    require_positive,
     silent,
     topics_of,
 )
-from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
+from pipeline.ranking.retrievers import Candidates, doc_ids_of, searched, with_space
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
-    from pipeline.explanation.contributions import FusionExplanation
     from pipeline.ranking.retrievers import Retriever
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
@@ -109,20 +105,19 @@ class UnionRetriever:
         topics: Sequence[Topic],
         hits: int = DEFAULT_HITS,
         watch: Stopwatch | None = None,
-        searched: Mapping[str, Candidates] = MappingProxyType({}),
     ) -> Candidates:
         """The best posts of each candidate ranker for each topic, as many as are to be scored.
 
         Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
         mean over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of
-        Fox & Shaw 1994). Rankers of ``searched`` are not searched again.
+        Fox & Shaw 1994).
 
         Raises:
             UsageError: there is no index.
             DataError: an official run is malformed, or there is no candidate ranker.
         """
         watch, rankers = watch or Stopwatch(), self.rankers
-        signals = self._signals(topics, hits, watch, searched)
+        signals = self._signals(topics, hits, watch)
         if not any(name in signals for name in rankers.candidate_rankers):
             raise DataError(
                 f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
@@ -134,8 +129,7 @@ class UnionRetriever:
         run = restricted(scores, best)
         rest = _without(restricted(scores, _joined_runs(of_candidates)), best)
         doc_ids = doc_ids_of(run)
-        known = {d: post for found in searched.values() for d, post in found.posts.items()}
-        known |= self.index.posts.get_many(d for d in doc_ids if d not in known)
+        known = self.index.posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
         found = self._candidates(topics, run, posts, signals, rest)
         watch.stop(self.name)
@@ -147,7 +141,7 @@ class UnionRetriever:
         The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
         """
         watch = watch or Stopwatch()
-        signals = self._signals(candidates.topics, DEFAULT_HITS, watch, {})
+        signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
         scores = mean_of_normalized(list(signals.values()))
         run = {
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
@@ -157,13 +151,7 @@ class UnionRetriever:
         watch.stop(self.name)
         return scored
 
-    def _signals(
-        self,
-        topics: Sequence[Topic],
-        hits: int,
-        watch: Stopwatch,
-        searched: Mapping[str, Candidates],
-    ) -> dict[str, Run]:
+    def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
         """The runs of the rankers that the collection has."""
         collection, signals, missing = self.collection, {}, []
         # Of own collections and queries there are no official runs, which nobody misses there.
@@ -171,9 +159,7 @@ class UnionRetriever:
         if runs and not {t.query_id for t in topics} & {t.query_id for t in collection.topics}:
             runs = {}
         for name in self.rankers.names:
-            if name in searched:
-                signals[name] = searched[name].run
-            elif run := self._rank(name, topics, hits, runs):
+            if run := self._rank(name, topics, hits, runs):
                 signals[name] = run
                 watch.stop(name)
             elif runs or not name.startswith(OFFICIAL):
@@ -204,7 +190,8 @@ class UnionRetriever:
         if not name.startswith(OFFICIAL):
             if name not in self.collection.methods:
                 return {}
-            return self.index.search(topics, METHODS[name](), hits=hits)
+            skips = self.collection.skips_own_id
+            return searched(self.index, topics, METHODS[name](), hits, skips)
         path = runs.get(name.removeprefix(OFFICIAL))
         if path is None:
             return {}
@@ -253,15 +240,13 @@ def restricted(run: Run, candidates: Run) -> Run:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Ranker):
     """A trained fusion."""
 
     retriever: UnionRetriever  # Finds the candidates, with the scores of several rankers
     scorer: ModelScorer  # The model over these scores and further features
     first_stage: Retriever | None = None
     """Gives the candidates in place of the rankers, which then only score them."""
-    beside: Mixture | None = None
-    """Another ranker of the same topics, whose stages are shown before the fusion's."""
 
     @classmethod
     def load(cls, collection: Collection, scorer: ModelScorer) -> Fusion:
@@ -289,6 +274,11 @@ class Fusion:
         return f"{self.name}, weights {'/'.join(self.scorer.checkpoint.directory.parts[-2:])}"
 
     @property
+    def first_stage_name(self) -> str:
+        """Name of the stage before the model's."""
+        return self.retriever.name
+
+    @property
     def collection(self) -> Collection:
         """What is searched."""
         return self.retriever.collection
@@ -300,32 +290,12 @@ class Fusion:
 
         Posts that are not scored follow below, in the order of their first score.
         """
-        topics = topics_of(self.collection, topics)
+        topics, hits = topics_of(self.collection, topics), require_positive("hits", hits)
         if self.first_stage:
             return self.rerank(self.first_stage.search(topics, hits), progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.
-        watch, beside = Stopwatch(), self.beside
-        if beside is None or beside.retriever is None:
-            candidates = self.retriever.search(topics, hits, watch)
-            return self._ranked(candidates, hits, progress, watch)
-        found = beside.retriever.search(topics, hits)
-        first = {beside.retriever.name: found}
-        watch.stop(beside.retriever.name)
-
-        def search() -> Candidates:
-            try:
-                return self.retriever.search(topics, hits, watch, first)
-            finally:
-                detach_thread()
-
-        # Java searches while PyTorch scores; the seconds of both are longer than by themselves.
-        with ThreadPoolExecutor(1) as pool:
-            searching = pool.submit(search)
-            other = beside.rerank(found, progress)
-        scoring = Stopwatch()
-        ranking = self._ranked(searching.result(), hits, progress, scoring)
-        ranking = ranking._replace(seconds={**watch.seconds, **ranking.seconds})
-        return _beside(ranking, other, self.retriever.name)
+        watch = Stopwatch()
+        return self._ranked(self.retriever.search(topics, hits, watch), hits, progress, watch)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates by what all rankers say of them."""
@@ -335,16 +305,6 @@ class Fusion:
         hits = max(map(len, candidates.run.values()), default=1)
         ranking = self._ranked(candidates, hits, progress, watch)
         return ranking._replace(stages={**given, **ranking.stages})
-
-    def explain(
-        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
-    ) -> FusionExplanation:
-        """Contributions of feature families to the posts' scores."""
-        from pipeline.explanation import contributions
-
-        stages = {"mean of the rankers": ranking.candidates.run, "fused": ranking.run}
-        topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
-        return contributions.explain(topic, self.scorer.checkpoint)
 
     def _ranked(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
@@ -368,13 +328,3 @@ class Fusion:
             lowest = min(scores.values(), default=0.0) - 1.0  # The rest's scores are in [0, 1].
             scores.update({doc_id: lowest - 1.0 + score for doc_id, score in rest.items()})
         return run
-
-
-def _beside(ranking: Ranking, other: Ranking, name: str) -> Ranking:
-    """A ranking with the stages of another one before its own stage of this name."""
-    stages: dict[str, Run] = {}
-    for stage, run in ranking.stages.items():
-        if stage == name:
-            stages |= {key: more for key, more in other.stages.items() if key not in stages}
-        stages[stage] = run
-    return ranking._replace(stages=stages, seconds={**other.seconds, **ranking.seconds})

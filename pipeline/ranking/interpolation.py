@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.collections.trec import Run, single_precision
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from rerankers import interpolation
 
 Scores = Mapping[str, float]

@@ -14,23 +14,22 @@ come from several retrievers. :func:`pipeline.ranker` makes either.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, ranked
-from pipeline.command.defaults import DEFAULT_HITS
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean, listed
+from pipeline.collections.topics import Topic, as_topics
+from pipeline.collections.trec import Run, places
+from pipeline.defaults import DEFAULT_HITS
+from pipeline.errors import UsageError
 from pipeline.ranking.interpolation import interpolate
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from pipeline.explanation.contributions import FusionExplanation
-    from pipeline.explanation.matches import MatchExplanation
-    from pipeline.explanation.rank_changes import RerankedTopic
+    from pipeline.explanation.topic import ExplainedTopic
     from pipeline.ranking.retrievers import Candidates, Retriever
     from rerankers.reranker import Model
 
@@ -89,6 +88,44 @@ class Ranking(NamedTuple):
         """The last stage's run: query_id -> doc_id -> score, as pytrec_eval and ir_measures."""
         return list(self.stages.values())[-1]
 
+    def after(self, *others: Ranking) -> Ranking:
+        """This ranking with the stages of others of the same topics before its own."""
+        stages: dict[str, Run] = {}
+        seconds = dict(self.seconds)
+        for other in others:
+            stages |= other.stages
+            seconds |= other.seconds
+        own = {name: run for name, run in self.stages.items() if name not in stages}
+        return self._replace(stages=stages | own, seconds=seconds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ranking for JSON: a topic's posts, best first, with their places in every stage.
+
+        A stage that lacks a post is not among its stages.
+        """
+        posts = self.candidates.posts
+        topics = []
+        for topic in self.candidates.topics:
+            stages = {
+                name: places(run.get(topic.query_id, {})) for name, run in self.stages.items()
+            }
+            found = [
+                {
+                    "doc_id": doc_id,
+                    "text": posts[doc_id].text if doc_id in posts else "",
+                    "url": posts[doc_id].url if doc_id in posts else "",
+                    "stages": {
+                        name: by_id[doc_id]._asdict()
+                        for name, by_id in stages.items()
+                        if doc_id in by_id
+                    },
+                }
+                for doc_id in [*stages.values()][-1]
+            ]
+            topics.append({"query_id": topic.query_id, "query": topic.text, "posts": found})
+        name = self.collection.name if self.collection else None
+        return {"collection": name, "seconds": dict(self.seconds), "topics": topics}
+
     def to_dataframe(self) -> Any:
         """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0.
 
@@ -96,74 +133,82 @@ class Ranking(NamedTuple):
         """
         import pandas
 
-        posts, rows = self.candidates.posts, []
-        for topic in self.candidates.topics:
-            best = ranked(self.run.get(topic.query_id, {}))
-            for rank, (doc_id, score) in enumerate(best):
-                post = posts.get(doc_id)
-                text, url = (post.text, post.url) if post else ("", "")
-                rows.append((topic.query_id, topic.text, doc_id, text, url, score, rank))
+        result, rows = [*self.stages][-1], []
+        for topic in self.to_dict()["topics"]:
+            for rank, post in enumerate(topic["posts"]):
+                names, score = ("doc_id", "text", "url"), post["stages"][result]["score"]
+                of_post = (post[name] for name in names)
+                rows.append((topic["query_id"], topic["query"], *of_post, score, rank))
         return pandas.DataFrame(
             rows, columns=["qid", "query", "docno", "text", "url", "score", "rank"]
         )
 
 
-class Ranker(Protocol):
+class Ranker(ABC):
     """Ranks posts for topics: finds candidates, scores them, combines the scores."""
 
+    scorer: ModelScorer | None
+    """The model; None for the first stage alone."""
+
     @property
+    @abstractmethod
     def name(self) -> str:
         """Name of the model, or of the first stage without one."""
 
     @property
-    def scorer(self) -> ModelScorer | None:
-        """The model; None for the first stage alone."""
+    @abstractmethod
+    def first_stage_name(self) -> str:
+        """Name of the stage before the model's."""
 
     @property
+    @abstractmethod
     def weight(self) -> float | None:
         """λ; None for a ranker that has none."""
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """How its scores come about, for reports; "" without a model."""
 
     @property
+    @abstractmethod
     def collection(self) -> Collection | None:
         """What is searched; None if candidates are always given."""
 
+    @abstractmethod
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
     ) -> Ranking:
         """Find the best ``hits`` candidates of each topic, and rerank them.
 
         Args:
-            topics: query_ids with texts, one text, or None for the collection's topics.
+            topics: query_ids with texts, texts, or None for the collection's topics.
             hits: candidates for each topic.
             progress: number of candidates -> a progress bar.
         """
 
+    @abstractmethod
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates: of a run, a request, or a page of a search engine."""
 
     def explain(
         self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
-    ) -> MatchExplanation | FusionExplanation:
+    ) -> ExplainedTopic:
         """Reasons for the ranks of a topic's posts in a ranking by this ranker.
 
-        Args:
-            ranking: result of :meth:`rank` or :meth:`rerank`.
-            doc_ids: posts to explain; else the ``show`` best ones and those that moved most.
-            query_id: the topic; "" is the only one.
-
-        Raises:
-            UsageError: the model has no explanation, or the posts or the topic are not there.
+        Args and errors: see :func:`pipeline.explanation.topic.explain`.
         """
+        from pipeline.explanation.topic import explain
+
+        if self.scorer is None:
+            raise UsageError(f"found {self.name}, expected a model with an explanation")
+        given = ranking.candidates, ranking.stages, self.first_stage_name, self.collection
+        return explain(self.scorer.checkpoint, *given, doc_ids, query_id, show)
 
 
-Topics = Sequence[Topic] | str | None
-"""Topics to rank: all of a collection for None, one for a text."""
-
-OWN_TOPIC = "q1"  # query_id of a text that is no topic of the collection
+Topics = Any
+"""Topics to rank: all of a collection for None, else what :func:`as_topics` takes: a text, texts,
+query_id -> text, records, or a data frame."""
 
 
 class Stopwatch:
@@ -179,12 +224,17 @@ class Stopwatch:
         self.seconds[stage], self._since = now - self._since, now
 
 
+def require_positive(name: str, value: object) -> int:
+    """A number of posts; raises UsageError for another value."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise UsageError(f"`{name}`: found {value!r}, expected a whole number of at least 1")
+    return int(value)
+
+
 def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
     """Topics as records."""
-    if isinstance(topics, str):
-        return [Topic(OWN_TOPIC, topics)]
     if topics is not None:
-        return topics
+        return as_topics(topics)
     if collection is None:
         raise UsageError("`topics`: found none, expected some: this ranker has no collection")
     return collection.topics
@@ -201,7 +251,7 @@ class Mixing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Ranker):
     """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2)."""
 
     retriever: Retriever | None  # Finds the candidates; None if they are always given
@@ -212,7 +262,7 @@ class Mixture:
     @property
     def name(self) -> str:
         """Name of the model, or of the first stage without one."""
-        return self.scorer.name if self.scorer else self._first_stage
+        return self.scorer.name if self.scorer else self.first_stage_name
 
     @property
     def weight(self) -> float | None:
@@ -225,7 +275,8 @@ class Mixture:
         return str(self.mixing) if self.scorer else ""
 
     @property
-    def _first_stage(self) -> str:
+    def first_stage_name(self) -> str:
+        """Name of the stage before the model's."""
         return self.retriever.name if self.retriever else "first stage"
 
     def rank(
@@ -234,9 +285,9 @@ class Mixture:
         """Find candidates, score them, mix both scores; see :class:`Ranker`."""
         if self.retriever is None:
             raise UsageError("found no retriever, expected one; give candidates to rerank()")
-        watch = Stopwatch()
+        watch, hits = Stopwatch(), require_positive("hits", hits)
         candidates = self.retriever.search(topics_of(self.collection, topics), hits)
-        watch.stop(self._first_stage)
+        watch.stop(self.first_stage_name)
         return self._ranked(candidates, progress, watch)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
@@ -244,7 +295,7 @@ class Mixture:
         return self._ranked(candidates, progress, Stopwatch())
 
     def _ranked(self, candidates: Candidates, progress: ProgressBar, watch: Stopwatch) -> Ranking:
-        stages = {self._first_stage: candidates.run}
+        stages = {self.first_stage_name: candidates.run}
         if self.scorer:
             candidates = self.scorer.with_needs(candidates, self.collection)
             with progress(len(candidates)) as report:
@@ -253,82 +304,7 @@ class Mixture:
             watch.stop(self.scorer.name)
             weight = self.mixing.weight
             if weight != 1:
-                name = f"{self.scorer.name} + {self._first_stage} (λ = {weight:g})"
+                name = f"{self.scorer.name} + {self.first_stage_name} (λ = {weight:g})"
                 stages[name] = interpolate(candidates.run, scores, weight)
                 watch.stop(name)
         return Ranking(stages, candidates, watch.seconds, self.collection)
-
-    def explain(
-        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
-    ) -> MatchExplanation | FusionExplanation:
-        """The matches of query and posts, or what features contribute; see :class:`Ranker`."""
-        from pipeline.explanation import contributions, matches
-
-        scorer = self.scorer
-        if scorer is None or not scorer.checkpoint.explains:
-            raise UsageError(
-                f"found {self.name}, expected a model with an explanation: mp_hcnn, window or a "
-                "fusion"
-            )
-        if scorer.checkpoint.explains == "contributions":
-            stages = {self._first_stage: ranking.candidates.run, scorer.name: ranking.run}
-            topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
-            return contributions.explain(topic, scorer.checkpoint)
-        stages = {
-            "before": ranking.candidates.run,
-            "neural": ranking.stages[scorer.name],
-            "after": ranking.run,
-        }
-        topic = reranked_topic(self.collection, ranking, stages, doc_ids, query_id, show)
-        weight, origin = self.mixing
-        # The page may be given away: without the path that follows.
-        mixing = f"λ = {weight:g} ({origin.partition('; ')[0]}), scores normalised by minmax"
-        return matches.explain(topic, scorer.checkpoint, self._first_stage, mixing)
-
-
-def reranked_topic(
-    collection: Collection | None,
-    ranking: Ranking,
-    stages: Mapping[str, Run],
-    doc_ids: Sequence[str],
-    query_id: str,
-    show: int,
-) -> RerankedTopic:
-    """A topic's ranks in the stages of its ranking, and the posts to explain.
-
-    Raises:
-        UsageError: the topic or a post is not there.
-        DataError: the topic has no candidates.
-    """
-    from pipeline.explanation.rank_changes import RerankedTopic, choose, rank_changes
-
-    topics = {topic.query_id: topic for topic in ranking.candidates.topics}
-    query_id = query_id or (next(iter(topics)) if len(topics) == 1 else "")
-    if query_id not in topics:
-        raise UsageError(
-            f"`query_id`: found {query_id!r}, expected a topic of the ranking: "
-            f"{listed(list(topics), 8)}{did_you_mean(query_id, list(topics))}"
-        )
-    scored = ranking.candidates.run.get(query_id)
-    if not scored:
-        raise DataError(
-            f"topic {query_id} “{topics[query_id].text}”: found no candidates to rank, expected "
-            "some; try another topic or other candidates"
-        )
-    # Posts that are not scored follow below, and have nothing to explain; the result has its best.
-    shown = [doc_id for doc_id in scored if doc_id in ranking.run[query_id]]
-    runs = {name: {d: run[query_id][d] for d in shown} for name, run in stages.items()}
-    changes = rank_changes(runs)
-    if unknown := [doc_id for doc_id in doc_ids if doc_id not in changes]:
-        expected = f"expected one of the {len(changes)} candidates of topic {query_id}"
-        known = listed(list(changes), 8)
-        raise UsageError([f"`doc_id`: found {d!r}, {expected}: {known}" for d in unknown])
-    named = {"named posts": list(dict.fromkeys(doc_ids))}
-    return RerankedTopic(
-        collection.name if collection else "",
-        topics[query_id],
-        replace(ranking.candidates, topics=[topics[query_id]]),
-        changes,
-        ((collection.qrels if collection else None) or {}).get(query_id, {}),
-        named if doc_ids else choose(changes, show),
-    )

@@ -18,15 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.collections.trec import Run
+from pipeline.runtime import bar
 from pipeline.training.folds import Outcome, split_topics
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.base import Reranker
-from rerankers.network import Network
-from rerankers.scoring.batches import score_tokenized
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training.examples import CachedInteractions, Examples, Rows
-from rerankers.training.loop import History, train
-from rerankers.training.settings import Settings
+from rerankers.networks.base import Reranker
+from rerankers.networks.batches import score_tokenized
+from rerankers.networks.network import Network
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training.examples import CachedInteractions, Examples, Rows
+from rerankers.networks.training.loop import History, train
+from rerankers.networks.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -128,5 +129,7 @@ def examples_of(network: Network, data: JudgedCandidates, settings: Settings) ->
     tokenized = Tokenized.from_pairs(data.candidates.pairs(), network.encoder, model)
     # Corrupted pairs are made during training, so they cannot be compared beforehand.
     if model.interactions_are_fixed() and settings.sampling != "corrupted":
-        return Examples(CachedInteractions.compute(model, tokenized), data.relevant())
+        with bar(len(tokenized.query_index), "comparing", "pair") as progress:
+            compared = CachedInteractions.compute(model, tokenized, progress)
+        return Examples(compared, data.relevant())
     return Examples(tokenized, data.relevant())

@@ -18,8 +18,8 @@ from typing import Any
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, best_of
-from pipeline.command.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
-from pipeline.command.errors import DataError
+from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
+from pipeline.errors import DataError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
@@ -51,6 +51,7 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
         development=None,
         texts=[post.text for post in collection.posts()],
         minimum_count=2,
+        collection_file=str(collection.file.resolve()) if collection.file else "",
     )
 
 
@@ -64,6 +65,7 @@ def require_judgments(collection: SearchedCollection) -> Qrels:
             f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
             "on, expected at least 2: one to train on while the other is held out"
         )
+    collection.check_judged_posts()
     return qrels
 
 

@@ -14,10 +14,9 @@ from pipeline.collections.collection import (
     NO_FILE,
     SearchedCollection,
     default_vectors,
-    home_directory,
     is_own,
+    models_directory,
 )
-from pipeline.command.errors import UsageError
 from pipeline.command.options import (
     apply_changes,
     argument,
@@ -27,7 +26,8 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import EngineOptions, engine_of
-from rerankers.training.settings import Settings
+from pipeline.errors import UsageError
+from rerankers.networks.training.settings import Settings
 
 if TYPE_CHECKING:
     from pipeline.training.training_set import TrainingSet
@@ -125,7 +125,7 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         options: model, collections and settings.
         own: collection of one's own to train on, in place of the named ones.
     """
-    from pipeline.command import runtime
+    from pipeline import runtime
     from pipeline.training.fusion import fusion_training_set, window_training_set
     from pipeline.training.own import calibrated, compare, shipped_start
     from pipeline.training.trainer import Trainer, TrainingOptions
@@ -329,7 +329,7 @@ class _Task:
             name = "on-" + "-".join(years)
         if self.reads_adapted:
             name += ADAPTED_SUFFIX
-        return options.output or home_directory() / "checkpoints" / options.model / name
+        return options.output or models_directory() / "checkpoints" / options.model / name
 
     def training_set(self) -> TrainingSet:
         """Official or given candidates with judgments; a fusion's are added to them later."""

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from indexes.files import atomic_directory
+from pipeline import runtime
 from pipeline.collections.collection import NO_FILE
-from pipeline.command import runtime
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
 from pipeline.training import trees
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import TrainingSet
 from rerankers import checkpoint, devices, models
+from rerankers.networks.training.settings import Settings
 from rerankers.text.spaces import general_vectors
 from rerankers.text.vectors import read_vectors
 from rerankers.text.vocabulary import Idf, Vocabulary
-from rerankers.training.settings import Settings
 
 if TYPE_CHECKING:
-    from rerankers.network import Network
+    from rerankers.networks.network import Network
     from rerankers.trees.boosting import Trees
 
 
@@ -66,13 +66,14 @@ class Trainer:
         texts = self.training_set.texts
         is_file = self.options.vectors != NO_FILE
         vectors = read_vectors(self.options.vectors) if is_file else general_vectors(texts)
-        return Vocabulary.build(texts, vectors, self.training_set.minimum_count)
+        tokens = getattr(self.config, "tokens", "words")
+        return Vocabulary.build(texts, vectors, self.training_set.minimum_count, tokens=tokens)
 
     def build(self) -> Network:
         """A new network, the same at every call."""
         import torch
 
-        from rerankers.network import Network
+        from rerankers.networks.network import Network
 
         devices.share_threads()
         torch.manual_seed(self.settings.seed)
@@ -145,6 +146,7 @@ class Trainer:
             "configuration": self.configuration,
             "changed_settings": list(self.changes),
             "trained_on": list(data.trained_on),
+            **({"collection_file": data.collection_file} if data.collection_file else {}),
             "left_out": data.left_out,
             "topics": len(data.training.candidates.topics),
             "pairs": len(data.training.candidates.keys()),

@@ -16,10 +16,10 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection, SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, read_run
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import listed
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
+from pipeline.text import listed
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import AnswerCollection
@@ -209,6 +209,7 @@ class TrainingSet:
     development: JudgedCandidates | None  # Chooses the epoch; None holds out topics of ``training``
     texts: Sequence[str]  # Of the vocabulary; no judgment chooses them
     minimum_count: int  # Of a word in ``texts``, to be in the vocabulary
+    collection_file: str = ""  # That describes an own collection
 
 
 def microblog_training_set(

@@ -13,11 +13,11 @@ from typing import Any
 
 from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, read_run
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.ranking.checkpoints import Calibration, Tuning
 from pipeline.ranking.interpolation import ManyScores, mix, normalized_pair
-from rerankers.training.logistic import logistic_regression
+from rerankers.logistic import logistic_regression
 
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""

@@ -36,5 +36,5 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     if order is not None:
         before = higher(-order)
         columns[2:4] = np.log1p(before), before / max(1, len(before))
-    columns[4] = np.log(max(len(candidates), FEWEST_COMPARED - 1))
+    columns[4] = np.log(max(len(candidates), FEWEST_COMPARED - 1, 1))
     return columns.T.astype(np.float32)

@@ -1,7 +1,8 @@
 """Words common to query and post: Severyn & Moschitti (2015), section 4.1.
 
 Rao et al. (2019), section 4.2, have two such features over all words and two without stop words.
-As in :class:`rerankers.layers.overlap.WordOverlap` they are counts and sums over distinct words.
+As in :class:`~rerankers.networks.layers.overlap.WordOverlap` they are counts and sums over
+distinct words.
 """
 
 import numpy as np

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rerankers.text.ragged import Ragged
-from rerankers.text.words import END, character_trigrams, shortened, tokens_of
+from rerankers.text.words import END, character_trigrams, shortened, tokens_of, treebank_words
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,19 @@ class Lexicon:
     texts: Ragged
 
     @classmethod
-    def from_texts(cls, texts: Sequence[str]) -> Lexicon:
-        """Split texts into words; see :func:`rerankers.text.words.words`."""
-        rows = {END: 0}
-        numbers = [rows.setdefault(token, len(rows)) for token in tokens_of(texts)]
+    def from_texts(cls, texts: Sequence[str], tokens: str = "words") -> Lexicon:
+        """Split texts into the ``tokens`` of a :class:`rerankers.text.words.Reading`."""
+        rows, is_ours = {END: 0}, tokens == "words"
+        if is_ours:
+            found = tokens_of(texts)
+        else:
+            found = [token for text in texts for token in (*treebank_words(text), END)]
+        numbers = [rows.setdefault(token, len(rows)) for token in found]
         places = np.array(numbers, dtype=np.int64)
         ends = np.flatnonzero(places == 0)
         # n ends, which are no words, precede the n-th text.
         starts = np.concatenate([[0], ends - np.arange(len(ends))])
-        words = [shortened(token) for token in list(rows)[1:]]
+        words = [shortened(token) if is_ours else token for token in list(rows)[1:]]
         return cls(words, Ragged(places[places > 0] - 1, starts))
 
     def trigrams(self) -> Ragged:

@@ -18,10 +18,13 @@ from rerankers.errors import RerankerError
 from rerankers.text.vectors import WordVectors
 from rerankers.text.words import (
     END,
+    SPACE,
+    TRIGRAM_CLASSES,
     TRIGRAM_COUNT,
     character_trigrams,
     shortened,
     tokens_of,
+    treebank_words,
     words,
 )
 
@@ -66,14 +69,17 @@ class Vocabulary:
         vectors: WordVectors,
         minimum_count: int = 2,
         common: int = 20_000,
+        tokens: str = "words",
     ) -> Self:
         """Select words of pre-trained vectors: those in at least ``minimum_count`` of the texts.
 
-        The ``common`` most frequent words are selected anyway, for future queries and posts.
+        ``tokens`` are those of a :class:`rerankers.text.words.Reading`. The ``common`` most
+        frequent words are selected anyway, for future queries and posts.
         """
         counts: Counter[str] = Counter()
+        split = words if tokens == "words" else treebank_words
         for text in texts:
-            counts.update(set(words(text)))
+            counts.update(set(split(text)))
         rows = [
             row
             for row, word in enumerate(vectors.words)
@@ -153,12 +159,21 @@ class Idf:
 
     @cached_property
     def _trigram_shares(self) -> npt.NDArray[np.float64]:
-        """Share of posts with each trigram, as if words occurred independently."""
+        """Share of posts with each trigram, as if words occurred independently.
+
+        A space is a word's end or start, or both: one of so many neighbours in a post.
+        """
         words = list(self.known())
         trigrams, counts = character_trigrams(words), np.zeros(TRIGRAM_COUNT)
         shares = np.array([self.share(word) for word in words])
         np.add.at(counts, trigrams.values, np.repeat(shares, trigrams.lengths))
-        return -np.expm1(-counts)
+        of_words = counts.reshape([TRIGRAM_CLASSES] * 3)
+        spaced = of_words.copy()
+        starting, ending = of_words[0].sum(axis=1), of_words[:, :, 0].sum(axis=0)
+        spaced[SPACE] += of_words[0]
+        spaced[:, :, SPACE] += of_words[:, :, 0]
+        spaced[:, SPACE] += np.outer(ending, starting) / max(starting.sum(), 1.0)
+        return -np.expm1(-spaced.ravel())
 
     @classmethod
     def from_wordfreq(cls, language: str = "en") -> Self:

@@ -15,7 +15,8 @@ import re
 import string
 import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -188,6 +189,38 @@ def _is_accent(mark: str) -> bool:
     return mark == _TATWEEL or (of_kind and _ACCENT.match(mark) is not None)
 
 
+class Reading(NamedTuple):
+    """How texts become terms: by default as here, else as in the code of Rao et al. (2019)."""
+
+    tokens: str = "words"
+    """:func:`words`, or ``treebank``: :func:`treebank_words`, punctuation and mentions included."""
+    trigrams: str = "words"  # Of each of the ``words``, or of the whole ``text``, across words
+    urls: str = "path"  # :func:`url_text`, or ``code``: :func:`url_of_code`
+
+
+CHOICES = {"tokens": ("words", "treebank"), "trigrams": ("words", "text"), "urls": ("path", "code")}
+"""Values of each field of a :class:`Reading`."""
+
+
+def treebank_words(text: str) -> list[str]:
+    """Tokens of NLTK's Treebank tokenizer, in lower case and ASCII."""
+    tokens: list[str] = _treebank().tokenize(ascii_text(text))
+    return tokens
+
+
+def ascii_text(text: str) -> str:
+    """Lower case without accents and without characters outside ASCII, single spaces."""
+    decomposed = unicodedata.normalize("NFD", text[:MAX_CHARACTERS].replace(END, " "))
+    return " ".join(decomposed.encode("ascii", "ignore").decode().lower().split())
+
+
+@cache
+def _treebank() -> Any:
+    from nltk.tokenize.treebank import TreebankWordTokenizer  # NLTK takes two seconds to load.
+
+    return TreebankWordTokenizer()
+
+
 def hashtags(text: str) -> list[str]:
     """Hashtags of a post, without their ``#``."""
     text = text[:MAX_CHARACTERS]
@@ -209,9 +242,23 @@ def url_text(url: str) -> str:
     return url or URL_PLACEHOLDER
 
 
-def url_trigrams(urls: Sequence[str]) -> Ragged:
-    """:func:`character_trigrams` of the :func:`url_text` of each URL."""
-    return character_trigrams([url_text(url) for url in urls])
+LINK_OF_CODE, URL_LENGTH = "http://www.abc.com", 120
+
+
+def url_of_code(url: str) -> str:
+    """A URL as the code of Rao et al. (2019) cuts it, in lower case.
+
+    Its query goes, or else its last character; then its first seven, ``http://``; and all but the
+    last :data:`URL_LENGTH`. A post without a URL has :data:`LINK_OF_CODE`.
+    """
+    url = url[:MAX_CHARACTERS].strip() or LINK_OF_CODE
+    return ascii_text(url[7 : url.find("?")])[-URL_LENGTH:]
+
+
+def url_trigrams(urls: Sequence[str], form: str = "path") -> Ragged:
+    """:func:`character_trigrams` of each URL in one of the forms of :attr:`Reading.urls`."""
+    read = url_text if form == "path" else url_of_code
+    return character_trigrams([read(url) for url in urls])
 
 
 def character_trigrams(texts: Sequence[str]) -> Ragged:
@@ -242,3 +289,4 @@ def _class_table() -> npt.NDArray[np.int32]:
 
 
 _CLASSES = _class_table()
+SPACE = int(_CLASSES[ord(" ")])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ from rerankers.trees.evaluate import MOST_LEAVES, Forest
 
 if TYPE_CHECKING:
     from lightgbm import Booster
+
+    from rerankers.explanation import Explanation
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
@@ -138,9 +140,19 @@ class Trees(Model):
         return self.reads == "lists"
 
     @property
-    def explains(self) -> str:
-        """Contributions of features, of models that are not mixed with a first stage's scores."""
-        return "contributions" * (self.reads != "posts")
+    def explains(self) -> Literal["matches", "contributions", ""]:
+        """Contributions, unless a first stage's score is mixed in: they add up to the result."""
+        return "" if self.reads == "posts" else "contributions"
+
+    def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
+        """Contributions of families of features."""
+        from rerankers.trees.contributions import explain
+
+        if not self.explains:
+            return None
+        values, added = self.contributions(pairs)
+        known = values, added, self.evaluate(values), self.importances()
+        return explain(pairs, rows, self.names, *known)
 
     @cached_property
     def _forest(self) -> Forest:

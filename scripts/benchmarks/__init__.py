@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.command.options import did_you_mean, option, positive_int
+from pipeline.command.options import option, positive_int
+from pipeline.text import did_you_mean
 
 PARTS = ("scoring", "search", "stages", "service")  # Modules of ``benchmarks``
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks import Options
 from benchmarks.measuring import Row
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 
 WAYS = ("", " --reranker mp_hcnn", " --reranker none")
 

@@ -20,7 +20,7 @@ from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import tune_weight
 from rerankers import checkpoint as checkpoints
-from rerankers.network import Network
+from rerankers.networks.network import Network
 from rerankers.text.words import words
 
 MEASURES = ("P@1", "RR")

@@ -24,13 +24,13 @@ from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run, read_run, write_run
-from pipeline.command.runtime import provenance
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.interpolation import interpolate
+from pipeline.runtime import provenance
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 from rerankers import models
-from rerankers.training.settings import Settings
+from rerankers.networks.training.settings import Settings
 
 # Kinds of models; ``tables.toml`` describes them.
 RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"

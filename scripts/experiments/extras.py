@@ -20,12 +20,12 @@ from pipeline.collections.collection import default_vectors
 from pipeline.collections.trec import best_of, read_run
 from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
-from pipeline.explanation.contributions import shares
 from rerankers import checkpoint as checkpoints
-from rerankers.network import Network
+from rerankers.networks.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import words
 from rerankers.trees.boosting import Trees
+from rerankers.trees.contributions import shares
 
 Finish = Callable[[Table, Sequence[Result], Setup], list[Result]]
 

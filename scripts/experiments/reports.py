@@ -19,12 +19,13 @@ from indexes.files import write_bytes
 from indexes.posts import Post
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run, read_run
-from pipeline.command.errors import DataError
-from pipeline.explanation.rank_changes import RankChange, grade_text, rank_changes, visible
+from pipeline.errors import DataError
+from pipeline.explanation.topic import RankChange, grade_text, rank_changes
 from rerankers import checkpoint
-from rerankers.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
-from rerankers.models.mp_hcnn import Model
-from rerankers.network import Network
+from rerankers.explanation import visible
+from rerankers.networks.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
+from rerankers.networks.models.mp_hcnn import Model
+from rerankers.networks.network import Network
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 
 EXTREMES = 5  # Figures 3 and 4: number of topics listed at either end

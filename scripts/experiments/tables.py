@@ -130,7 +130,7 @@ def read_tables() -> tuple[str, dict[str, Table]]:
     return introduction.strip(), tables
 
 
-def _table(name: str, section: Any, words: Mapping[str, str], shared: Mapping[str, Any]) -> Table:
+def _table(name: str, section: Any, words: Mapping[str, Any], shared: Mapping[str, Any]) -> Table:
     lines: list[str | tuple[System, bool]] = []
     for block in section.pop("blocks", [{"rows": section.pop("rows", [])}]):
         systems = [s for row in block["rows"] for s in _systems(row, words, shared)]
@@ -144,10 +144,12 @@ def _table(name: str, section: Any, words: Mapping[str, str], shared: Mapping[st
     return Table(name, lines=lines, **section)
 
 
-def _systems(row: Any, words: Mapping[str, str], shared: Mapping[str, Any]) -> Iterator[System]:
+def _systems(row: Any, words: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[System]:
     """The row's systems: one, or one for each combination of its variables."""
     row = {"name": row, **shared[row]} if isinstance(row, str) else dict(row)
     variables = row.pop("for", {})
+    if isinstance(row.get("more"), str):
+        row["more"] = words[row["more"]]
     fusion = Fusion.configurations["microblog"].families
     for values in product(*variables.values()):
         chosen = dict(zip(variables, values, strict=True))

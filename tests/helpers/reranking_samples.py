@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from rerankers import devices, features, models
-from rerankers.base import Reranker
-from rerankers.network import Network
+from rerankers.networks.base import Reranker
+from rerankers.networks.inputs import TextEncoder
+from rerankers.networks.network import Network
 from rerankers.pairs import Pairs
 from rerankers.reranker import Model
-from rerankers.text.inputs import TextEncoder
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import words
 from rerankers.trees import NAMES

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.collections.named import find
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import default_directory, directory_for
 from rerankers import checkpoint

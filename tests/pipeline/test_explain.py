@@ -10,9 +10,10 @@ from conftest import Command
 from helpers.fusion_samples import trained_fusion
 
 from pipeline.collections import named
-from pipeline.collections.trec import Run, ranked, read_run, write_run
-from pipeline.explanation.rank_changes import grade_text, places, visible
+from pipeline.collections.trec import Run, places, ranked, read_run, write_run
+from pipeline.explanation.topic import grade_text
 from rerankers.checkpoint import idf_from, save
+from rerankers.explanation import visible
 
 SAMPLE = ("--topics", "sample", "--query-id", "1")
 GIVEN = (*SAMPLE, "--candidates", "small.run", "--reranker", "mp_hcnn")
@@ -21,8 +22,7 @@ GIVEN = (*SAMPLE, "--candidates", "small.run", "--reranker", "mp_hcnn")
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run of the sample's first two topics, in ``small.run`` of the current folder."""
-    qrels = named.find("sample").qrels
-    assert qrels is not None
+    qrels = named.find("sample").qrels or {}
     made: Run = {
         query_id: {doc_id: 20 - n / 2 for n, doc_id in enumerate(sorted(qrels[query_id]))}
         for query_id in ("1", "2")
@@ -33,9 +33,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def ranks(output: str) -> dict[str, tuple[int, int, int]]:
-    """doc_id -> printed ranks before, neural, after."""
-    blocks = re.findall(r"post (\S+)\nbefore #(\d+) .*?, neural #(\d+) .*?, after #(\d+)", output)
-    return {doc_id: (int(a), int(b), int(c)) for doc_id, a, b, c in blocks}
+    """doc_id -> printed ranks: of the run, of the model, and of their mixture."""
+    blocks = re.findall(r"post (\S+)\nsmall.run #(\d+) .*?, mp_hcnn #(\d+) (.*)", output)
+    found = {doc_id: (int(a), int(b), *re.findall(r"#(\d+)", c)) for doc_id, a, b, c in blocks}
+    # The mixture is no stage where λ is 1.
+    return {doc_id: (a, b, int(*c) if c else b) for doc_id, (a, b, *c) in found.items()}
 
 
 def test_a_run_in_the_terminal(command: Command, run: Run) -> None:
@@ -79,22 +81,18 @@ def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> No
     assert str(tmp_path) not in content
 
 
-def test_a_window_is_explained_by_what_its_features_contribute(command: Command, run: Run) -> None:
-    code, output, errors = command("explain", *SAMPLE, "--candidates", "small.run", "--show", "3")
-    assert code == 0, errors
-    assert f"{len(run['1'])}, as given" in output
-    assert "meaning:general" in output
-
-
-def test_colours_are_for_terminals(
+def test_a_window_is_explained_in_colours_by_what_its_features_contribute(
     command: Command, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    output = command("explain", *GIVEN, "--show", "1").out
-    assert "\x1b[" in output
-    assert "‹" not in output
+    given = (*SAMPLE, "--candidates", "small.run", "--show", "3")
+    code, output, errors = command("explain", *given)
+    assert code == 0, errors
+    assert f"{len(run['1'])}, by small.run" in output and "meaning:general" in output
+    assert "\x1b[" not in output and "‹" in output
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": ""}.items():
+        monkeypatch.setenv(name, value)
+    output = command("explain", *given).out
+    assert "\x1b[" in output and "‹" not in output
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path)
     wanted = places(read_run(tmp_path / "run")["1"])
     shown = command("explain", *SAMPLE, *reranker, "--show", "3")
     assert shown.code == 0, shown.err
-    printed = re.findall(r"post (\d+)\nmean of .*, fused #(\d+) \((\S+)\)", shown.out)
+    printed = re.findall(r"post (\d+)\n.*mean of .*, fusion #(\d+) \((\S+)\)", shown.out)
     assert [int(rank) for _, rank, _ in printed[:3]] == [1, 2, 3]
     for doc_id, rank, score in printed:
         assert int(rank) == wanted[doc_id].rank
@@ -142,6 +140,5 @@ def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path)
     done = command("explain", *SAMPLE, *reranker, "--doc-id", printed[1][0], "--output", page)
     assert (done.code, done.out) == (0, ""), done.err
     content = page.read_text(encoding="utf-8")
-    assert content.count("<article>") == 1
-    assert f"post {printed[1][0]}" in content
+    assert content.count("<article>") == 1 and f"post {printed[1][0]}" in content
     assert str(tmp_path) not in content

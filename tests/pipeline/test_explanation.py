@@ -14,71 +14,72 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.explanation.contributions import FusionExplanation, PostContributions
-from pipeline.explanation.contributions import explain as explain_fusion
-from pipeline.explanation.matches import MatchExplanation, columns_of, explain_post, shade_words
+from pipeline.collections.trec import Place
 from pipeline.explanation.pages import page
-from pipeline.explanation.rank_changes import Place, RerankedTopic, choose, rank_changes, visible
 from pipeline.explanation.terminal import print_explanation
+from pipeline.explanation.topic import ExplainedTopic, choose, rank_changes
 from pipeline.ranking.ranker import ModelScorer
 from pipeline.ranking.retrievers import Candidates
-from rerankers.models._mp_hcnn_matches import find_matches, measure_name, strength_bounds
+from rerankers.explanation import (
+    WORD_STEPS,
+    Cell,
+    Column,
+    Explanation,
+    Reasons,
+    Row,
+    shade_words,
+    visible,
+)
+from rerankers.networks.models._mp_hcnn_matches import explain
+from rerankers.pairs import Pairs
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
 POST = Post("5", "storm today", "http://x.org")
 
 
-def reranked(*posts: Post, query: str, query_id: str = "7", name: str = "made up") -> RerankedTopic:
+def topic_of(
+    explanation: Explanation, *posts: Post, query: str, query_id: str = "7", name: str = "made up"
+) -> ExplainedTopic:
     """Posts in the order of the new ranking, which is the reverse of the old one."""
     before = {post.doc_id: float(n) for n, post in enumerate(posts)}
     after = {doc_id: 1 - score for doc_id, score in before.items()}
-    return RerankedTopic(
+    return ExplainedTopic(
         name,
         Topic(query_id, query),
-        Candidates([Topic(query_id, query)], {query_id: before}, {p.doc_id: p for p in posts}),
+        {"Model": "<a>"},
         rank_changes({"before": before, "after": after}),
         {post.doc_id: 2 for post in posts[:1]},
         {"named posts": list(before)},
+        {post.doc_id: post for post in posts},
+        explanation,
     )
 
 
-def match_explanation(
+def matches(
     text: str, url: str = "", query: str = QUERIES[1], doc_id: str = "1", **changes: str
-) -> MatchExplanation:
+) -> ExplainedTopic:
     """Matches of one post, by a small model with random weights."""
-    model: Any = small_model("mp_hcnn", "robust")
-    (found,) = find_matches(model, encoder(), query, [text], [url])
-    bounds, post = strength_bounds(model, [found]), Post(doc_id, text, url)
-    return MatchExplanation(
-        reranked(post, query=query, **changes),
-        {"Model": "<a>"},
-        measure_name(model),
-        bounds,
-        columns_of(found),
-        {doc_id: explain_post(post, found, bounds)},
-    )
+    rows = np.array([0])
+    pairs = Pairs([query], [text], [url], rows, rows)
+    explanation = explain(small_model("mp_hcnn", "robust"), encoder(), pairs, [0])
+    return topic_of(explanation, Post(doc_id, text, url), query=query, **changes)
 
 
-def fusion_explanation(
-    *families: Mapping[str, float],
-    post: Post = POST,
-    query: str = "storm",
-    **changes: str,
-) -> FusionExplanation:
+def contributions(
+    *families: Mapping[str, float], post: Post = POST, query: str = "storm", **changes: str
+) -> ExplainedTopic:
     """Contributions by ``families``, one mapping per post; all posts have one text."""
     posts = [post._replace(doc_id=f"{post.doc_id}{'+' * n}") for n in range(len(families))]
-    shaded = shade_words(query, posts, by_meaning=False)
-    return FusionExplanation(
-        reranked(*posts, query=query, **changes),
-        {"Model": "<a>"},
-        "<iframe>",
-        -0.5,
-        dict.fromkeys(families[0], 0.5),
-        {
-            post.doc_id: PostContributions(added, [], [], shades)
-            for post, added, shades in zip(posts, families, shaded, strict=True)
-        },
+    shaded = shade_words(query, [post[1:] for post in posts], by_meaning=False)
+    found = [
+        Reasons(text, url, [Row(name, None, (Cell(value),)) for name, value in added.items()])
+        for added, (text, url) in zip(families, shaded, strict=True)
+    ]
+    importances = dict.fromkeys(families[0], 0.5)
+    explanation = Explanation(
+        "contributions", "<iframe>", WORD_STEPS, [Column("")], found, -0.5, importances
     )
+    return topic_of(explanation, *posts, query=query, **changes)
 
 
 class Page(HTMLParser):
@@ -131,19 +132,16 @@ def test_ranks_follow_the_tie_rule() -> None:
 
 def test_words_are_shaded_by_their_nearness_to_the_query() -> None:
     text = "The winner, marathons & a RACE in New York! Coffee @winner"
-    post = Post("1", text, "http://x.org/Marathon-2012")
-    (found,) = shade_words("the marathon winners", [post], by_meaning=True)
-    assert [(part.strip(), step) for part, step in found.text if step] == [
-        ("winner", 3),
-        ("marathons", 3),
-        ("RACE", 1),
-    ]
-    assert [part for part, step in found.url if step == 4] == ["Marathon"]
-    assert "".join(part for part, _ in found.text) == text
-    (plain,) = shade_words("race", [post], by_meaning=False)
-    assert [part for part, step in plain.text if step] == ["RACE"]
-    (stop,) = shade_words("the", [post], by_meaning=True)
-    assert ("The", 4) in stop.text
+    post = (text, "http://x.org/Marathon-2012")
+    ((words, link),) = shade_words("the marathon winners", [post], by_meaning=True)
+    shaded = [(part.strip(), step) for part, step in words if step]
+    assert shaded == [("winner", 3), ("marathons", 3), ("RACE", 1)]
+    assert [part for part, step in link if step == 4] == ["Marathon"]
+    assert "".join(part for part, _ in words) == text
+    ((plain, _),) = shade_words("race", [post], by_meaning=False)
+    assert [part for part, step in plain if step] == ["RACE"]
+    ((stop, _),) = shade_words("the", [post], by_meaning=True)
+    assert ("The", 4) in stop
 
 
 FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", "overlap")
@@ -157,60 +155,41 @@ def reranker() -> ModelScorer:
 def candidates() -> Candidates:
     """Twenty posts, the last with nothing but a rank; rm3 knows every second one."""
     doc_ids = [str(n) for n in range(1, 21)]
-    random = np.random.default_rng(3)
-    posts = {
-        d: Post(d, f"storm {d} today", "http://x.org/storm" if int(d) % 3 else "") for d in doc_ids
-    }
+    posts = {d: Post(d, f"storm {d} today", "http://x.org/storm" * (int(d) % 3)) for d in doc_ids}
     posts["20"] = Post("20", "")
-    ql, rm3 = random.random((2, 20)).tolist()
-    return Candidates(
-        [Topic("7", "storm warning")],
-        {"7": dict(zip(doc_ids, ql, strict=True))},
-        posts,
-        {},
-        {
-            "ql": {"7": dict(zip(doc_ids, ql, strict=True))},
-            "rm3": {"7": dict(list(zip(doc_ids, rm3, strict=True))[1::2])},
-        },
-    )
-
-
-def explained(reranker: ModelScorer, chosen: Mapping[str, list[str]]) -> FusionExplanation:
-    found = candidates()
-    changes = rank_changes({"before": found.run["7"], "after": reranker.score(found)["7"]})
-    ranking = RerankedTopic("made up", found.topics[0], found, changes, {"1": 2}, chosen)
-    return explain_fusion(ranking, reranker.checkpoint)
+    ql, rm3 = np.random.default_rng(3).random((2, 20)).tolist()
+    run = {"7": dict(zip(doc_ids, ql, strict=True))}
+    signals = {"ql": run, "rm3": {"7": dict([*zip(doc_ids, rm3, strict=True)][1::2])}}
+    return Candidates([Topic("7", "storm warning")], run, posts, {}, signals)
 
 
 def test_families_add_up_to_the_scores_of_a_search(reranker: ModelScorer) -> None:
-    scores = reranker.score(candidates())["7"]
+    found = candidates()
+    scores = reranker.score(found)["7"]
     assert len(set(scores.values())) > 5
-    explanation = explained(reranker, {"all": list(scores)})
-    for doc_id, post in explanation.posts.items():
-        assert set(post.families) == set(FAMILIES)
-        total = explanation.base + sum(post.families.values())
-        assert total == pytest.approx(scores[doc_id], abs=1e-4)
-    facts = explanation.facts
-    assert facts["Candidates"].startswith(f"{len(scores)}, ")
-    assert facts["Rankers"] == "rm3, ql; not known here: run_ql"
-    assert facts["Model"] == f"{reranker.checkpoint.name}, weights made/up"
-    # Importances are shares of the families, the most important one first.
     model: Any = reranker.checkpoint
+    explanation = model.explain(found.pairs(), range(len(scores)))
+    for score, post in zip(scores.values(), explanation.posts, strict=True):
+        families = {row.label: row.cells[0].score for row in post.rows}
+        assert set(families) == set(FAMILIES)
+        assert list(families) == list(explanation.importances)
+        total = explanation.base + sum(families.values())
+        assert total == pytest.approx(score, abs=1e-4)
+    # Importances are shares of the families, the most important one first.
     importances, shares = model.importances(), explanation.importances
     rm3 = sum(value for name, value in importances.items() if name.startswith("signal:rm3."))
     assert shares["signal:rm3"] == pytest.approx(rm3 / sum(importances.values()))
     assert next(iter(shares)) == "signal:rm3"
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    assert list(explanation.posts["1"].families) == list(shares)
 
 
 URL = 'javascript:"</p><img src=x>'
 STRANGE = {"query_id": "<7>", "name": "<b>"}
 
 
-def assert_texts_stay_texts(explanation: MatchExplanation | FusionExplanation) -> None:
+def assert_texts_stay_texts(topic: ExplainedTopic) -> None:
     """No text becomes an element, an attribute or a control character."""
-    content = page(explanation)
+    content = page(topic)
     content.encode()
     found = Page(content)
     harmful = {"script", "img", "i", "u", "b", "a", "link", "iframe"}
@@ -218,25 +197,25 @@ def assert_texts_stay_texts(explanation: MatchExplanation | FusionExplanation) -
     attributes = {name for _, attributes in found.elements for name in attributes}
     assert not {name for name in attributes if name.startswith("on")}
     assert not attributes & {"src", "href", "style"}
-    (post,) = explanation.ranking.posts
-    for text in (*post, explanation.ranking.topic.text, "Topic <7>", "(<b>)", "<a>"):
+    (post,) = topic.posts.values()
+    for text in (*post, topic.topic.text, "Topic <7>", "(<b>)", "<a>"):
         assert visible(text) in found.text
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", content)
 
 
 @pytest.mark.parametrize("text", [HOSTILE, *AWKWARD.values()], ids=["hostile", *AWKWARD])
 def test_texts_on_a_page_of_matches(text: str) -> None:
-    assert_texts_stay_texts(match_explanation(text, URL, "<i>egypt", '"><u>', **STRANGE))
+    assert_texts_stay_texts(matches(text, URL, "<i>egypt", '"><u>', **STRANGE))
 
 
 def test_texts_on_a_page_of_contributions() -> None:
     families = {"signal:<i>": 0.5, "links": -0.25}
     post = Post('"><u>', HOSTILE, URL)
-    assert_texts_stay_texts(fusion_explanation(families, post=post, query=HOSTILE, **STRANGE))
+    assert_texts_stay_texts(contributions(families, post=post, query=HOSTILE, **STRANGE))
 
 
 def test_a_page_needs_nothing_else() -> None:
-    for explanation in (match_explanation(*POSTS[2]), fusion_explanation({"links": 1.0})):
+    for explanation in (matches(*POSTS[2]), contributions({"links": 1.0})):
         found = Page(page(explanation))
         (policy,) = [a["content"] or "" for _, a in found.elements if "http-equiv" in a]
         (style,) = [text for text in found.texts if ":root" in text]
@@ -249,17 +228,14 @@ def test_a_page_needs_nothing_else() -> None:
 
 def test_a_query_and_a_post_without_words() -> None:
     for query in ("!!!", QUERIES[0]):
-        found = Page(page(match_explanation("…", "", query)))
+        found = Page(page(matches("…", "", query)))
         assert "no URL" in found.text
         assert ("The query has no words" in found.text) == (query == "!!!")
 
 
 def test_posts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = "\x1b[2Jwater [bold]x[/bold] :smile: \u202e"
-    for explanation in (
-        match_explanation(text),
-        fusion_explanation({"links": 1.0}, post=Post("5", text)),
-    ):
+    for explanation in (matches(text), contributions({"links": 1.0}, post=Post("5", text))):
         print_explanation(explanation)
         output = capsys.readouterr().out
         assert "\x1b" not in output
@@ -267,7 +243,7 @@ def test_posts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_matches_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    print_explanation(match_explanation("no Water @water in EGYPT!", "http://x.org/water"))
+    print_explanation(matches("no Water @water in EGYPT!", "http://x.org/water"))
     lines = capsys.readouterr().out.splitlines()
     assert "no ‹Water› @water ‹in› ‹EGYPT›!" in lines
     header = next(line for line in lines if line.startswith("query "))

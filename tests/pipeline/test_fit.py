@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from pipeline.adaptation.fit import RIDGE, ROUNDS, fit
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 from rerankers.text.spaces import general
 from rerankers.text.words import words
 

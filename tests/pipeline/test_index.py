@@ -18,8 +18,8 @@ from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
 from pipeline.collections.collection import SearchedCollection
-from pipeline.command.errors import UsageError
 from pipeline.command.options import parse_arguments
+from pipeline.errors import UsageError
 
 
 def parse(*arguments: str | Path) -> index.Options:

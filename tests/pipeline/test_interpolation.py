@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipeline.collections.trec import Run
-from pipeline.command.errors import DataError, UsageError
+from pipeline.errors import DataError, UsageError
 from pipeline.ranking.interpolation import interpolate, normalize
 
 

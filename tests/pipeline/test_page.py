@@ -18,14 +18,14 @@ from pipeline.collections.collection import Collection, SearchedCollection, topi
 from pipeline.collections.named import SAMPLE, find
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
-from pipeline.command.errors import UsageError
-from pipeline.explanation.rank_changes import visible
+from pipeline.errors import UsageError
 from pipeline.ranking import interpolation
 from pipeline.service.errors import RequestError
-from pipeline.service.http.models import ServedModel
+from pipeline.service.models import ServedModel
 from pipeline.service.page import searching
 from pipeline.service.page.routes import describe, results, search_request
 from pipeline.service.page.searching import SearchPage
+from rerankers.explanation import visible
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 MP_HCNN = {"model": "mp_hcnn"}
@@ -165,7 +165,7 @@ def test_matches_of_posts(served_page: ServedPage) -> None:
         reasons = actual["posts"][post["doc_id"]]
         assert "".join(text for text, _ in reasons["text"]) == visible(post["text"])
         assert "".join(text for text, _ in reasons["url"]) == visible(post["url"])
-        assert [row["word"] for row in reasons["rows"]] == ["harlow", "bay", "marathon", "winner"]
+        assert [row["label"] for row in reasons["rows"]] == ["harlow", "bay", "marathon", "winner"]
         assert {len(row["cells"]) for row in reasons["rows"]} == {len(actual["columns"])}
     best = {text.lower() for text, step in actual["posts"][doc_ids[0]]["text"] if step == 4}
     assert {"harlow", "bay", "marathon"} <= best
@@ -181,7 +181,8 @@ def test_contributions_to_the_scores_of_a_fusion(served_page: ServedPage) -> Non
     assert reasons["kind"] == "contributions"
     low, high = reasons["extent"]
     for post in posts[:3]:
-        added = [family["added"] for family in reasons["posts"][post["doc_id"]]["families"]]
+        rows = reasons["posts"][post["doc_id"]]["rows"]
+        added = [row["cells"][0]["score"] for row in rows]
         assert sum(added) + reasons["base"] == pytest.approx(post["neural"], abs=1e-3)
         assert low <= min(added) <= max(added) <= high
         text = reasons["posts"][post["doc_id"]]["text"]

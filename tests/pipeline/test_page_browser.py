@@ -12,10 +12,10 @@ from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model,
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline.collections.trec import ranked, read_qrels
-from pipeline.explanation.rank_changes import visible
 from pipeline.ranking import interpolation
 from pipeline.service.page.routes import search_request
 from pipeline.service.page.searching import SearchPage
+from rerankers.explanation import visible
 
 pytestmark = pytest.mark.slow
 

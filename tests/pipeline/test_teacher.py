@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.adaptation import teacher as teachers
 from pipeline.adaptation.teacher import FloatArray, Teacher, encode, open_teacher
-from pipeline.command.errors import DataError
+from pipeline.errors import DataError
 
 TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
 

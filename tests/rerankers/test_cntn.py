@@ -15,8 +15,8 @@ from helpers.model_samples import (
     word_vectors,
 )
 
-from rerankers.base import Reranker
-from rerankers.models.cntn import Model
+from rerankers.networks.base import Reranker
+from rerankers.networks.models.cntn import Model
 
 CONFIGURATIONS = list(Model.configurations)
 

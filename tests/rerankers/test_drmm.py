@@ -9,8 +9,8 @@ import torch
 from helpers.model_samples import assert_naive_scores, varied, weights_of, word_vectors
 from helpers.reranking_samples import encoder
 
-from rerankers.base import Reranker
-from rerankers.models.drmm import histograms
+from rerankers.networks.base import Reranker
+from rerankers.networks.models.drmm import histograms
 from rerankers.text.words import words
 
 

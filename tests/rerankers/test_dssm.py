@@ -9,8 +9,8 @@ import pytest
 from helpers.model_samples import CASES, Vector, Weights, assert_naive_scores, varied, weights_of
 from helpers.reranking_samples import POSTS, all_pairs, encoder, small_model
 
-from rerankers.base import Reranker
-from rerankers.scoring import batches as scoring
+from rerankers.networks import batches as scoring
+from rerankers.networks.base import Reranker
 from rerankers.text.words import words
 
 CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"

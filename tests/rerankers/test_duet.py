@@ -9,8 +9,8 @@ import torch
 from helpers.model_samples import Weights, assert_naive_scores, naive_windows, varied, weights_of
 from helpers.reranking_samples import encoder
 
-from rerankers.base import Reranker
-from rerankers.models.duet import Model
+from rerankers.networks.base import Reranker
+from rerankers.networks.models.duet import Model
 from rerankers.text.words import character_trigrams, words
 
 CONFIGURATIONS = list(Model.configurations)

@@ -15,8 +15,8 @@ from helpers.model_samples import (
     word_vectors,
 )
 
-from rerankers.base import Reranker
-from rerankers.models.knrm import Model
+from rerankers.networks.base import Reranker
+from rerankers.networks.models.knrm import Model
 
 MEANS = [1.0, 0.9, 0.7, 0.5, 0.3, 0.1, -0.1, -0.3, -0.5, -0.7, -0.9]
 

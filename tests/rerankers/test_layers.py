@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from rerankers.layers.convolutions import drop_, scale_of_kept
-from rerankers.layers.embeddings import TYPICAL_LENGTH, FrozenVectors, hashed_vectors, word_vectors
+from rerankers.networks.layers.convolutions import drop_, scale_of_kept
+from rerankers.networks.layers.embeddings import (
+    TYPICAL_LENGTH,
+    FrozenVectors,
+    hashed_vectors,
+    word_vectors,
+)
 from rerankers.text.vocabulary import Vocabulary
 
 KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from rerankers.training.logistic import logistic_regression
+from rerankers.logistic import logistic_regression
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.01, 5.0])

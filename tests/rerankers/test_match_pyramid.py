@@ -17,7 +17,7 @@ from helpers.model_samples import (
     word_vectors,
 )
 
-from rerankers.base import Reranker
+from rerankers.networks.base import Reranker
 
 
 def naive_score(model: Reranker, query: str, post: str) -> float:

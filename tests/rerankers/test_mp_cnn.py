@@ -16,8 +16,8 @@ from helpers.model_samples import (
 )
 from helpers.reranking_samples import VECTOR_SIZE
 
-from rerankers.base import Reranker
-from rerankers.models.mp_cnn import Model, _DimensionConvolution
+from rerankers.networks.base import Reranker
+from rerankers.networks.models.mp_cnn import Model, _DimensionConvolution
 
 
 class Naive:

@@ -1,6 +1,7 @@
 """MP-HCNN against section 3 of the paper, written out in loops over fixed-size matrices."""
 
 import math
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,25 @@ from helpers.model_samples import (
     weights_of,
 )
 from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder
+from nltk.tokenize import TreebankWordTokenizer
 
 from rerankers import devices
-from rerankers.base import TRIGRAMS, WORDS, Reranker
-from rerankers.models.mp_hcnn import Model
-from rerankers.scoring.tokenized import Tokenized
+from rerankers.networks.base import TRIGRAMS, WORDS, Reranker
+from rerankers.networks.models.mp_hcnn import Model
+from rerankers.networks.tokenized import Tokenized
 from rerankers.text.words import character_trigrams, url_text, words
 
 # Perspective -> lengths to which section 4.3 pads query and post.
 LENGTHS = {"words": (10, 68), "post_trigrams": (51, 140), "url_trigrams": (51, 120)}
+
+
+def plain(text: str) -> str:
+    letters = [c for c in unicodedata.normalize("NFD", text[:1000]) if ord(c) < 128]
+    return " ".join("".join(letters).lower().split())
+
+
+def treebank(text: str) -> list[str]:
+    return TreebankWordTokenizer().tokenize(plain(text))
 
 
 class Naive:
@@ -65,9 +76,11 @@ class Naive:
     ) -> np.ndarray:
         """Section 3.3: [query positions, (depth + 1) · pools], zeros past the query's end."""
         config, (rows, columns) = self.config, LENGTHS[perspective]
-        tower, width, weighted = (WORDS, 2, 2) if perspective == "words" else (TRIGRAMS, 4, 3)
-        if tower == TRIGRAMS:
-            weighted = config.weighted_trigram_depths
+        tower, width, weighted = (WORDS, 2, 2)
+        if perspective != "words":
+            tower, width, weighted = TRIGRAMS, 4, config.weighted_trigram_depths
+        if config.separate_urls and perspective == "url_trigrams":
+            tower = perspective
         query, idf, post = query[:rows], idf[:rows], post[:columns]
         features: list[list[float]] = [[] for _ in range(rows)]
         for depth, (q, d) in enumerate(
@@ -120,28 +133,31 @@ class Naive:
 
     def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
         """Perspective -> query's identifiers, their IDF, post's identifiers."""
-        reader = encoder()
-        rare = reader.idf.weights(words(query), self.config.idf != "relative").astype(np.float64)
-        grams = [(character_trigrams([word]).values + 1).tolist() for word in words(query)]
+        reader, is_code = encoder(), self.config.urls == "code"
+        split = words if self.config.tokens == "words" else treebank
+        rare = reader.idf.weights(split(query), self.config.idf != "relative").astype(np.float64)
+        grams = [(character_trigrams([word]).values + 1).tolist() for word in split(query)]
         spread = np.repeat(rare, [len(row) for row in grams]) if grams else rare
         query_grams = [gram for row in grams for gram in row]
         if self.config.idf == "phrases":
             own = reader.idf.trigram_weights(np.array(query_grams, dtype=np.int64) - 1)
             spread = np.minimum(spread, own)
         ids = reader.vocabulary.ids
-        post_grams = character_trigrams(words(text)).values
-        url_grams = character_trigrams([url_text(url)]).values
+        post_grams = character_trigrams(split(text)).values
+        if self.config.trigrams == "text":
+            of_query, post_grams = (character_trigrams([plain(t)]).values for t in (query, text))
+            query_grams = (of_query + 1).tolist()
+            spread = reader.idf.trigram_weights(of_query)
+        if is_code:
+            url = url or "http://www.abc.com"
+            url = plain(url.partition("?")[0] if "?" in url else url[:-1])[7:][-120:]
+        url_grams = character_trigrams([url if is_code else url_text(url)]).values
         everything = {
-            "words": (ids(words(query)), rare, ids(words(text))),
+            "words": (ids(split(query)), rare, ids(split(text))),
             "post_trigrams": (query_grams, spread, (post_grams + 1).tolist()),
             "url_trigrams": (query_grams, spread, (url_grams + 1).tolist()),
         }
-        used = {
-            "words": self.config.use_words,
-            "post_trigrams": self.config.use_post_trigrams,
-            "url_trigrams": self.config.use_url_trigrams,
-        }
-        return {name: inputs for name, inputs in everything.items() if used[name]}
+        return {name: of for name, of in everything.items() if getattr(self.config, f"use_{name}")}
 
     def score(self, query: str, text: str, url: str = "") -> float:
         """Section 3.4."""
@@ -206,12 +222,14 @@ def test_training_on_a_gpu_has_the_same_gradients(
         {"idf_weights": False},
         {"use_words": False, "depth": 1},
         {"use_post_trigrams": False, "use_url_trigrams": False, "depth": 0},
-        {"similarity": "dot", "normalization": "post", "temperature": 3.0, "url_presence": True},
+        {"normalization": "post", "temperature": 3.0, "url_presence": True, "urls": "path"},
+        {"tokens": "treebank", "urls": "path", "separate_urls": False},
+        {"trigrams": "text", "idf": "phrases", "use_words": False, "separate_urls": True},
         {"similarity": "cosine", "normalization": "none", "url_presence": False, "depth": 3},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("configuration", Model.configurations)
+@pytest.mark.parametrize("configuration", ["robust", "paper", "authors"])
 def test_every_switch_does_what_it_says(configuration: str, changes: dict[str, Any]) -> None:
     """Table 4 and Figure 2."""
     model = varied("mp_hcnn", configuration, **changes)

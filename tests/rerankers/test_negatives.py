@@ -11,11 +11,11 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 
 from rerankers.errors import RerankerError
-from rerankers.scoring.tokenized import Tokenized
-from rerankers.training import negatives
-from rerankers.training.examples import Examples
-from rerankers.training.negatives import BatchSampler
-from rerankers.training.settings import Settings
+from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.training import negatives
+from rerankers.networks.training.examples import Examples
+from rerankers.networks.training.negatives import BatchSampler
+from rerankers.networks.training.settings import Settings
 
 # Topic 0 has both kinds, 1 only negatives, 2 only positives, 3 one of each, 4 many; mixed up.
 QUERY_INDEX = np.array([4, 0, 0, 1, 2, 3, 3, 0, 1, *[4] * 30])

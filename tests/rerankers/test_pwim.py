@@ -17,8 +17,8 @@ from helpers.model_samples import (
     word_vectors,
 )
 
-from rerankers.base import Reranker
-from rerankers.models.pwim import PER_PLACE, Model, focus
+from rerankers.networks.base import Reranker
+from rerankers.networks.models.pwim import PER_PLACE, Model, focus
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

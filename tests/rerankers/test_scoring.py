@@ -6,9 +6,9 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor
 
-from rerankers.base import Reranker
 from rerankers.errors import RerankerError
-from rerankers.scoring import batches as scoring
+from rerankers.networks import batches as scoring
+from rerankers.networks.base import Reranker
 
 MEMORY = {
     "CUDA": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),

@@ -16,7 +16,7 @@ from rerankers.text import words as reading
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import distinct, distinct_trigrams
 from rerankers.text.stems import stem
-from rerankers.text.words import character_trigrams, url_text, words
+from rerankers.text.words import STOP_WORDS, character_trigrams, url_text, words
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,12 @@ def test_words_of_the_shipped_vocabulary_are_read_as_they_are() -> None:
     known = [w for w in known if w.isalnum() and not reading.ELONGATION.search(w)]
     assert len(known) > 40_000
     assert [words(word) for word in known] == [[word] for word in known]
+
+
+def test_stop_words_are_written_as_words_are() -> None:
+    assert all(word == word.lower() for word in STOP_WORDS)
+    text = "I don't know what she's doing. They're the ones we'll see, aren't they?"
+    assert [word for word in words(text) if word not in STOP_WORDS] == ["know", "ones", "see"]
 
 
 @pytest.mark.parametrize(

@@ -671,7 +671,7 @@ function stages(post) {
 }
 
 /** The best match of each query word in each column. */
-function matchesOf(post, { groups, columns, measure, bounds, steps }) {
+function matchesOf(post, { groups, columns, measure, steps }) {
   const { rows, further } = post.why;
   if (!rows.length)
     return [h.p({ class: "quiet" }, "The query has no words that the model reads.")];
@@ -686,7 +686,7 @@ function matchesOf(post, { groups, columns, measure, bounds, steps }) {
   );
   const body = rows.map((row) =>
     h.tr(
-      h.th({ scope: "row" }, h.bdi(visible(row.word))),
+      h.th({ scope: "row" }, h.bdi(visible(row.label))),
       h.td(row.weight.toFixed(2)),
       ...row.cells.map(({ score, step, where }) =>
         score === null
@@ -709,9 +709,7 @@ function matchesOf(post, { groups, columns, measure, bounds, steps }) {
       h.dd({ dir: "auto" }, ...shaded(segments)),
     ]),
   );
-  const legend = steps.map((name, n) =>
-    h.mark({ class: `s${n + 1}` }, `${name} from ${bounds[n].toFixed(2)}`),
-  );
+  const legend = steps.map((name, n) => h.mark({ class: `s${n + 1}` }, name));
   return [
     table,
     h.p({ class: "legend quiet" }, ...legend.flatMap((mark) => [mark, " "])),
@@ -724,8 +722,13 @@ function matchesOf(post, { groups, columns, measure, bounds, steps }) {
 }
 
 /** The contribution of each family of features, as bars. */
-function contributionsOf(post, { base, extent, meaning }) {
-  const { families, most, least } = post.why;
+function contributionsOf(post, { base, extent, measure }) {
+  const { features: parts, rows } = post.why;
+  const families = rows.map((row) => ({ family: row.label, added: row.cells[0].score }));
+  const [most, least] = [
+    parts.filter(({ added }) => added > 0),
+    parts.filter(({ added }) => added < 0).reverse(),
+  ];
   const order = [...families].sort((a, b) => b.added - a.added);
   const enough = LEAST_SHARE * Math.max(...order.map(({ added }) => Math.abs(added)));
   const [large, small] = [
@@ -763,7 +766,7 @@ function contributionsOf(post, { base, extent, meaning }) {
       h.summary("in detail, with technical names"),
       h.p(
         { class: "quiet" },
-        `Sums of ${meaning}. With the mean score of the search, ${signed(base)}, they add up to the post's score.`,
+        `Sums of ${measure}. With the mean score of the search, ${signed(base)}, they add up to the post's score.`,
       ),
       glossary(order.map(({ family }) => family)),
       features("largest positive contributions: value, contribution", most),

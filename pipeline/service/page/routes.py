@@ -18,16 +18,16 @@ from starlette.routing import Route
 
 from indexes.errors import CollectionError
 from pipeline.collections.topics import Topic
-from pipeline.command.defaults import DEFAULT_METHOD
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import did_you_mean, listed
-from pipeline.explanation import contributions, matches
-from pipeline.explanation.rank_changes import grade_text
+from pipeline.defaults import DEFAULT_METHOD
+from pipeline.errors import DataError, UsageError
+from pipeline.explanation.topic import grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import PlainErrors, RequestError
 from pipeline.service.page.searching import FREE, PageRanker, SearchPage, SearchRequest
+from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
+from rerankers.explanation import as_dict
 from rerankers.features.temporal import milliseconds, newest_doc_id
 
 FOLDER = Path(__file__).parent
@@ -232,11 +232,11 @@ def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any
 
 
 def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
-    """A search's results, best first by the first stage."""
+    """A search's results, best first."""
     is_kept, result, topic = page.is_kept(request), page.search(request), request.topic
     units = normalized_pair(topic.query_id, result.first, {topic.query_id: result.model})
     grades = page.grades_of(topic)
-    posts = result.ranking.candidates.posts
+    (record,) = result.ranking.to_dict()["topics"]
     return {
         "query": {
             "q": topic.text,
@@ -252,17 +252,16 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
         },
         "posts": [
             {
-                "doc_id": doc_id,
-                "text": posts[doc_id].text,
-                "url": posts[doc_id].url,
-                "time": time_of(doc_id) if page.has_times else None,
-                "first": score,
-                "first_unit": units[0][doc_id],
-                "neural": result.model[doc_id],
-                "neural_unit": units[1][doc_id],
-                "grade": grades.get(doc_id),
+                **{name: post[name] for name in ("doc_id", "text", "url")},
+                "time": time_of(post["doc_id"]) if page.has_times else None,
+                "first": result.first[post["doc_id"]],
+                "first_unit": units[0][post["doc_id"]],
+                "neural": result.model[post["doc_id"]],
+                "neural_unit": units[1][post["doc_id"]],
+                "grade": grades.get(post["doc_id"]),
             }
-            for doc_id, score in result.first.items()
+            for post in record["posts"]
+            if post["doc_id"] in result.first
         ],
     }
 
@@ -282,63 +281,7 @@ def graded(page: SearchPage, given: Mapping[str, str]) -> dict[str, Any]:
 def reasons(page: SearchPage, given: QueryParams) -> dict[str, Any]:
     """Reasons for the ranks of a search's posts; raises RequestError."""
     doc_ids = given.getlist("doc_id")
-    explanation = page.explain(search_request(page, given), doc_ids)
-    if isinstance(explanation, matches.MatchExplanation):
-        return _matches(explanation)
-    return _contributions(explanation, doc_ids)
-
-
-def _matches(explanation: matches.MatchExplanation) -> dict[str, Any]:
-    """Texts are lists of [characters, shade]."""
-    return {
-        "kind": "matches",
-        "measure": explanation.measure,
-        "bounds": explanation.bounds,
-        "steps": matches.STEPS,
-        "groups": explanation.groups,
-        "columns": [column.heading for column in explanation.columns],
-        "posts": {
-            doc_id: {
-                "text": post.text,
-                "url": post.url,
-                "rows": [
-                    {**row._asdict(), "cells": [cell._asdict() for cell in row.cells]}
-                    for row in post.rows
-                ],
-                "further": [shading._asdict() for shading in post.further],
-            }
-            for doc_id, post in explanation.posts.items()
-        },
-    }
-
-
-def _contributions(
-    explanation: contributions.FusionExplanation, doc_ids: Sequence[str]
-) -> dict[str, Any]:
-    """Values that are not known are null."""
-
-    def features(parts: Sequence[contributions.Contribution]) -> list[dict[str, Any]]:
-        return [
-            {**part._asdict(), "value": None if math.isnan(part.value) else part.value}
-            for part in parts
-        ]
-
-    return {
-        "kind": "contributions",
-        "meaning": explanation.meaning,
-        "base": explanation.base,
-        "extent": explanation.extent,
-        "steps": matches.WORD_STEPS,
-        "posts": {
-            doc_id: {
-                **explanation.posts[doc_id].shades._asdict(),
-                "families": [
-                    {"family": family, "added": added}
-                    for family, added in explanation.posts[doc_id].families.items()
-                ],
-                "most": features(explanation.posts[doc_id].most),
-                "least": features(explanation.posts[doc_id].least),
-            }
-            for doc_id in doc_ids
-        },
-    }
+    topic = page.explain(search_request(page, given), doc_ids)
+    found = topic.reasons  # Of all posts, perhaps.
+    posts = {doc_id: as_dict(found[doc_id]) for doc_id in doc_ids}
+    return {**topic.explanation.to_dict(), "posts": posts}

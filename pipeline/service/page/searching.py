@@ -18,18 +18,17 @@ from indexes.jvm import detach_thread
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.command.errors import DataError, UsageError
-from pipeline.command.options import listed
-from pipeline.explanation.contributions import FusionExplanation
-from pipeline.explanation.matches import MatchExplanation
+from pipeline.errors import DataError, UsageError
+from pipeline.explanation.topic import ExplainedTopic
 from pipeline.ranking.build import ranker, tuned_mixing
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Mixture, ModelScorer, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.service.errors import RequestError
-from pipeline.service.http.models import ServedModel
+from pipeline.service.models import ServedModel
 from pipeline.service.page.grades import Grades, own_id
 from pipeline.service.record import LOG
+from pipeline.text import listed
 from rerankers.features.temporal import milliseconds
 
 MOST_EXPLAINED = 50  # Posts of a request for explanations
@@ -91,7 +90,7 @@ class SearchResult:
         return {doc_id: score for doc_id, score in scores.items() if doc_id in self.model}
 
     @cached_property
-    def of_all_posts(self) -> MatchExplanation | FusionExplanation:
+    def of_all_posts(self) -> ExplainedTopic:
         """The explanation of all posts."""
         return self.ranker.explain(self.ranking, [*self.first])
 
@@ -155,8 +154,8 @@ class SearchPage:
         self._thread.submit(_detached, work).result()
 
     def close(self) -> None:
-        """End the thread of searches, after the one that runs."""
-        self._thread.shutdown(cancel_futures=True)
+        """End the thread of searches, after the one that runs, for which nobody waits."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     @cached_property
     def topics(self) -> dict[str, Topic]:
@@ -174,7 +173,7 @@ class SearchPage:
             offered[name] = best
         known = [each.scorer.checkpoint.directory for each in offered.values()]
         for name, model in served.items():
-            if model.checkpoint.directory not in known:
+            if model.loaded.directory not in known:
                 scorer = ModelScorer(model.checkpoint)
                 mixing = tuned_mixing(self.collection, scorer, has_scores=True)
                 offered[name] = Mixture(None, scorer, mixing, self.collection)
@@ -186,7 +185,10 @@ class SearchPage:
             chosen = self.rankers[request.model]
             if isinstance(chosen, Mixture):
                 method = METHODS[request.method]() if request.method else EngineQuery()
-                chosen = replace(chosen, retriever=IndexRetriever(self.index, method))
+                chosen = replace(
+                    chosen,
+                    retriever=IndexRetriever(self.index, method, self.collection.skips_own_id),
+                )
             ranking = chosen.rank([request.topic], request.hits)
             self._results[request] = SearchResult(request, chosen, ranking)
         return self._results[request]
@@ -218,9 +220,7 @@ class SearchPage:
         except OSError as error:
             raise DataError(f"{self.grades.path}: cannot be written: {error.strerror}") from None
 
-    def explain(
-        self, request: SearchRequest, doc_ids: Sequence[str]
-    ) -> MatchExplanation | FusionExplanation:
+    def explain(self, request: SearchRequest, doc_ids: Sequence[str]) -> ExplainedTopic:
         """Reasons for the ranks of posts; raises RequestError for too many or unknown posts."""
         if not 0 < len(doc_ids) <= MOST_EXPLAINED:
             problem = f"found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"

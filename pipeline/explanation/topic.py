@@ -1,0 +1,199 @@
+"""A topic's posts: ranks before and after reranking, and reasons for the scores of some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipeline.collections.trec import Place, places
+from pipeline.errors import DataError, UsageError
+from pipeline.text import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from indexes.posts import Post
+    from pipeline.collections.collection import Collection
+    from pipeline.collections.topics import Topic
+    from pipeline.collections.trec import Run
+    from pipeline.ranking.retrievers import Candidates
+    from rerankers.explanation import Explanation, Reasons
+    from rerankers.reranker import Model
+
+MOVERS = 3
+"""Posts shown of those with the largest gains in rank, and of those with the largest losses."""
+
+_GRADES = ("not relevant", "relevant", "highly relevant")
+
+
+@dataclass(frozen=True)
+class RankChange:
+    """A post's places in successive rankings, by name; the last is the result."""
+
+    places: Mapping[str, Place]
+    before: str  # Name of the ranking before reranking
+
+    @property
+    def last(self) -> Place:
+        """Place after reranking."""
+        return list(self.places.values())[-1]
+
+    @property
+    def gain(self) -> int:
+        """Ranks gained by reranking; negative for a loss."""
+        return self.places[self.before].rank - self.last.rank
+
+    @property
+    def movement(self) -> str:
+        """The gain in words."""
+        if self.gain == 0:
+            return "same rank as before"
+        return (
+            f"{'▲' if self.gain > 0 else '▼'} {abs(self.gain)}, from #{self.last.rank + self.gain}"
+        )
+
+    @property
+    def stages(self) -> list[str]:
+        """Each ranking's name with the post's place."""
+        return [f"{name} {place}" for name, place in self.places.items()]
+
+
+@dataclass(frozen=True)
+class ExplainedTopic:
+    """The reranked candidates of one topic, and reasons for the ranks of some."""
+
+    collection: str  # Name of the topic's source
+    topic: Topic
+    facts: Mapping[str, str]  # About the ranking as a whole
+    changes: Mapping[str, RankChange]  # doc_id -> rank change, for every candidate
+    grades: Mapping[str, int]  # doc_id -> judged relevance, for judged posts
+    chosen: Mapping[str, Sequence[str]]  # Heading -> doc_ids of the posts to explain, at least one
+    posts: Mapping[str, Post]
+    explanation: Explanation  # Of the chosen posts, in order
+
+    @property
+    def reasons(self) -> dict[str, Reasons]:
+        """doc_id -> reasons, of the chosen posts."""
+        doc_ids = [doc_id for doc_ids in self.chosen.values() for doc_id in doc_ids]
+        return dict(zip(doc_ids, self.explanation.posts, strict=True))
+
+    def headline(self, doc_id: str) -> list[str]:
+        """A post's rank, movement, grade and id."""
+        grade, change = self.grades.get(doc_id), self.changes[doc_id]
+        number = "" if grade is None else f" [{grade}]"
+        judged = grade_text(grade) + number
+        return [f"#{change.last.rank}", change.movement, judged, f"post {doc_id}"]
+
+
+def explain(
+    model: Model,
+    candidates: Candidates,
+    stages: Mapping[str, Run],
+    before: str,
+    collection: Collection | None = None,
+    doc_ids: Sequence[str] = (),
+    query_id: str = "",
+    show: int = 10,
+) -> ExplainedTopic:
+    """Reasons for the ranks of a topic's posts.
+
+    Args:
+        stages: name -> run; the last one is the result by ``model``, ``before`` the first stage's.
+        doc_ids: posts to explain; else the ``show`` best ones and those that moved most.
+        query_id: the topic; "" is the only one.
+
+    Raises:
+        UsageError: the model has no explanation, or the posts or the topic are not there.
+        DataError: the topic has no candidates.
+    """
+    topic = _topic_of(candidates, query_id)
+    candidates = replace(candidates, topics=[topic])
+    scored = candidates.run[topic.query_id]
+    *_, result = stages.values()
+    # Posts that are not scored follow below, and have nothing to explain; the result has its best.
+    kept = [doc_id for doc_id in scored if doc_id in result[topic.query_id]]
+    of_topic = {name: run.get(topic.query_id, {}) for name, run in stages.items()}
+    changes = rank_changes(
+        {name: {d: run[d] for d in kept if d in run} for name, run in of_topic.items()}, before
+    )
+    if unknown := [doc_id for doc_id in doc_ids if doc_id not in changes]:
+        expected = f"expected one of the {len(changes)} candidates of topic {topic.query_id}"
+        known = listed(list(changes), 8)
+        raise UsageError([f"`doc_id`: found {d!r}, {expected}: {known}" for d in unknown])
+    named = {"named posts": list(dict.fromkeys(doc_ids))}
+    chosen = named if doc_ids else choose(changes, show)
+    places_of = {doc_id: row for row, doc_id in enumerate(scored)}
+    rows = [places_of[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
+    explanation = model.explain(candidates.pairs(), rows)
+    if explanation is None:
+        raise UsageError(
+            f"found {model.name}, expected a model with an explanation: mp_hcnn, window or a fusion"
+        )
+    return ExplainedTopic(
+        collection.name if collection else "",
+        topic,
+        {
+            "Candidates": f"{len(changes)}, by {before}",
+            "Model": f"{model.name}, weights {'/'.join(model.directory.resolve().parts[-2:])}",
+            "Result": [*stages][-1],
+        },
+        changes,
+        ((collection.qrels if collection else None) or {}).get(topic.query_id, {}),
+        chosen,
+        candidates.posts,
+        explanation,
+    )
+
+
+def _topic_of(candidates: Candidates, query_id: str) -> Topic:
+    topics = {topic.query_id: topic for topic in candidates.topics}
+    query_id = query_id or (next(iter(topics)) if len(topics) == 1 else "")
+    if query_id not in topics:
+        raise UsageError(
+            f"`query_id`: found {query_id!r}, expected a topic of the ranking: "
+            f"{listed(list(topics), 8)}{did_you_mean(query_id, list(topics))}"
+        )
+    if not candidates.run.get(query_id):
+        raise DataError(
+            f"topic {query_id} “{topics[query_id].text}”: found no candidates to rank, expected "
+            "some; try another topic or other candidates"
+        )
+    return topics[query_id]
+
+
+def rank_changes(
+    rankings: Mapping[str, Mapping[str, float]], before: str = ""
+) -> dict[str, RankChange]:
+    """doc_id -> rank change, in the order of the last ranking; ``rankings`` are first to last.
+
+    A post may be missing in others than the last and ``before``, by default the first.
+    """
+    before = before or next(iter(rankings))
+    found = {name: places(scores) for name, scores in rankings.items()}
+    *_, last = found.values()
+    return {
+        doc_id: RankChange(
+            {n: by_id[doc_id] for n, by_id in found.items() if doc_id in by_id}, before
+        )
+        for doc_id in last
+    }
+
+
+def choose(changes: Mapping[str, RankChange], best: int) -> dict[str, list[str]]:
+    """Heading -> doc_ids: the ``best`` of the last ranking; largest gains and losses of the rest.
+
+    The order of ``changes`` is the last ranking, which also breaks ties between movers.
+    """
+    shown, others = list(changes)[:best], list(changes)[best:]
+    rose = sorted(others, key=lambda doc_id: -changes[doc_id].gain)[:MOVERS]
+    fell = sorted(others, key=lambda doc_id: changes[doc_id].gain)[:MOVERS]
+    sections = {
+        "best of the new ranking": shown,
+        "largest gains of the others": [d for d in rose if changes[d].gain > 0],
+        "largest losses of the others": [d for d in fell if changes[d].gain < 0],
+    }
+    return {heading: doc_ids for heading, doc_ids in sections.items() if doc_ids}
+
+
+def grade_text(grade: int | None) -> str:
+    """A judged grade in words."""
+    return "not judged" if grade is None else _GRADES[min(max(grade, 0), 2)]

@@ -1,0 +1,149 @@
+"""Runtime of commands: allocator, device and threads, progress bars, tables, provenance."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import UsageError
+from pipeline.text import counted
+from rerankers import devices
+from rerankers.errors import RerankerError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "8589934592",
+    "MALLOC_TOP_PAD_": "268435456",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""Settings of glibc's allocator that keep big buffers in the process, for all of its threads. With
+the defaults PyTorch returns them to the kernel after every layer and spends half of its time in
+page faults, and every thread keeps its own."""
+
+
+def keep_allocations() -> None:
+    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them.
+
+    The settings are read when a process starts, so the only way is to start it again. Does
+    nothing where they would not help (no glibc) or the user has set them otherwise.
+    """
+    if sys.platform != "linux" or any(name in os.environ for name in ALLOCATOR):
+        return
+    os.environ.update(ALLOCATOR)
+    sys.stdout.flush()
+    os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
+
+
+def choose_device(device: str, threads: int | None = None, is_network: bool = True) -> str:
+    """Set the threads, and find the device of a network; see :func:`rerankers.devices.placed`.
+
+    Only networks are computed by PyTorch; for other models it is not even imported.
+    """
+    if threads:
+        devices.set_threads(threads)
+    try:
+        return devices.placed(device, is_network)
+    except RerankerError as error:
+        raise UsageError(str(error)) from None
+
+
+@contextmanager
+def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
+    """A progress bar on stderr; nothing where stderr is no terminal.
+
+    Args:
+        total: number of units; 0 if it is not known.
+        what: what is done.
+        unit: name of a unit, whose plural ends in s.
+    """
+    with _progress(total, what, unit) as progress:
+        yield progress.update
+
+
+@contextmanager
+def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A progress bar over the steps of each epoch, and a line for each finished epoch."""
+    with _progress(steps, "", "step") as progress:
+
+        def report(part: str, epoch: int, step: int, message: str) -> None:
+            if step == 0:
+                progress.write(f"{part}, epoch {epoch}: {message}", file=sys.stderr)
+                progress.reset()
+                return
+            progress.set_description_str(f"{part}, epoch {epoch}", refresh=False)
+            progress.set_postfix_str(message, refresh=False)
+            progress.n = step
+            progress.refresh()
+
+        yield report
+
+
+@contextmanager
+def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
+    """A progress bar over the parts of a training of trees: the folds, and all topics."""
+    begun: dict[str, None] = {}
+    with _progress(parts, "training", "part") as bar:
+
+        def report(part: str, message: str) -> None:
+            begun[part] = None
+            bar.set_description_str(part, refresh=False)
+            bar.set_postfix_str(message, refresh=False)
+            bar.n = len(begun) - 1
+            bar.refresh()
+
+        yield report
+        bar.update(parts - bar.n)
+
+
+def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
+    """tqdm with whole numbers, and with neither speed nor time left before a unit is done."""
+    from tqdm import tqdm
+
+    class Progress(tqdm):
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            values = super().format_dict
+            done, seconds = values["n"], values["elapsed"]
+            rate = values["rate"] or done / max(seconds, 1e-9)
+            shown = "{desc}: " + ("{percentage:3.0f}%|{bar}| " if total else "")
+            shown += f"{done:,}/{counted(total, unit)}" if total else counted(done, unit)
+            left = f"<{self.format_interval((total - done) / rate)}" if total and rate else ""
+            speed = f", {rate:,.{int(rate < 10)}f} {unit}s/s" if rate else ""
+            return {**values, "bar_format": f"{shown} [{{elapsed}}{left}{speed}{{postfix}}]"}
+
+    return Progress(total=total or None, desc=what, disable=None)
+
+
+def provenance() -> dict[str, Any]:
+    """Date, commit, machine and versions, for what is written to disk."""
+    versions = {"python": platform.python_version()}
+    if torch := sys.modules.get("torch"):
+        versions["torch"] = str(torch.__version__)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": versions,
+    }
+
+
+def _commit() -> str | None:
+    """The commit of this checkout, or None outside of one."""
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+        answer = subprocess.run(
+            [*command, "--abbrev=12"], capture_output=True, text=True, check=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

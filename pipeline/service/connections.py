@@ -1,0 +1,150 @@
+"""Connections of clients: bounds of their number, their silence, and the heads of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pipeline.errors import DataError
+
+MOST = 2000
+"""Connections at a time; a further one takes the place of the one that is idle for longest."""
+OTHER_FILES = 256  # Open files that are no connections of clients
+HEAD_BYTES = 65_536  # Of a request line and headers
+HEAD_SECONDS = 10.0  # For the arrival of the first byte, and from it to the end of the headers
+KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open: longer than the pools of clients keep theirs."""
+GRACE = 30  # Seconds that requests have for their end after a signal
+
+
+class Connection(H11Protocol):
+    """A connection that is closed where a request, or the reader of a response, does not come."""
+
+    most = MOST
+    most_of_client: int | None = None
+    head_seconds = HEAD_SECONDS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first byte; close another idle connection if there are too many."""
+        super().connection_made(transport)
+        self._head_end, self._idle_since = 0.0, time.monotonic()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.head_seconds, self.timeout_keep_alive_handler
+        )
+        every = [c for c in self.connections if isinstance(c, Connection)]
+        if self.client and (most := self.most_of_client):
+            if sum(c.client is not None and c.client[0] == self.client[0] for c in every) > most:
+                transport.abort()
+        elif len(every) > self.most:
+            others = [c for c in every if c.is_idle]
+            min(others, key=lambda c: c._idle_since).transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request; a head that arrives byte by byte has one time limit."""
+        super().data_received(data)
+        if not self.is_idle:
+            self._head_end = 0.0
+        elif self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self._head_end = self._head_end or self.loop.time() + self.head_seconds
+            self.timeout_keep_alive_task = self.loop.call_at(
+                self._head_end, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._idle_since = time.monotonic()
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also where the client does not read the last response."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+
+class Certificate(NamedTuple):
+    """Files of TLS in PEM.
+
+    Attributes:
+        certificate: with those between it and its authority.
+        key: None if it is in the same file.
+        authorities: of clients, which need a certificate then.
+    """
+
+    certificate: Path
+    key: Path | None = None
+    authorities: Path | None = None
+
+    def load(self, context: ssl.SSLContext | None = None) -> None:
+        """Read the files, for new connections (default: for a check alone); raises DataError."""
+        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+            if each is None:
+                continue
+            try:
+                # A password is not asked for, but refused.
+                each.load_cert_chain(self.certificate, self.key, lambda: b"")
+                if self.authorities:
+                    each.load_verify_locations(self.authorities)
+            except OSError as error:
+                files = ", ".join(str(path) for path in self if path)
+                expected = "a certificate, its key without a password, and authorities, in PEM"
+                problem = getattr(error, "reason", None) or error.strerror or error
+                raise DataError(f"{files}: {problem}; expected {expected}") from None
+
+    def options(self) -> dict[str, Any]:
+        """Options of uvicorn."""
+        needed = ssl.CERT_REQUIRED if self.authorities else ssl.CERT_NONE
+        return {
+            "ssl_certfile": self.certificate,
+            "ssl_keyfile": self.key,
+            "ssl_ca_certs": self.authorities,
+            "ssl_cert_reqs": needed,
+        }
+
+
+class Server(uvicorn.Server):
+    """A server that waits for the start of TLS as long as for the head of a request."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        if self.config.ssl:
+            loop: Any = asyncio.get_running_loop()
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEAD_SECONDS)
+        await super().startup(sockets)
+
+
+def config(app: ASGIApp, **options: Any) -> uvicorn.Config:
+    """uvicorn's settings for this service; its open files are raised to what it needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST + OTHER_FILES
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        Connection.most = max(1, min(MOST, soft - OTHER_FILES))
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GRACE,
+        **options,
+    )

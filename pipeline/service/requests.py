@@ -1,0 +1,200 @@
+"""From a request's body to a :class:`ScoreRequest`: limits, JSON, types."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from pipeline.service.errors import Location, RequestError
+
+DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
+"""Headers with the milliseconds that the client, or a proxy before us, will wait."""
+
+# Escapes from left to right, so that an escaped backslash before a "u" is none of them.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
+Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper bounds of a request, and of all requests together.
+
+    Attributes:
+        documents: of a request.
+        body: bytes of a request.
+        waiting_documents: in the queue and in work.
+        waiting_requests: the same.
+        held: bytes of all bodies that are being read or answered.
+        seconds: for the arrival of a body.
+        answer: seconds for the answer, where the client sets no deadline.
+    """
+
+    documents: int = 2000
+    body: int = 8_000_000
+    waiting_documents: int = 20_000
+    waiting_requests: int = 512
+    held: int = 256_000_000
+    seconds: float = 30.0
+    answer: float = 60.0
+
+    @classmethod
+    def of(cls, documents: int, body: int) -> Limits:
+        """Limits of all requests together that fit these limits of one."""
+        return cls(documents, body, 10 * documents, held=32 * body)
+
+
+class BodyReader:
+    """Reads bodies of requests, within limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self._held = limits, 0
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """A request's body, unpacked; it counts among those that are held until it is left.
+
+        Raises RequestError for a body that is too large, too slow, cut, packed in another way
+        than by gzip, or too much beside those of others.
+        """
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("gzip", "identity"):
+            problem = f"found the encoding {coding[:100]!r} of the body, expected gzip or none"
+            raise RequestError("media", problem)
+        body, size = bytearray(), 0
+        try:
+            await self._fill(body, request)
+            if coding == "gzip":
+                size = len(unpacked := _unpacked(bytes(body), self.limits.body))
+                self._held += size
+            yield unpacked if coding == "gzip" else bytes(body)
+        finally:
+            self._held -= len(body) + size
+
+    async def _fill(self, body: bytearray, request: Request) -> None:
+        limit, most_held = self.limits.body, self.limits.held
+        problem = f"found a body of more than {limit} bytes, expected at most that"
+        with suppress(ValueError):
+            if int(request.headers.get("content-length", 0)) > limit:
+                raise RequestError("body", problem)
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for chunk in request.stream():
+                    body += chunk
+                    self._held += len(chunk)
+                    if len(body) > limit:
+                        raise RequestError("body", problem)
+                    if self._held > most_held and self._held > len(body):
+                        raise RequestError("overload", "too many large requests at once", retry=1)
+        except ClientDisconnect:
+            raise RequestError("gone", "the client has gone") from None
+        except TimeoutError:
+            problem = f"found no whole body after {self.limits.seconds:g} s"
+            raise RequestError("slow_body", problem) from None
+
+
+def _unpacked(body: bytes, most: int) -> bytes:
+    """The content of a gzip body; raises RequestError."""
+    reader = zlib.decompressobj(31)
+    try:
+        content = reader.decompress(body, most)
+    except zlib.error as error:
+        raise RequestError("json", f"found a body that is no gzip: {error}") from None
+    if reader.unconsumed_tail:
+        problem = f"found more than {most} bytes in the body, expected at most that"
+        raise RequestError("body", problem)
+    return content
+
+
+async def decoded(body: bytes, kind: type[Value]) -> Value:
+    """The JSON of a body; raises RequestError at the first value of another type.
+
+    Numbers and flags may be texts. Reading takes a time in proportion to the bytes: what is not in
+    ``kind`` is never built. Halves of surrogate pairs, which cut posts have, become U+FFFD.
+    """
+    for is_last in (b"\\u" not in body, True):
+        try:
+            return msgspec.json.decode(body, type=kind, strict=False)
+        except msgspec.ValidationError as error:
+            message, path = _AT.fullmatch(str(error)).groups()  # type: ignore[union-attr]
+            if missing := _MISSING.fullmatch(message):
+                path = f"{path}.{missing[1]}" if path else missing[1]
+                message = "found no value, expected one"
+            raise RequestError("value", f"{path}: {message}" if path else message) from None
+        except (ValueError, RecursionError) as error:
+            if is_last or isinstance(error, RecursionError):
+                raise RequestError("json", f"found no JSON in the body: {error}") from None
+        body = await asyncio.to_thread(_mended, body)
+    raise AssertionError
+
+
+def _mended(body: bytes) -> bytes:
+    return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], body)
+
+
+def validated(model: type[Model], content: Any, at: Location = ()) -> Model:
+    """The part ``at`` of a body as a model; raises RequestError for the first wrong type."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        message = f"found {str(first['input'])[:30]!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        raise RequestError("value", message, [*at, *first["loc"]]) from None
+
+
+def check_media_type(request: Request) -> None:
+    """Raise RequestError unless a body calls itself JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        problem = f"found {kind[:100] or 'no content type'}, expected application/json"
+        raise RequestError("media", problem)
+
+
+def deadline_of(request: Request) -> float | None:
+    """The client's deadline on the clock of ``time.perf_counter``; raises RequestError."""
+    for name in DEADLINES:
+        if (text := request.headers.get(name)) is not None:
+            if not (text.isascii() and text.isdigit() and len(text) < 12):
+                problem = f"{name}: found {text[:100]!r}, expected milliseconds"
+                raise RequestError("value", problem)
+            if milliseconds := int(text):
+                started: float = request.state.record.started
+                return started + milliseconds / 1000
+    return None
+
+
+async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
+    """The result of ``work``; if the client goes away, it is cancelled and RequestError raised."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise RequestError("gone", "the client has gone")
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,96 @@
+"""Texts for people: lists, counts, and tables in the terminal."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from indexes.lines import listed as listed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts in a terminal
+POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
+
+
+def did_you_mean(text: str, known: Sequence[str]) -> str:
+    """``; did you mean 'x'?`` for a name close to a known one, or its initials; else nothing."""
+    close = difflib.get_close_matches(text, known, n=1)
+    close = close or [
+        name for name in known if text == "".join(re.findall(r"(?<![a-z])[a-z]", name))
+    ]
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 row``, ``2,000 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def open_console(width: int = WIDTH) -> Console:
+    """A console for stdout that prints texts as they are: they may look like rich's markup."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    left: Sequence[int] = (0,),
+    width: int = WIDTH,
+) -> None:
+    """Print a table without lines; see :func:`table_lines`."""
+    print("\n".join(table_lines(header, rows, left, width)))
+
+
+def table_lines(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    left: Sequence[int] = (0,),
+    width: int = WIDTH,
+) -> list[str]:
+    """The lines of a table.
+
+    Args:
+        left: columns that are aligned on the left, the others are on the right.
+        width: of all columns together; the last one is cut to fit.
+    """
+    from rich.table import Table
+
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False, show_header=bool(header))
+    for index, heading in enumerate(header or rows[0]):
+        table.add_column(heading, justify="left" if index in left else "right", no_wrap=True)
+    table.columns[-1].no_wrap = width == WIDTH
+    for row in rows:
+        table.add_row(*row)
+    console = open_console(width)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def print_posts(rows: Iterable[Sequence[str]]) -> None:
+    """Print a table whose last column has texts, cut to the terminal's width."""
+    from rich.console import Console
+    from rich.text import Text
+
+    terminal = Console() if sys.stdout.isatty() else None
+    table: list[Sequence[str | Text]] = []
+    for *cells, text in rows:
+        line = one_line(text, len(text) if terminal else POST_WIDTH)
+        table.append([*cells, Text(line, no_wrap=True, overflow="ellipsis")])
+    width = terminal.width if terminal else WIDTH
+    print_table([], table, left=[*range(2, len(table[0]))], width=width)
+
+
+def one_line(text: str, width: int = POST_WIDTH) -> str:
+    """A text without line breaks and control characters, cut to ``width``."""
+    printable = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    return printable if len(printable) <= width else printable[: width - 1] + "…"

@@ -1,0 +1,61 @@
+"""Names of all models: the files of ``rerankers/networks/models`` and of ``rerankers/trees``.
+
+A file's name is its model's name on every command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rerankers import trees
+from rerankers.errors import RerankerError
+
+if TYPE_CHECKING:
+    from rerankers.reranker import Reads
+
+NETWORKS = Path(__file__).parent / "networks" / "models"
+
+
+def names() -> list[str]:
+    """Names of the models."""
+    networks = [m.name for m in pkgutil.iter_modules([str(NETWORKS)]) if m.name[0] != "_"]
+    return sorted([*networks, *trees.NAMES])
+
+
+def find(name: str) -> Any:
+    """The class of a model, which its file calls ``Model``.
+
+    It has ``configurations`` and ``config_type``, and is a
+    :class:`rerankers.networks.base.Reranker` or :class:`rerankers.trees.boosting.Trees`.
+
+    Raises:
+        RerankerError: unknown name (the message lists the known ones), or a network without
+            PyTorch.
+    """
+    if name not in names():
+        raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")
+    folder = "rerankers.trees" if name in trees.NAMES else "rerankers.networks.models"
+    try:
+        return importlib.import_module(f"{folder}.{name}").Model
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise RerankerError(
+            f"found no PyTorch, which {name} needs; install it: pip install 'tweetrerank[neural]'"
+        ) from None
+
+
+def is_network(name: str) -> bool:
+    """Whether a model of this name is computed by PyTorch."""
+    return name in names() and name not in trees.NAMES
+
+
+def reads(name: str) -> Reads | None:
+    """How a model of this name reads candidates; None for the name of none."""
+    if name in trees.NAMES:
+        found: Reads = find(name).reads
+        return found
+    return "posts" if is_network(name) else None

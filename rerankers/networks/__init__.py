@@ -1,0 +1,1 @@
+"""Networks: models that PyTorch computes."""

@@ -1,0 +1,1 @@
+"""One file per published model; its name is that of the model."""

@@ -1,0 +1,45 @@
+"""Bigrams: the mean of a convolution over pairs of words, with bilinear matching.
+
+Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
+Selection*, 2014.
+
+A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams (section 3.2), so word order
+counts. A matrix maps the vector of an answer to that of its question; the dot product of the mapped
+vector and the question's is the score. The configuration ``count`` adds two counts of common words
+in a logistic regression.
+
+Choices where the paper is silent: a text of one word has one bigram, whose second word is zero.
+Stop words are kept; without them, bigrams would join words that are not adjacent.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.networks.layers.embeddings import mask_of, word_vectors
+from rerankers.networks.models._bilinear import Bilinear, Config
+from rerankers.text.vocabulary import Vocabulary
+
+
+class Model(Bilinear):
+    """Section 3.2; see the module's docstring."""
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        size = vocabulary.vectors.shape[1]
+        super().__init__(config, vocabulary)
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+        self.left = nn.Parameter(torch.randn(size, size) * 0.01)  # T_L; section 4.2: N(0, 0.01)
+        self.right = nn.Parameter(torch.randn(size, size) * 0.01)  # T_R
+        self.bigram_bias = nn.Parameter(torch.zeros(size))
+
+    def compose(self, ids: Tensor) -> Tensor:
+        """Mean bigram of each text (equation 5): [B, E]."""
+        terms = self.vectors(ids)  # [B, L, E]
+        following = F.pad(terms[:, 1:], (0, 0, 0, 1))
+        bigrams = torch.tanh(terms @ self.left.t() + following @ self.right.t() + self.bigram_bias)
+        # A bigram begins at each word but the last; the only word of a text begins one, too.
+        mask = mask_of(ids)
+        begins = F.pad(mask[:, 1:], (0, 1))
+        begins[:, 0] = mask[:, 0]
+        count = begins.sum(dim=1, keepdim=True).clamp_min(1)
+        return (bigrams * begins.unsqueeze(2)).sum(dim=1) / count

@@ -1,0 +1,222 @@
+"""CNTN: convolutional sentence vectors and a tensor layer.
+
+Xipeng Qiu and Xuanjing Huang: *Convolutional Neural Tensor Network Architecture for
+Community-based Question Answering*, IJCAI 2015.
+
+Two networks of wide convolutions and dynamic k-max pooling (Kalchbrenner et al. 2014), one for
+questions and one for answers, encode each text as a vector of 50 dimensions. A tensor layer scores
+the pair: s(q, a) = uᵀ f(v_qᵀ M v_a + V [v_q; v_a] + b), with r slices of M. The question vectors
+also find similar questions (``scripts/experiments/answers.py``).
+
+The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cntn_iv`` (r = 1),
+``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity) and ``cntn_i`` (the
+same, M = I). Two competitors of section 6.1 differ by one layer each: ``cnn_mlp`` scores the
+sentence vectors by a multi-layer perceptron, which is equation 1 with M = 0 and a slice for each
+hidden unit; ``nbow_mlp`` also replaces the convolutions by the mean of the word vectors.
+
+Deviations, and choices where the paper is silent:
+
+* The paper sets k_top = n_s, but n_s is also the size of the sentence vector, and the number of
+  feature maps is not given. Here the last pooling keeps the 4 highest values of each of 50 feature
+  maps, and a fully connected layer with tanh maps these 200 values to n_s = 50.
+* A text with fewer values than are kept is padded with 0 after the tanh. The vector of a text
+  without words is tanh(bias) of the last layer.
+* Of equal values the earlier ones are kept, which determines their order.
+* The paper calls CNTN-I a cosine, which M = I gives for vectors of length 1. So v_q and v_a are
+  normalised in CNTN-I only. u, which is not mentioned there, is a scale with initial value 1.
+* CNTN-III ranks answers in the same order for every question, since tanh is monotonic and V_a v_a
+  does not depend on the question. It is included for comparison.
+* The perceptron's size is not given: one hidden layer of n_s = 50 units. ``nbow_mlp`` has the mean
+  of the word vectors instead of their sum, by which long answers saturate tanh (AP .584 instead of
+  .666 on TrecQA-raw's development part).
+* Word vectors are pre-trained and fixed. The paper trains vectors of 25 dimensions on 300,000
+  pairs; a few thousand pairs would overfit them.
+* Weights are initialised by Xavier's uniform distribution, u by 1. With the paper's ±0.01, the
+  sentence vectors after three layers of tanh would be almost zero. The tensor within a tanh does
+  have ±0.01: v_qᵀ M v_a would be so large that tanh saturates, and CNTN-IV not learn (RR among six
+  answers of WikiQA's development part .55, by Xavier's .42; CNTN-V .636 and .635). CNTN-II, without
+  tanh, is better by Xavier's (.66, with ±0.01 .61).
+* The learning rate is 0.003 instead of 0.1: the first step of Adagrad changes every parameter by
+  the whole rate, and from 0.01 on the tanh units saturate, so that all texts have the same vector.
+  L2 is the paper's; the margin γ is not given and set to 1. ``nbow_mlp``, without tanh in its
+  sentence vectors, learns best at 0.03 (RR among six answers of WikiQA's development part .83, at
+  0.003 .53, at 0.1 .78).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.errors import RerankerError, require_choice
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.layers.convolutions import WideConvolution, xavier_linear
+from rerankers.networks.layers.embeddings import mask_of_lengths, word_vectors
+from rerankers.networks.layers.pooling import k_max_pooling
+from rerankers.networks.training.settings import Settings
+from rerankers.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are CNTN-V with Table 2's sizes."""
+
+    slices: int = 5  # r, slices of the tensor (section 6.2)
+    bilinear: str = "tensor"
+    """M: ``tensor`` (trained), ``identity`` (on vectors of length 1) or ``none`` (0)."""
+    linear: bool = True  # V and b (section 6.2)
+    composition: str = "convolutions"
+    """Sentence vectors: by ``convolutions``, or the ``mean`` of the word vectors (n_s = E)."""
+    activation: str = "tanh"  # f: ``tanh`` or ``identity``
+    filters: int = 50  # F, feature maps of each convolution (not given)
+    depth: int = 3  # d, convolutions with pooling (Table 2)
+    width: int = 3  # m, words under a filter (Table 2)
+    top_k: int = 4  # Values of each feature map kept by the last pooling (see above)
+    sentence_size: int = 50  # n_s, dimensions of a sentence vector (Table 2)
+
+    def __post_init__(self) -> None:
+        require_choice("bilinear", self.bilinear, ("tensor", "identity", "none"))
+        require_choice("activation", self.activation, ("tanh", "identity"))
+        require_choice("composition", self.composition, ("convolutions", "mean"))
+        if self.bilinear == "none" and not self.linear:
+            raise RerankerError(
+                "settings bilinear and linear: found none and false, which leaves nothing to "
+                "score by; expected at least one of them"
+            )
+
+
+class Model(Reranker):
+    """The network of sections 3 and 4; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "cntn_v": Config(),
+        "cntn_iv": Config(slices=1),
+        "cntn_iii": Config(slices=1, bilinear="none"),
+        "cntn_ii": Config(slices=1, linear=False, activation="identity"),
+        "cntn_i": Config(slices=1, bilinear="identity", linear=False, activation="identity"),
+        "cnn_mlp": Config(slices=50, bilinear="none"),
+        "nbow_mlp": Config(slices=50, bilinear="none", composition="mean"),
+    }
+    training_settings = Settings(
+        loss="pairwise",
+        optimizer="adagrad",
+        learning_rate=0.003,
+        weight_decay=1e-4,
+        sampling="corrupted",
+        batch_topics=16,
+        positives=1,
+        negatives=10,
+        steps=25,
+        epochs=40,
+        patience=10,
+    )
+    own_settings: ClassVar[Mapping[str, Settings]] = {
+        "nbow_mlp": replace(training_settings, learning_rate=0.03)
+    }
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+        size = vocabulary.vectors.shape[1]
+        slices, numbers = config.slices, config.sentence_size
+        if config.composition == "mean":
+            numbers = size
+        self.query_sentence = _sentence(size, config)
+        self.post_sentence = _sentence(size, config)
+        if config.bilinear == "tensor":
+            bound = 0.01 if config.activation == "tanh" else (3 / numbers) ** 0.5  # Or Xavier's
+            self.tensor = nn.Parameter(torch.empty(slices, numbers, numbers))
+            nn.init.uniform_(self.tensor, -bound, bound)
+        if config.linear:
+            self.linear = xavier_linear(2 * numbers, slices)
+        self.weights = nn.Parameter(torch.ones(slices))
+
+    def encode_queries(self, inputs: Inputs) -> Tensor:
+        """Sentence vectors of Q questions: [Q, n_s]."""
+        ids = inputs[WORDS].ids
+        return self.query_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
+
+    def encode_posts(self, inputs: Inputs) -> Tensor:
+        """Sentence vectors of D answers: [D, n_s]."""
+        ids = inputs[WORDS].ids
+        return self.post_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
+
+    def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
+        """[v_q; v_a] of each pair."""
+        return {"sentences": torch.cat([queries[query_of_post], posts], dim=1).unsqueeze(1)}
+
+    def interactions_are_fixed(self) -> bool:
+        """With mean vectors of fixed words."""
+        return self.config.composition == "mean"
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """The tensor layer before u: [P, r] (equation 1)."""
+        sentences = interactions["sentences"][:, 0]
+        query, post = sentences.chunk(2, dim=1)
+        total = torch.zeros((), device=sentences.device)
+        if self.config.bilinear == "tensor":
+            # v_qᵀ M of all slices in one product, which autocast does not convert.
+            query, post = query.to(self.tensor.dtype), post.to(self.tensor.dtype)
+            rows = torch.tensordot(query, self.tensor, dims=([1], [1]))  # [P, r, n_s]
+            total = total + torch.bmm(rows, post.unsqueeze(2)).squeeze(2)
+        elif self.config.bilinear == "identity":
+            cosine = F.cosine_similarity(query, post, dim=1, eps=1e-6)
+            total = total + cosine.unsqueeze(1)
+        if self.config.linear:
+            total = total + self.linear(sentences)
+        return torch.tanh(total) if self.config.activation == "tanh" else total
+
+    def head(self, representations: Tensor) -> Tensor:
+        """uᵀ and the slices: [P]."""
+        return (representations * self.weights).sum(dim=1)
+
+
+class SentenceNetwork(nn.Module):
+    """Convolutions with dynamic k-max pooling (section 3), over word vectors of E = ``size``."""
+
+    def __init__(self, size: int, config: Config) -> None:
+        super().__init__()
+        self.top_k = config.top_k
+        sizes = [size] + [config.filters] * (config.depth - 1)
+        self.convolutions = nn.ModuleList(
+            WideConvolution(inputs, config.filters, config.width) for inputs in sizes
+        )
+        self.biases = nn.Parameter(torch.zeros(config.depth, config.filters))
+        self.output = xavier_linear(config.top_k * config.filters, config.sentence_size)
+
+    def forward(self, terms: Tensor, words: Tensor) -> Tensor:
+        """Sentence vectors [B, n_s] of word vectors [B, L, E]; ``words`` [B] are the lengths."""
+        maps, lengths, depth = terms, words, len(self.convolutions)
+        for layer, convolution in enumerate(self.convolutions, start=1):
+            maps, lengths = convolution(maps, lengths)
+            kept = dynamic_k(words, layer, depth, self.top_k)
+            most = max(self.top_k, -(-(depth - layer) * terms.shape[1] // depth))
+            maps, lengths = k_max_pooling(maps, lengths, kept, most)
+            inside = mask_of_lengths(lengths, maps.shape[1])
+            maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
+        # The last layer keeps top_k values of every text: [B, top_k, F].
+        return torch.tanh(self.output(maps.flatten(1)))
+
+
+class MeanVector(nn.Module):
+    """The mean of the word vectors (section 6.1, NBOW)."""
+
+    def forward(self, terms: Tensor, words: Tensor) -> Tensor:
+        """Vectors [B, E] of word vectors [B, L, E]; ``words`` [B] are the lengths."""
+        return terms.sum(dim=1) / words.clamp_min(1).unsqueeze(1)
+
+
+def _sentence(size: int, config: Config) -> nn.Module:
+    return MeanVector() if config.composition == "mean" else SentenceNetwork(size, config)
+
+
+def dynamic_k(words: Tensor, layer: int, depth: int, top_k: int) -> Tensor:
+    """Values [B] kept by the pooling of a layer (from 1), for texts of ``words`` [B] words.
+
+    max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
+    """
+    return (((depth - layer) * words + depth - 1) // depth).clamp_min(top_k)

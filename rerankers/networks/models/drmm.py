@@ -1,0 +1,151 @@
+"""DRMM: a histogram of similarities for each query word.
+
+Jiafeng Guo, Yixing Fan, Qingyao Ai and W. Bruce Croft: *A Deep Relevance Matching Model for Ad-hoc
+Retrieval*, CIKM 2016.
+
+Every query word is compared with every word of the post by cosine. A histogram counts its cosines
+in bins of equal width, with one bin for exact matches; a small network maps it to one value. A term
+gate, a softmax over the query's words, weights these values. Histograms ignore order and position.
+
+Two named configurations:
+
+``idf`` (the default)
+    Log-counts and a gate by IDF, the paper's best variant: 162 trained parameters.
+
+``rao2019``
+    The same gate as a baseline of Rao et al. (2019): vectors of unknown words are drawn from
+    U[0, 0.1], and IDF and training are those of section 4.3 there. Vectors are fixed in it, too:
+    histograms have no gradient.
+
+Deviations, and choices where the paper is silent:
+
+* The logarithm is of the count plus 1, since empty bins have the count 0.
+* Exact matches are equal word identifiers, not cosines of 1. A word without a pre-trained vector
+  matches itself exactly; its hashed vector has about random cosines with other words.
+* The paper's tanh limits scores to [-1, 1], which only suits its hinge loss of margin 1. Ours has
+  the same slope at 0 and the limits ±10.
+* IDF is in [0, 1], so the initial weight of the gate is 5, not about 0; with the paper's ln N/n
+  (``idf="classical"``) it is 5/16, for gates that are about the same.
+* A query without words scores 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rerankers.errors import require_at_least, require_choice
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.networks.layers.convolutions import bounded
+from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
+from rerankers.networks.layers.similarity import unit_length
+from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.text.vocabulary import Vocabulary
+
+GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
+"""Initial weight of either IDF in the gate: a word in 1 of 1,000,000 posts gets 50 times the weight
+of one in every second post."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``idf``."""
+
+    bins: int = 30  # Bins of a histogram, the last for exact matches (paper: 30)
+    idf: str = "relative"  # Weights of words: ``relative``, in [0, 1], or ``classical``, ln N/n
+    hidden: int = 5  # Units of the network's hidden layer (paper: 5)
+    vectors: str = "static"  # One of ``VECTOR_KINDS``, never trained
+
+    def __post_init__(self) -> None:
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
+        require_choice("idf", self.idf, tuple(GATE_START))
+        require_at_least(self, bins=2)
+
+
+class TermVectors(NamedTuple):
+    """A batch of texts: their terms, and vectors [B, L, E] of length 1 (0 for padding)."""
+
+    terms: Terms
+    vectors: Tensor
+
+
+class Model(Reranker):
+    """The network of section 4; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "idf": Config(),
+        "rao2019": Config(vectors="positive", idf="classical"),
+    }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    # The paper's loss with margin 1, over lists instead of triples.
+    training_settings = Settings(
+        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
+    )
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        self.idf = config.idf
+        # Never trained, as histograms have no gradient.
+        self.vectors = word_vectors(vocabulary, config.vectors, 0.25).requires_grad_(False)
+        self.evidence = nn.Sequential(
+            nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
+        )
+        self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
+
+    def encode(self, inputs: Inputs) -> TermVectors:
+        """Look up the words of B texts."""
+        terms = inputs[WORDS]
+        return TermVectors(terms, unit_length(self.vectors(terms.ids)))
+
+    def interact(
+        self, queries: TermVectors, posts: TermVectors, query_of_post: Tensor
+    ) -> Interactions:
+        """Histograms [P, Lq, bins] and, for the gate, mask and IDF of each word [P, Lq, 2]."""
+        ids = queries.terms.ids[query_of_post]  # [P, Lq]
+        cosine = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
+        exact = ids.unsqueeze(2) == posts.terms.ids.unsqueeze(1)  # [P, Lq, Ld]
+        counts = histograms(cosine, exact, mask_of(posts.terms.ids), self.config.bins)
+        mask, weights = mask_of(ids), queries.terms.weights[query_of_post]
+        return {
+            "histograms": torch.log1p(counts) * mask.unsqueeze(2),
+            "words": torch.stack([mask, weights], dim=2),
+        }
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """Sum of the words' values, weighted by the gate: [P, 1]."""
+        mask, weights = interactions["words"].unbind(dim=2)
+        evidence = bounded(self.evidence(interactions["histograms"]))
+        shares = gates(self.gate * weights, mask)
+        return torch.bmm(shares.unsqueeze(1), evidence).squeeze(2)
+
+    def head(self, representations: Tensor) -> Tensor:
+        """The sum is the score: [P]."""
+        return representations.squeeze(1)
+
+    def interactions_are_fixed(self) -> bool:
+        """True: word vectors are fixed, and histograms have no gradient."""
+        return True
+
+
+def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> Tensor:
+    """Counts of the post's terms in each bin: [P, Lq, bins].
+
+    [-1, 1] is divided into bins - 1 parts of equal width; only the last includes its upper end.
+    Equal terms, ``exact`` [P, Lq, Ld], go to the last bin. ``cosine`` is [P, Lq, Ld], ``post_mask``
+    [P, Ld].
+    """
+    places = ((cosine + 1.0) * (0.5 * (bins - 1))).long().clamp(0, bins - 2)
+    places = places.masked_fill(exact, bins - 1)
+    empty = torch.zeros(*places.shape[:2], bins, device=cosine.device)
+    return empty.scatter_add(2, places, post_mask.unsqueeze(1).expand_as(cosine))
+
+
+def gates(logits: Tensor, mask: Tensor) -> Tensor:
+    """Softmax of ``logits`` [P, Lq] over the terms of ``mask`` [P, Lq]; 0 for padding."""
+    peak = logits.masked_fill(mask == 0, -torch.inf).amax(dim=1, keepdim=True)
+    # Without terms the peak is -inf; otherwise it is a logit, and the sum is at least 1.
+    exponentials = torch.exp((logits - peak.clamp_min(-1e4)).clamp_max(0.0)) * mask
+    return exponentials / exponentials.sum(dim=1, keepdim=True).clamp_min(1e-6)

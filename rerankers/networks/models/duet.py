@@ -1,0 +1,205 @@
+"""DUET: a network for exact matches and one for meaning, trained together.
+
+Bhaskar Mitra, Fernando Diaz and Nick Craswell: *Learning to Match Using Local and Distributed
+Representations of Text for Web Search*, WWW 2017.
+
+The local network reads only the positions of query words in the post. The distributed network
+encodes the query, and each region of the post, by convolution and max pooling, and multiplies the
+vectors element by element. Each network ends in fully connected layers; their scores are added.
+
+Two named configurations:
+
+``words`` (the default)
+    The distributed network reads fixed pre-trained word vectors: a hundred topics are too few to
+    learn the meaning of words.
+
+``rao2019``
+    It reads the character trigrams of each word, as the paper reads its 2,000 most frequent
+    n-graphs (n from 1 to 5). A word is the sum of its trigrams' trained vectors. Training is that
+    of section 4.3 of Rao et al. (2019), whose baseline it is.
+
+Deviations, and choices where the paper is silent:
+
+* Posts are short: ``post_words`` words instead of 1,000, and disjoint regions of ``region``
+  consecutive windows instead of overlapping ones of 100. Layer sizes are about a tenth of 300.
+* Both networks have separate weights for each query position or region, so texts are padded to
+  fixed sizes, with zeros after every layer: padding never changes a score. Words beyond these
+  sizes are ignored.
+* The paper's windows lie inside the text. Ours have at least one word (two zero vectors are added
+  on either side), so texts of one or two words have windows, too.
+* A trigram has a vector of ``trigram_size`` dimensions, where the paper's filters read counts: with
+  64,000 trigrams, each word of a filter would need as many weights.
+* The last layers of both networks are one layer, since their scores are added.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.errors import require_at_least, require_choice
+from rerankers.networks.base import TRIGRAMS, WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.layers.convolutions import WideConvolution
+from rerankers.networks.layers.embeddings import (
+    TrainedVectors,
+    mask_of,
+    mask_of_lengths,
+    word_vectors,
+)
+from rerankers.networks.models._letter_trigrams import begins_word
+from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import TRIGRAM_COUNT
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``words``."""
+
+    terms: str = "words"
+    """Input of the distributed network: vectors of ``words``, or of their ``trigrams``."""
+    trigram_size: int = 32  # Dimensions of a trigram vector
+    local_filters: int = 32  # Filters over the positions of the post (paper: 300)
+    filters: int = 48  # F of the distributed network (paper: 300)
+    width: int = 3  # Words under a filter of the distributed network (paper: 3)
+    region: int = 8  # Windows that are pooled to one vector (paper: 100)
+    hidden: int = 32  # Units of each network's fully connected layer (paper: 300)
+    dropout: float = 0.2  # Share of hidden units dropped in training
+    query_words: int = 16  # Words of a query, at most (paper: 10)
+    post_words: int = 62  # Words of a post, at most (paper: 1,000)
+
+    def __post_init__(self) -> None:
+        require_choice("terms", self.terms, ("words", "trigrams"))
+        require_at_least(self, width=1, region=1, query_words=1, post_words=1)
+
+    def regions(self) -> int:
+        """R, regions of the longest post."""
+        return -(-(self.post_words + self.width - 1) // self.region)
+
+
+class RegionVectors(NamedTuple):
+    """A batch of texts."""
+
+    ids: Tensor  # [B, L] words, cut to the lengths that are read
+    meaning: Tensor
+    """Vectors of the distributed network: [Q, 1, F] of queries, [D, R, F] of posts; 0 for
+    padding."""
+
+
+class Model(Reranker):
+    """The networks of section 3; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "words": Config(),
+        "rao2019": Config(terms="trigrams"),
+    }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    # The paper's loss: one relevant post and four others.
+    training_settings = Settings(
+        loss="listwise", learning_rate=1e-3, weight_decay=1e-2, negatives=4
+    )
+    query_inputs = (WORDS, TRIGRAMS)
+    post_inputs = (WORDS, TRIGRAMS)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        if config.terms == "words":
+            size = vocabulary.vectors.shape[1]
+            self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+        else:
+            size = config.trigram_size
+            self.vectors = TrainedVectors(
+                np.zeros((0, size), dtype=np.float32), TRIGRAM_COUNT, -0.25, 0.25
+            )
+        self.places = nn.Linear(config.post_words, config.local_filters)
+        self.local = nn.Linear(config.query_words * config.local_filters, config.hidden)
+        self.query = TextNetwork(size, config)
+        self.post = TextNetwork(size, config)
+        self.distributed = nn.Linear(config.regions() * config.filters, config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
+        self.score = nn.Linear(2 * config.hidden, 1)
+
+    def encode_queries(self, inputs: Inputs) -> RegionVectors:
+        """Encode Q queries, each as one region."""
+        ids, words = self._words(inputs, self.config.query_words)
+        windows = ids.shape[1] + self.config.width - 1
+        return RegionVectors(ids, self.query(words, ids, windows))
+
+    def encode_posts(self, inputs: Inputs) -> RegionVectors:
+        """Encode D posts."""
+        ids, words = self._words(inputs, self.config.post_words)
+        return RegionVectors(ids, self.post(words, ids, self.config.region))
+
+    def _words(self, inputs: Inputs, most: int) -> tuple[Tensor, Tensor]:
+        """Identifiers [B, L] and vectors [B, L, E] of the first ``most`` words of each text."""
+        ids = inputs[WORDS].ids[:, :most]
+        if self.config.terms == "words":
+            return ids, self.vectors(ids)
+        trigrams = inputs[TRIGRAMS].ids
+        return ids, sum_by_word(self.vectors(trigrams), trigrams, ids.shape[1])
+
+    def interact(
+        self, queries: RegionVectors, posts: RegionVectors, query_of_post: Tensor
+    ) -> Interactions:
+        """Filters over exact matches [P, Lq, C], and products of region vectors [P, R, F]."""
+        query_ids = queries.ids[query_of_post]
+        exact = query_ids.unsqueeze(2) == posts.ids.unsqueeze(1)  # [P, Lq, Ld]
+        matches = exact.float() * mask_of(query_ids).unsqueeze(2)
+        # Positions beyond the batch's longest post are zeros; their weights are left out.
+        weights = self.places.weight[:, : matches.shape[2]]
+        local = torch.tanh(F.linear(matches, weights, self.places.bias))
+        return {
+            "local": local * mask_of(query_ids).unsqueeze(2),
+            "distributed": queries.meaning[query_of_post] * posts.meaning,
+        }
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """The last hidden layers of both networks, concatenated: [P, 2 · hidden]."""
+        config = self.config
+        local = flattened(interactions["local"], config.query_words)
+        distributed = flattened(interactions["distributed"], config.regions())
+        hidden = torch.cat([self.local(local), self.distributed(distributed)], dim=1)
+        return self.dropout(torch.tanh(hidden))
+
+
+class TextNetwork(nn.Module):
+    """Vectors of regions: convolution, max pooling, a fully connected layer."""
+
+    def __init__(self, size: int, config: Config) -> None:
+        super().__init__()
+        self.convolution = WideConvolution(size, config.filters, config.width)
+        self.bias = nn.Parameter(torch.zeros(config.filters))
+        self.output = nn.Linear(config.filters, config.filters)
+
+    def forward(self, words: Tensor, ids: Tensor, region: int) -> Tensor:
+        """Vectors [B, R, F] of the regions of ``region`` windows of texts [B, L, E]."""
+        windows, lengths = self.convolution(words, ids.ne(0).sum(dim=1))
+        inside = mask_of_lengths(lengths, windows.shape[1])
+        # tanh is above -1, so windows without a word never are the maximum of a region.
+        values = torch.tanh(windows + self.bias).masked_fill(~inside.unsqueeze(2), -1.0)
+        missing = -windows.shape[1] % region
+        values = F.pad(values, (0, 0, 0, missing), value=-1.0)
+        there = F.pad(inside, (0, missing)).view(len(ids), -1, region).any(dim=2)
+        pooled = values.view(len(ids), -1, region, values.shape[2]).amax(dim=2)
+        return torch.tanh(self.output(pooled)) * there.unsqueeze(2)
+
+
+def flattened(places: Tensor, most: int) -> Tensor:
+    """``places`` [P, L, K], padded to ``most`` positions and flattened: [P, most · K]."""
+    return F.pad(places, (0, 0, 0, most - places.shape[1])).flatten(1)
+
+
+def sum_by_word(vectors: Tensor, trigrams: Tensor, words: int) -> Tensor:
+    """Sum of the trigrams' vectors [B, L, E] for each of the first ``words`` words: [B, words, E].
+
+    ``trigrams`` [B, L] are their identifiers.
+    """
+    word = (begins_word(trigrams).cumsum(dim=1) - 1).clamp(0, words).unsqueeze(2)
+    # Trigrams of later words are added to one more word, which is dropped.
+    sums = torch.zeros(len(vectors), words + 1, vectors.shape[2], device=vectors.device)
+    return sums.scatter_add(1, word.expand_as(vectors), vectors)[:, :words]

@@ -1,0 +1,133 @@
+"""K-NRM and Conv-KNRM: kernels count matches at several levels of similarity.
+
+Chenyan Xiong, Zhuyun Dai, Jamie Callan, Zhiyuan Liu and Russell Power: *End-to-End Neural Ad-hoc
+Ranking with Kernel Pooling*, SIGIR 2017. Zhuyun Dai, Chenyan Xiong, Jamie Callan and Zhiyuan Liu:
+*Convolutional Neural Networks for Soft-Matching N-Grams in Ad-hoc Search*, WSDM 2018.
+
+Every query word is compared with every word of the post by cosine. Eleven Gaussian kernels, one for
+exact matches and ten for levels from 0.9 to -0.9, turn the cosines of a query word into soft
+counts. A linear ranker reads the logarithms of the counts, summed over the query's words.
+
+Three named configurations:
+
+``words`` (the default)
+    K-NRM with fixed word vectors: 12 trained parameters. The paper trains its vectors on a
+    search engine's log, the main source of its gains; a hundred topics would overfit them.
+
+``rao2019``
+    K-NRM as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown words begin
+    in U[0, 0.1], and training is that of section 4.3 there.
+
+``conv``
+    Conv-KNRM: convolutions, shared by query and post, encode n-grams of 1, 2 and 3 words; n-grams
+    of all lengths are compared with each other.
+
+Deviations, and choices where the papers are silent:
+
+* Exact matches are cosines of 1, not equal identifiers, so n-grams have exact matches, too. Each
+  unknown word has its own hashed vector, whose cosine with itself is 1.
+* Counts are at least 1e-10 before the logarithm.
+* Logarithms are multiplied by 0.1, so that the initial linear layer gives small scores.
+* The papers' tanh limits scores to [-1, 1], which only suits their hinge loss of margin 1. Ours has
+  the same slope at 0 and the limits ±10.
+* An n-gram begins at every word, with zeros after the text's end.
+* Padding of the query adds nothing; padding of the post is not counted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rerankers.errors import require_at_least, require_choice
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.layers.convolutions import MaskedConvolution, bounded
+from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
+from rerankers.networks.layers.similarity import GaussianKernels, unit_length
+from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.text.vocabulary import Vocabulary
+
+LEAST_COUNT = 1e-10  # Lower limit of soft counts, for their logarithm
+LOG_SCALE = 0.1  # Factor of the logarithms of soft counts
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``words``."""
+
+    longest_ngram: int = 0
+    """h_max, words of the longest n-grams (Conv-KNRM: 3); 0 compares word vectors without
+    convolutions (K-NRM)."""
+    filters: int = 128  # F of each convolution (Conv-KNRM: 128)
+    vectors: str = "static"  # One of ``VECTOR_KINDS``
+
+    def __post_init__(self) -> None:
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
+        require_at_least(self, longest_ngram=0)
+
+
+class NgramVectors(NamedTuple):
+    """A batch of texts."""
+
+    levels: list[Tensor]  # Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams
+    mask: Tensor  # [B, L], 1 for words, 0 for padding
+
+
+class Model(Reranker):
+    """Section 3 of both papers; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "words": Config(),
+        "conv": Config(longest_ngram=3),
+        "rao2019": Config(vectors="positive"),
+    }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    # The papers' loss with margin 1, over lists instead of pairs.
+    training_settings = Settings(
+        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
+    )
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
+        size, longest = vocabulary.vectors.shape[1], config.longest_ngram
+        self.convolutions = nn.ModuleList(
+            MaskedConvolution(size, config.filters, width) for width in range(1, longest + 1)
+        )
+        self.kernels = GaussianKernels()
+        self.score = nn.Linear(max(1, longest) ** 2 * GaussianKernels.size, 1)
+
+    def encode(self, inputs: Inputs) -> NgramVectors:
+        """N-grams of B texts."""
+        ids = inputs[WORDS].ids
+        words, mask = self.vectors(ids), mask_of(ids)
+        levels = [layer(words, mask.unsqueeze(2)) for layer in self.convolutions] or [words]
+        return NgramVectors([unit_length(level) for level in levels], mask)
+
+    def interact(
+        self, queries: NgramVectors, posts: NgramVectors, query_of_post: Tensor
+    ) -> Interactions:
+        """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
+        turned = [post.transpose(1, 2) for post in posts.levels]  # [P, F, Ld]
+        counts = [
+            self.kernels(torch.bmm(query[query_of_post], post), posts.mask)
+            for query in queries.levels
+            for post in turned
+        ]
+        logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
+        return {"matches": LOG_SCALE * logarithms * queries.mask[query_of_post].unsqueeze(2)}
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """φ, the sum over the words of the query: [P, K]."""
+        return interactions["matches"].sum(dim=1)
+
+    def head(self, representations: Tensor) -> Tensor:
+        """The linear ranker: [P]."""
+        return bounded(self.score(representations).squeeze(1))
+
+    def interactions_are_fixed(self) -> bool:
+        """Whether neither convolutions nor word vectors are trained."""
+        return self.config.vectors == "static" and not self.config.longest_ngram

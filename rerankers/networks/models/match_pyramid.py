@@ -1,0 +1,162 @@
+"""MatchPyramid: image recognition on the matrix of word similarities.
+
+Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan and Xueqi Cheng: *Text Matching as Image
+Recognition*, AAAI 2016.
+
+Every word of the query is compared with every word of the post. A convolution finds patterns in
+this matrix, and dynamic pooling reduces matrices of all sizes to one size. After a second
+convolution and pooling, a perceptron of two layers gives the score.
+
+Two named configurations, with two of the paper's three similarities:
+
+``cosine`` (the default)
+    The cosine of word vectors. Rare words have short vectors, so their exact matches, the strongest
+    signal, hardly change a dot product.
+
+``rao2019``
+    Dot products as a baseline of Rao et al. (2019): vectors are fine-tuned, those of unknown words
+    begin in U[0, 0.1], and training is that of section 4.3 there.
+
+The third similarity, 1 for equal words and 0 otherwise, is left out: all posts without a query
+word get the same score from it.
+
+Deviations, and choices where the paper is silent:
+
+* Dynamic pooling divides each text by its own length L into n parts; part i has the positions from
+  ⌊i·L/n⌋ to before ⌈(i + 1)·L/n⌉. Adjacent parts of a long text may share a word, and a text of
+  fewer than n words has words in several parts. Padding is in no part, so scores do not depend on
+  it. A pair without words is pooled to zeros.
+* Convolutions pad a matrix with zeros and keep its size.
+* Sizes are our reading of the paper's: 8 maps of 5 × 5, then 16 of 3 × 3. Pooled sizes suit queries
+  of 3 to 10 words: 5 × 10 first, then the maximum of 2 × 2.
+* Texts are cut to ``query_words`` and ``post_words`` to limit the computation.
+* Word vectors are pre-trained and fixed, since a hundred topics would overfit them. Dot products
+  are divided by 36, the typical squared length of a vector.
+* Dropout of the hidden layer is our addition. A softmax over two classes is one logit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from rerankers.errors import require_at_least, require_choice
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.layers.convolutions import perceptron, square_convolution
+from rerankers.networks.layers.embeddings import TYPICAL_LENGTH, VECTOR_KINDS, word_vectors
+from rerankers.networks.layers.similarity import unit_length
+from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``cosine``."""
+
+    similarity: str = "cosine"  # ``cosine`` or ``dot``
+    vectors: str = "static"  # One of ``VECTOR_KINDS``
+    filters: int = 8  # Feature maps of the first convolution
+    width: int = 5  # Words on each side of its window
+    deep_filters: int = 16  # Feature maps of the second convolution
+    deep_width: int = 3  # Positions on each side of its window
+    pooled_rows: int = 5  # Parts of a query after dynamic pooling
+    pooled_columns: int = 10  # Parts of a post after dynamic pooling
+    query_words: int = 32  # Words of a query, at most
+    post_words: int = 80  # Words of a post, at most
+    hidden: int = 64  # Units of the first fully connected layer
+    dropout: float = 0.2  # Share of hidden units dropped in training
+
+    def __post_init__(self) -> None:
+        require_choice("similarity", self.similarity, ("cosine", "dot"))
+        require_choice("vectors", self.vectors, VECTOR_KINDS)
+        require_at_least(self, pooled_rows=2, pooled_columns=2)  # As they are halved
+
+
+class WordVectors(NamedTuple):
+    """A batch of texts."""
+
+    ids: Tensor  # [B, L]
+    vectors: Tensor  # [B, L, E], of length 1 for cosines
+
+
+class Model(Reranker):
+    """The paper's network; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "cosine": Config(),
+        "rao2019": Config(similarity="dot", vectors="positive"),
+    }
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    training_settings = Settings(loss="listwise", learning_rate=1e-3)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        # Vectors of unknown words are as long as others, for the same range of dot products.
+        unknown = TYPICAL_LENGTH * (3 / vocabulary.vectors.shape[1]) ** 0.5
+        self.vectors = word_vectors(vocabulary, config.vectors, unknown)
+        self.first = square_convolution(1, config.filters, config.width)
+        self.second = square_convolution(config.filters, config.deep_filters, config.deep_width)
+        places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
+        self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
+
+    def encode_queries(self, inputs: Inputs) -> WordVectors:
+        """Look up the words of Q queries."""
+        return self._read(inputs[WORDS].ids[:, : self.config.query_words])
+
+    def encode_posts(self, inputs: Inputs) -> WordVectors:
+        """Look up the words of D posts."""
+        return self._read(inputs[WORDS].ids[:, : self.config.post_words])
+
+    def _read(self, ids: Tensor) -> WordVectors:
+        vectors = self.vectors(ids)
+        if self.config.similarity == "cosine":
+            return WordVectors(ids, unit_length(vectors))
+        return WordVectors(ids, vectors / TYPICAL_LENGTH)
+
+    def interact(
+        self, queries: WordVectors, posts: WordVectors, query_of_post: Tensor
+    ) -> Interactions:
+        """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
+        config = self.config
+        aligned = WordVectors(queries.ids[query_of_post], queries.vectors[query_of_post])
+        matrix = self.matching_matrix(aligned, posts)
+        maps = F.relu(self.first(matrix.unsqueeze(1)))  # [P, F, Lq, Ld]
+        rows = dynamic_pooling(maps, aligned.ids.ne(0).sum(dim=1), config.pooled_rows)
+        pooled = dynamic_pooling(
+            rows.transpose(2, 3), posts.ids.ne(0).sum(dim=1), config.pooled_columns
+        )  # [P, F, columns, rows]
+        return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
+
+    def matching_matrix(self, queries: WordVectors, posts: WordVectors) -> Tensor:
+        """Similarities [P, Lq, Ld] of P queries and P posts; 0 for padding."""
+        return torch.bmm(queries.vectors, posts.vectors.transpose(1, 2))
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """The second convolution and pooling, flattened: [P, K]."""
+        config = self.config
+        patterns = interactions["patterns"][:, : config.pooled_rows]
+        maps = patterns.unflatten(2, (config.filters, config.pooled_columns)).transpose(1, 2)
+        return F.max_pool2d(F.relu(self.second(maps)), 2).flatten(1)
+
+
+def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
+    """Maximum of each of ``parts`` n of a text, divided by its own length.
+
+    ``maps`` are [P, F, L, M], ``lengths`` [P] those of the texts without padding. The result is
+    [P, F, n, M], 0 for an empty text.
+    """
+    steps = torch.arange(parts, device=maps.device)
+    starts = steps * lengths.unsqueeze(1) // parts  # [P, n]
+    ends = -(-(steps + 1) * lengths.unsqueeze(1) // parts)
+    longest = -(-maps.shape[2] // parts) + 1
+    places = starts.unsqueeze(2) + torch.arange(longest, device=maps.device)
+    # Shorter parts repeat their last position, which does not change the maximum.
+    places = torch.minimum(places, (ends - 1).clamp_min(0).unsqueeze(2)).flatten(1)  # [P, n · S]
+    pairs = torch.arange(len(maps), device=maps.device).unsqueeze(1)
+    values = maps.transpose(1, 2)[pairs, places]  # [P, n · S, F, M]
+    pooled = values.unflatten(1, (parts, longest)).amax(dim=2).transpose(1, 2)
+    return pooled * lengths.gt(0).view(-1, 1, 1, 1)

@@ -1,0 +1,236 @@
+"""PWIM: a deep convolutional network over pairwise word interactions (WordLevel).
+
+Hua He and Jimmy Lin: *Pairwise Word Interaction Modeling with Deep Neural Networks for Semantic
+Similarity Measurement*, NAACL 2016; trained with pairs of answers as in Jinfeng Rao, Hua He and
+Jimmy Lin: *Noise-Contrastive Estimation for Answer Selection with Deep Neural Networks*, CIKM 2016.
+
+A bidirectional LSTM encodes both texts. Every pair of words is compared: cosine, distance and dot
+product of four kinds of states form a cube of 12 layers; a 13th is the mask of words. The
+similarity focus selects the best-matching pairs, each word at most once, and scales down all
+others. A convolutional network for images reads the cube.
+
+Two named configurations:
+
+``paper``
+    250 units in each direction and convolutions of 128, 164, 192, 192 and 128 channels; tanh and
+    dropout in the fully connected layer, and RMSprop, as in section 4 of the CIKM paper.
+
+``compact`` (the default)
+    About a fifth of both; trains in minutes on a CPU with a few thousand pairs.
+
+Deviations, and choices where the paper is silent:
+
+* Texts are cut to ``size`` words before encoding, not after it. The cube always has this size,
+  since padding takes part in convolutions.
+* The focus selects by the concatenated states of both directions: once by the highest cosine, once
+  by the smallest distance. A pair selected by either keeps its values.
+* Of about equal matches the earlier one is selected (``PER_PLACE``); otherwise rounding would
+  decide in texts that repeat themselves.
+* The last pooling is a maximum over all remaining positions (2 × 2 for a size of 32), so that any
+  ``size`` is possible; the poolings before it round up.
+* Each direction has its own LSTM, shared by both texts; the authors' code has one LSTM for both
+  directions. It also negates distances, which only changes the sign of weights.
+* The CIKM paper has tanh as "the non-linear activation function [...] in the fully-connected
+  layer": in ``paper`` there only; convolutions have ReLUs, as in the NAACL paper.
+* The batch size is not given: one pair in ``paper``, as in the CIKM paper's code.
+* Lengths are sqrt(x · x + 1e-8), so the cosine with a zero state is 0.
+* A softmax over two classes is one logit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from rerankers.errors import require_above_zero, require_choice
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.layers.convolutions import perceptron, square_convolution
+from rerankers.networks.layers.embeddings import mask_of, word_vectors
+from rerankers.networks.training.settings import RAO_2016, Settings
+from rerankers.text.vocabulary import Vocabulary
+
+CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3
+LAYERS = 13  # Layers of the cube: 3 comparisons of 4 kinds of states, and the mask of words
+PER_PLACE = 2e-6
+"""Preference of a match over one that is a position later (positions count row by row). It is above
+the rounding error of a cosine and below relevant differences."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters; the defaults are the configuration ``compact``."""
+
+    lstm_units: int = 50  # Units of the LSTM in each direction (paper: 250)
+    channel_share: float = 0.1875  # Channels, as a share of the paper's; rounded to multiples of 8
+    size: int = 32  # Words of each text, at most (authors' code: 32 to 64)
+    focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
+    hidden: int = 128  # Units of the fully connected layer (paper: 128)
+    activation: str = "relu"  # Of the hidden layer: ``relu`` or ``tanh`` (CIKM 2016, section 4)
+    dropout: float = 0.2  # Share of hidden units dropped in training (CIKM 2016: 0.5)
+
+    def __post_init__(self) -> None:
+        require_choice("activation", self.activation, ("relu", "tanh"))
+        require_above_zero(self, "size", "lstm_units", "channel_share")
+
+    def channels(self) -> list[int]:
+        """Channels of each convolution."""
+        if self.channel_share == 1.0:
+            return list(CHANNELS)
+        # Convolutions compute 8 channels at a time.
+        return [max(8, 8 * round(self.channel_share * count / 8)) for count in CHANNELS]
+
+
+class LstmStates(NamedTuple):
+    """States [B, L, H] of the LSTMs from the first and the last word on, and the mask [B, L]."""
+
+    forward: Tensor
+    backward: Tensor
+    mask: Tensor
+
+
+class Model(Reranker):
+    """The network of sections 3 to 7; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "compact": Config(),
+        "paper": Config(lstm_units=250, channel_share=1.0, activation="tanh", dropout=0.5),
+    }
+    training_settings = Settings(
+        loss="pairwise",
+        optimizer="rmsprop",
+        learning_rate=1e-3,
+        weight_decay=1e-4,
+        positives=1,
+        negatives=8,
+        steps=40,
+        patience=5,
+        select="mrr",
+    )
+    own_settings: ClassVar[Mapping[str, Settings]] = {
+        "paper": replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4)
+    }
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.05)
+        size = vocabulary.vectors.shape[1]
+        self.from_beginning = nn.LSTM(size, config.lstm_units, batch_first=True)
+        self.from_end = nn.LSTM(size, config.lstm_units, batch_first=True)
+        counts = [LAYERS, *config.channels()]
+        self.convolutions = nn.ModuleList(
+            square_convolution(before, after, 3) for before, after in pairwise(counts)
+        )
+        self.score = perceptron(counts[-1], config.hidden, 1, config.dropout)
+        if config.activation == "tanh":
+            self.score[1] = nn.Tanh()
+
+    def encode(self, inputs: Inputs) -> LstmStates:
+        """LSTM states of B texts (section 4)."""
+        ids = inputs[WORDS].ids[:, : self.config.size]
+        mask = mask_of(ids)
+        vectors = self.vectors(ids)
+        turned = backwards(ids).unsqueeze(2)
+        forward, _ = self.from_beginning(vectors)
+        # Each text is reversed without its padding, so padding comes last in both directions.
+        from_end, _ = self.from_end(vectors.gather(1, turned.expand_as(vectors)))
+        backward = from_end.gather(1, turned.expand_as(from_end))
+        return LstmStates(forward * mask.unsqueeze(2), backward * mask.unsqueeze(2), mask)
+
+    def interact(
+        self, queries: LstmStates, posts: LstmStates, query_of_post: Tensor
+    ) -> Interactions:
+        """The cube after the focus (sections 5, 6): [P, Lq, size · 13], 0 for padding."""
+        config = self.config
+        aligned = LstmStates(*(values[query_of_post] for values in queries))
+        words = aligned.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
+        cube = torch.stack(compare(aligned, posts), dim=3) * words.unsqueeze(3)
+        picked = focus(cube[..., 0], cube[..., 1], words > 0, config.size)
+        cube = cube * torch.where(picked, 1.0, config.focus_weight).unsqueeze(3)
+        cube = torch.cat([cube, words.unsqueeze(3)], dim=3)
+        return {"cube": F.pad(cube, (0, 0, 0, config.size - cube.shape[2])).flatten(2)}
+
+    def represent(self, interactions: Interactions) -> Tensor:
+        """The convolutions (section 7): [P, channels of the last one]."""
+        cube, size = interactions["cube"], self.config.size
+        padded = F.pad(cube, (0, 0, 0, size - cube.shape[1]))
+        image = padded.view(-1, size, size, LAYERS).permute(0, 3, 1, 2)
+        last = len(self.convolutions) - 1
+        for place, layer in enumerate(self.convolutions):
+            image = F.relu(layer(image))
+            if place < last:
+                image = F.max_pool2d(image, 2, ceil_mode=True)
+        return image.amax(dim=(2, 3))
+
+
+def backwards(ids: Tensor) -> Tensor:
+    """Positions [B, L] that reverse texts [B, L]; padding stays at the end."""
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    from_end = ids.ne(0).sum(dim=1, keepdim=True) - 1 - places
+    return torch.where(from_end >= 0, from_end, places)
+
+
+def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
+    """Section 5, coU: 12 layers [P, Lq, Ld] of the cube.
+
+    Cosine, distance and dot product of the concatenated states, then of forward, backward and added
+    states. Products of concatenated states are sums over both directions.
+    """
+    parts = [
+        products(query, post)
+        for query, post in (
+            (queries.forward, posts.forward),
+            (queries.backward, posts.backward),
+            (queries.forward + queries.backward, posts.forward + posts.backward),
+        )
+    ]
+    both = [forward + backward for forward, backward in zip(parts[0], parts[1], strict=True)]
+    layers = []
+    for dot, squared_distance, query_square, post_square in (both, *parts):
+        lengths = torch.sqrt(query_square + 1e-8) * torch.sqrt(post_square + 1e-8)
+        layers += [dot / lengths, torch.sqrt(squared_distance + 1e-8), dot]
+    return layers
+
+
+def products(query: Tensor, post: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Dot products and squared distances [P, Lq, Ld], squared lengths [P, Lq, 1] and [P, 1, Ld]."""
+    dot = torch.bmm(query, post.transpose(1, 2))
+    # By differences: for equal states, x² + y² - 2xy would be rounding error only.
+    distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
+    squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
+    return dot, distance.square(), *squares
+
+
+@torch.no_grad()
+def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
+    """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
+
+    The highest cosines and the smallest distances are selected where ``words`` is True, all three
+    [P, Lq, Ld]; ``size`` positions are in a row of the cube.
+    """
+    rows = torch.arange(words.shape[1], device=words.device).unsqueeze(1)
+    columns = torch.arange(words.shape[2], device=words.device)
+    later = PER_PLACE * (rows * size + columns)
+    by_cosine, by_distance = pick(
+        torch.cat([cosine - later, -distance - later]), torch.cat([words, words])
+    ).chunk(2)
+    return by_cosine | by_distance
+
+
+def pick(matches: Tensor, words: Tensor) -> Tensor:
+    """Greedy selection of the best matches, each row and column at most once: [P, Lq, Ld]."""
+    pairs, rows, columns = matches.shape
+    left = matches.masked_fill(~words, -torch.inf)
+    picked = torch.zeros_like(words)
+    everyone = torch.arange(pairs, device=matches.device)
+    for _ in range(min(rows, columns)):
+        best, place = left.flatten(1).max(dim=1)
+        row, column = place // columns, place % columns
+        picked[everyone, row, column] |= best > -torch.inf
+        left[everyone, row] = -torch.inf
+        left[everyone, :, column] = -torch.inf
+    return picked

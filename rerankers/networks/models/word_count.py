@@ -1,0 +1,59 @@
+"""Word counts: how many words of the question an answer has, the baselines of answer selection.
+
+Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
+Selection*, 2014, section 4.3, after Wen-tau Yih, Ming-Wei Chang, Christopher Meek and Andrzej
+Pastusiak: *Question Answering Using Enhanced Lexical Semantic Models*, ACL 2013.
+
+The score is the number of distinct common words without stop words (configuration ``count``), or
+the sum of their IDF (``weighted``). Nothing is trained. IDF is the checkpoint's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.networks.layers.overlap import WordOverlap
+from rerankers.networks.training.settings import Settings
+from rerankers.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which of the two counts."""
+
+    weighted: bool = False  # Sum of the common words' IDF instead of their number
+
+
+class Model(Reranker):
+    """A count of common words; see the module's docstring."""
+
+    config_type = Config
+    configurations: ClassVar[Mapping[str, Config]] = {
+        "count": Config(),
+        "weighted": Config(weighted=True),
+    }
+    training_settings = Settings(epochs=0)
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        self.overlap = WordOverlap(vocabulary)
+
+    def encode(self, inputs: Inputs) -> Terms:
+        """The words of B texts."""
+        return inputs[WORDS]
+
+    def interact(self, queries: Terms, posts: Terms, query_of_post: Tensor) -> Interactions:
+        """The count of each pair: [P, 1, 1]."""
+        counts = self.overlap(queries, posts.ids, query_of_post)
+        return {"count": counts[:, 2 + self.config.weighted].view(-1, 1, 1)}
+
+    def head(self, representations: Tensor) -> Tensor:
+        """The count: [P]."""
+        return representations[:, 0]
+
+    def interactions_are_fixed(self) -> bool:
+        """Always: nothing is trained."""
+        return True

@@ -1,0 +1,214 @@
+"""The training loop: steps, validation after each epoch, early stopping.
+
+Every random choice follows from the seed and the epoch or step alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rerankers.errors import RerankerError
+from rerankers.networks.base import Reranker
+from rerankers.networks.batches import represent_tokenized, score_tokenized
+from rerankers.networks.layers.convolutions import ConvolutionTower
+from rerankers.networks.training.examples import Examples, Rows
+from rerankers.networks.training.losses import LOSSES, pointwise_loss
+from rerankers.networks.training.negatives import BatchSampler, random_lists
+from rerankers.networks.training.optimizers import clip_gradients, make_optimizer, steps_of
+from rerankers.networks.training.settings import Settings
+
+VALIDATION_BATCHES = 8  # Batches of a validation loss
+
+Measure = Callable[[npt.NDArray[np.float32]], float]
+"""Scores [P] of the validation pairs -> a figure, higher is better."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with the epoch, the step (0 at the end of the epoch) and a message."""
+
+
+@dataclass
+class History:
+    """Training so far."""
+
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    """Figures of each epoch."""
+    best: int = 0  # Number of the best epoch, from 1; 0 before the first
+    setbacks: int = 0  # Times that epochs without a better validation figure halved the rate
+
+
+def copy_weights(model: Reranker) -> dict[str, Tensor]:
+    """A copy of the model's state dict."""
+    return {key: value.detach().clone() for key, value in model.state_dict().items()}
+
+
+def train(
+    model: Reranker,
+    training: Examples,
+    validation: Examples | None,
+    measure: Measure,
+    settings: Settings,
+    progress: Progress = lambda epoch, step, message: None,
+) -> History:
+    """Train ``model`` in place and leave it with the weights of its best epoch.
+
+    Args:
+        model: on the device to train on.
+        validation: pairs of other topics; None runs all epochs, and the last one is best.
+
+    Raises:
+        RerankerError: nothing to learn from, or a loss that is not a number.
+    """
+    if not training.topics():
+        raise RerankerError(
+            "found no training topic with both a relevant and another post among its candidates"
+        )
+    history = History()
+    if settings.epochs:
+        trainer = EpochTrainer(model, training, settings)
+        history = _train_epochs(trainer, validation, measure, progress)
+    if model.needs_fit():
+        model.fit(
+            represent_tokenized(model, training.pairs),
+            torch.from_numpy(training.relevant),
+        )
+    return history
+
+
+def _train_epochs(
+    trainer: EpochTrainer,
+    validation: Examples | None,
+    measure: Measure,
+    progress: Progress,
+) -> History:
+    model, settings = trainer.model, trainer.settings
+    if validation is not None and _selects_by_lists(settings) and not validation.topics():
+        raise RerankerError(
+            "found no held-out topic with both a relevant and another post, so there is no "
+            "validation loss to select by; select by map, or hold more topics out"
+        )
+    measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
+    history, best = History(), copy_weights(model)
+    for epoch in range(1, settings.epochs + 1):
+        if epoch - 1 - history.best >= settings.patience and history.best:
+            break
+        loss = trainer.train_epoch(epoch, progress, history.setbacks)
+        figures = {"training_loss": loss}
+        if validation is not None:
+            scores = score_tokenized(model, validation.pairs)
+            if _selects_by_lists(settings):
+                figures["validation_loss"] = _validation_loss(model, validation, settings)
+            elif settings.select == "loss":
+                figures["validation_loss"] = pointwise_loss(scores, validation.relevant)
+            figures[measured] = measure(scores)
+        history.epochs.append(figures)
+        if (
+            validation is None
+            or history.best == 0
+            or _better(figures, history.epochs[history.best - 1], measured)
+        ):
+            history.best, best = epoch, copy_weights(model)
+        else:
+            history.setbacks += (epoch - history.best) % settings.halve_after == 0
+        progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+    model.load_state_dict(best)
+    return history
+
+
+class EpochTrainer:
+    """The steps of training, epoch by epoch."""
+
+    def __init__(self, model: Reranker, training: Examples, settings: Settings) -> None:
+        self.model, self.settings = model, settings
+        self.sampler = BatchSampler(training, settings)
+        self.optimizer = make_optimizer(model, settings)
+        for module in model.modules():
+            if isinstance(module, ConvolutionTower):
+                module.precision = settings.precision
+        self.steps = training.steps_of_epoch(settings)
+
+    def train_epoch(
+        self, epoch: int, progress: Progress = lambda epoch, step, message: None, setbacks: int = 0
+    ) -> float:
+        """The steps of one epoch, counted from 1; returns their mean loss.
+
+        ``setbacks``: how often the schedule ``plateau`` has halved the rate before it.
+
+        Raises:
+            RerankerError: a loss that is not a number.
+        """
+        model, settings = self.model, self.settings
+        self.sampler.start_epoch(model, epoch)
+        rng = np.random.default_rng([settings.seed, epoch])
+        torch.manual_seed(settings.seed * 1_000_003 + epoch)
+        model.train()
+        losses = []
+        with steps_of(self.optimizer):
+            for step in range(self.steps):
+                steps_done = (epoch - 1) * self.steps + step
+                rate = self._learning_rate(steps_done, setbacks)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                rows, positives = self.sampler.draw(steps_done, rng)
+                loss = _loss(model, self.sampler.examples, rows, positives, settings)
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                if settings.clipping:
+                    clip_gradients(model.parameters(), settings.clipping)
+                self.optimizer.step()
+                losses.append(loss.item())
+                if not np.isfinite(losses[-1]):
+                    raise RerankerError(
+                        f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
+                        "train with a smaller `learning_rate`"
+                    )
+                progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
+        return float(np.mean(losses))
+
+    def _learning_rate(self, steps_done: int, setbacks: int) -> float:
+        settings = self.settings
+        match settings.schedule:
+            case "linear":
+                fallen = 0.9 * steps_done / (settings.epochs * self.steps)
+                return settings.learning_rate * (1.0 - fallen)
+            case "plateau":
+                return settings.learning_rate * 0.5**setbacks
+        return settings.learning_rate
+
+
+def _selects_by_lists(settings: Settings) -> bool:
+    """Whether the validation loss is that of lists; otherwise, it is that of all pairs."""
+    return settings.select == "loss" and settings.sampling != "pairs"
+
+
+def _loss(
+    model: Reranker, examples: Examples, rows: Rows, positives: int, settings: Settings
+) -> Tensor:
+    """The loss over lists of pairs: ``rows`` [lists, candidates], positives first."""
+    scores = examples.pairs.scores_of(model, rows.ravel(), model.device_of())
+    return LOSSES[settings.loss](scores.view(rows.shape), positives)
+
+
+def _validation_loss(model: Reranker, validation: Examples, settings: Settings) -> float:
+    """Mean loss over lists that are the same after every epoch."""
+    topics, count = validation.topics(), settings.positives
+    rng = np.random.default_rng([settings.seed, 0])
+    model.eval()
+    losses = []
+    with torch.inference_mode():
+        for _ in range(VALIDATION_BATCHES):
+            size = count * settings.negatives
+            rows = random_lists(topics, settings.batch_topics, count, size, rng)
+            losses.append(_loss(model, validation, rows, count, settings).item())
+    return float(np.mean(losses))
+
+
+def _better(new: Mapping[str, float], old: Mapping[str, float], measured: str) -> bool:
+    if "validation_loss" in new:
+        return new["validation_loss"] < old["validation_loss"]
+    return new[measured] > old[measured]
