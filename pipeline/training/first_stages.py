@@ -6,7 +6,7 @@ trained on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,13 +88,12 @@ def _bm25(texts: Sequence[str]) -> Scores:
     lengths = lexicon.texts.lengths
     norm = ENGINES.k1 * (1 - ENGINES.b + ENGINES.b * lengths / max(lengths.mean(), 1.0))
     counts.data = counts.data / (counts.data + norm[counts.indices])
-    weights: Mapping[str, int] = numbers
 
     def scores(topic: Topic) -> npt.NDArray[np.floating]:
         asked = Lexicon.from_texts([topic.text])
         found = np.zeros(len(texts))
         for row in asked.texts.values.tolist():
-            if (number := weights.get(asked.words[row])) is not None:
+            if (number := numbers.get(asked.words[row])) is not None:
                 places = slice(*counts.indptr[number : number + 2])
                 found[counts.indices[places]] += counts.data[places] * idf[number]
         return found

@@ -34,17 +34,16 @@ ROUNDED = 0.6 * 10**-features.DECIMALS
 @pytest.fixture(autouse=True)
 def any_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features as of long lists whose words are known: the samples are short, of a few posts."""
-    monkeypatch.setattr("rerankers.features._candidates.LEAST_KNOWN", 0.0)
-    monkeypatch.setattr("rerankers.features._candidates.FEWEST_COMPARED", 0)
-    monkeypatch.setattr("rerankers.features.given.FEWEST_COMPARED", 0)
+    for name in ("_candidates.LEAST_KNOWN", "meaning.LEAST_KNOWN"):
+        monkeypatch.setattr(f"rerankers.features.{name}", 0.0)
+    for name in ("_candidates.FEWEST_COMPARED", "given.FEWEST_COMPARED"):
+        monkeypatch.setattr(f"rerankers.features.{name}", 0)
 
 
 @pytest.fixture
 def as_shipped(any_list_is_enough: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short lists are not compared, and half of the words are to be known."""
-    monkeypatch.setattr("rerankers.features._candidates.LEAST_KNOWN", meaning.LEAST_KNOWN)
-    monkeypatch.setattr("rerankers.features._candidates.FEWEST_COMPARED", 33)
-    monkeypatch.setattr("rerankers.features.given.FEWEST_COMPARED", 33)
+    monkeypatch.undo()
 
 
 def of_letters(tokens: Sequence[str]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
