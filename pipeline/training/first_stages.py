@@ -18,6 +18,7 @@ from indexes.posts import Post
 from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
+from pipeline.defaults import DEFAULT_HITS
 from pipeline.ranking.retrievers import Candidates, doc_ids_of
 from rerankers.features.meaning import unit
 from rerankers.text.lexicon import Lexicon
@@ -43,7 +44,7 @@ class MemoryRetriever:
     scores: Scores
     least: float = 0.0
 
-    def search(self, topics: Sequence[Topic], hits: int) -> Candidates:
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The best ``hits`` posts of each topic."""
         run: Run = {}
         for topic in topics:

@@ -176,7 +176,7 @@ def general() -> WordSpace:
     def compute(words: Sequence[str]) -> tuple[Vectors, Vectors]:
         blocks = [words[start : start + BLOCK] for start in range(0, len(words), BLOCK)]
         vectors, pieces = map(np.concatenate, zip(*map(sums, blocks), strict=True))
-        is_known = (pieces <= 1) | (pieces * LETTERS <= [*map(len, words)])
+        is_known = (pieces <= 1) | (pieces * LETTERS <= np.array([*map(len, words)]))
         return vectors, is_known.astype(np.float32)
 
     def sums(words: Sequence[str]) -> tuple[Vectors, Rows]:

@@ -269,12 +269,13 @@ def _frequencies_of_words(language: str) -> Mapping[str, float]:
 
     best = wordfreq.get_frequency_dict(language, "best")
     listed = {word: share for word, share in best.items() if share >= RAREST}
-    found: Counter[str] = Counter()
+    found: dict[str, float] = {}
     shares = iter(listed.values())
     share = next(shares)
     for token in tokens_of([*listed]):
         if token == END:
             share = next(shares, 0.0)
         else:
-            found[shortened(token)] += share
+            word = shortened(token)
+            found[word] = found.get(word, 0.0) + share
     return found
