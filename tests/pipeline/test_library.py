@@ -14,9 +14,11 @@ import pytest
 from helpers.processes import run_python
 
 import pipeline
+import rerankers
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import ranked
 from pipeline.errors import DataError, UsageError
+from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.ranker import Mixture
 from pipeline.ranking.retrievers import Candidates
 
@@ -101,6 +103,22 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
     else:
         with pytest.raises(UsageError, match="expected a model with an explanation"):
             ranker.explain(ranking, ["0"], query_id="a")
+
+
+def test_every_way_that_is_shown_is_better_than_its_first_stage() -> None:
+    """The ranker, a fusion of a run, and texts with scores, as behind a search engine."""
+    first = pipeline.ranker("sample", "none").rank(hits=100)
+    posts, reranker, by_texts = first.candidates.posts, rerankers.load(), {}
+    for topic in first.candidates.topics:
+        scores = first.run[topic.query_id]
+        texts = [(posts[doc_id].text, posts[doc_id].url) for doc_id in scores]
+        best = reranker.rank(topic.text, texts, scores=[*scores.values()])
+        by_texts[topic.query_id] = {[*scores][row]: score for row, score, _ in best}
+    whole = pipeline.ranker("sample").rank(hits=100).run
+    fused = pipeline.ranker("sample", "fusion").rerank(first.candidates).run
+    runs, qrels = (first.run, whole, fused, by_texts), first.collection.qrels
+    before, *after = (mean(evaluate(qrels, run, ["AP"])["AP"]) for run in runs)
+    assert min(after) > before
 
 
 def test_a_collection_searches_and_measures_itself() -> None:
