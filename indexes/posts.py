@@ -101,6 +101,11 @@ def post_of(record: Mapping[str, Any], where: str) -> Post:
     return Post(doc_id, well_formed(text), well_formed(url))
 
 
+def as_post(row: Any, where: str) -> Post:
+    """A post that is one, or the post of a row; see :func:`post_of`."""
+    return row if isinstance(row, Post) else post_of(row, where)
+
+
 def _optional(record: Mapping[str, Any], key: str, where: str) -> str:
     """A text that may be absent, null or NaN."""
     value = record.get(key)

@@ -54,7 +54,10 @@ def is_table(path: Path | str) -> bool:
 def table_rows(
     path: Path | str, lines: Lines, error_type: Errors = CollectionError
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a table under its header; fields are separated by a tab, comma or semicolon."""
+    """The rows of a table under its header; fields are separated by a tab, comma or semicolon.
+
+    Two columns without a header, of which the first is a number, are ``id`` and ``text``.
+    """
     numbers, number = iter(lines), 0
     _, header = next(numbers, (1, ""))
     comma = max("\t,;", key=header.count)
@@ -62,12 +65,15 @@ def table_rows(
     rows = csv.reader(
         (f"{line}\n" for _, line in chain([(1, header)], numbers)),
         delimiter=comma,
-        quoting=quoting,
+        quoting=quoting,  # type: ignore[arg-type]
     )
     try:
-        names, number = [name.strip() for name in next(rows)], 1
-        for row in rows:
-            begin, number = number + 1, rows.line_num
+        names, ahead = [name.strip() for name in next(rows)], []
+        if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
+            names, ahead = ["id", "text"], [names]
+        number = 1 - len(ahead)
+        for row in chain(ahead, rows):
+            begin, number = number + 1, max(number + 1, rows.line_num)
             if not any(row):
                 continue
             if len(row) != len(names):
@@ -161,6 +167,26 @@ def id_under(
     *others, last = (f'"{key}"' for key in keys)
     expected = f"{', '.join(others)} or {last}" if others else last
     raise error_type(f"{where}: found {keys_of(record)}, expected an id under {expected}")
+
+
+def rows_of(
+    table: Any, what: str, ready: Any, error_type: Errors = CollectionError
+) -> Iterator[tuple[str, Any]]:
+    """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame.
+
+    Rows that are ``ready`` stay as they are; raises ``error_type`` for others.
+    """
+    if hasattr(table, "to_dict") and hasattr(table, "columns"):
+        table = table.astype(object).where(table.notna(), None).to_dict("records")
+    if isinstance(table, str | bytes | Mapping | ready) or not isinstance(table, Iterable):
+        raise error_type(f"{what}: found {short_json(table)}, expected rows in a list")
+    for number, row in enumerate(table):
+        where = f"{what}[{number}]"
+        if isinstance(row, tuple) and hasattr(row, "_asdict") and not isinstance(row, ready):
+            row = row._asdict()
+        if not isinstance(row, Mapping | ready):
+            raise error_type(f"{where}: found {short_json(row)}, expected a dictionary")
+        yield where, row
 
 
 def is_doc_id(text: str) -> bool:

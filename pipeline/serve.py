@@ -51,6 +51,7 @@ DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
+PRELOADED = ("pipeline.service.worker", "scipy.sparse", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 
@@ -236,7 +237,7 @@ def main(options: Options) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     listening = bind(options.host, options.port)
     # The process that others are forked from imports while this one does.
-    multiprocessing.set_forkserver_preload(["pipeline.service.worker"])
+    multiprocessing.set_forkserver_preload([*PRELOADED])
     forkserver.ensure_running()
     try:
         from pipeline.service import app, connections

@@ -172,6 +172,8 @@ def find(model: str | Path) -> Path:
     """
     if isinstance(model, Path):
         return model
+    if not isinstance(model, str):
+        raise RerankerError(f"found the model {model!r}, expected its name or folder")
     names = sorted(path.parent.name for path in SHIPPED.glob("*/all"))
     if model in names:
         return SHIPPED / model / "all"

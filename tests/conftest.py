@@ -57,7 +57,7 @@ def data_dir() -> Path:
     """The folder of the real data; tests that need it are skipped where there is none."""
     folder = os.environ.get("TWEETRERANK_DATA")
     if not folder or not (Path(folder) / "microblog").is_dir():
-        pytest.skip("no data (set TWEETRERANK_DATA or run scripts/fetch_data.py)")
+        pytest.skip("no data (set TWEETRERANK_DATA or run tweetrerank fetch)")
     return Path(folder)
 
 

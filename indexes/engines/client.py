@@ -241,8 +241,12 @@ def _session(credentials: Credentials) -> "requests.Session":
 
     session = requests.Session()
     known = weakref.ref(session)
-    # A forked process must not share connections.
-    os.register_at_fork(after_in_child=lambda: (kept := known()) and kept.close())
+
+    def in_fork() -> None:  # It must not share connections.
+        if kept := known():
+            kept.close()
+
+    os.register_at_fork(after_in_child=in_fork)
     session.trust_env = False  # No proxy, and no other user, of the environment.
     session.verify = credentials.ca or True
     # Decompressing takes longer than a fast network.

@@ -198,7 +198,7 @@ class Collection(ABC):
 
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             advice = by_hand(missing[0]) or (
-                f"fetch the data with\n  python scripts/fetch_data.py {self.name}\n"
+                f"fetch the data with\n  tweetrerank fetch {self.name}\n"
                 "or name a folder that has them by --data or TWEETRERANK_DATA"
             )
             raise DataError(f"{self.name}: {missing[0]}{more} not found; {advice}")
@@ -278,13 +278,10 @@ class SearchedCollection(Collection):
 
     @property
     def adapted_path(self) -> Path | None:
-        """File of word vectors adapted to the posts, made or not."""
-        if self.own_adapted:
-            return self.own_adapted
-        if not self.file and (self.own_index or self.engine):
-            return super().adapted_path
-        group = self.key if self.file else self.index_group
-        return models_directory() / "adapted" / f"{group}.safetensors"
+        """File of word vectors adapted to the posts; of an own collection, among the models."""
+        if self.own_adapted or not self.file:
+            return self.own_adapted or super().adapted_path
+        return models_directory() / "adapted" / f"{self.key}.safetensors"
 
     @property
     def key(self) -> str:
@@ -472,6 +469,8 @@ class SearchedCollection(Collection):
         from indexes.lucene import LuceneIndex
 
         directory = self.index_directory
+        if not all(path.exists() for path in self.post_files()):
+            self.require_files()  # Else the index would be said to be of other posts.
         if self.own_index is None and not directory.exists():
             if self.has_topics:
                 _ = self.topics, self.training_qrels  # Their mistakes are told before.

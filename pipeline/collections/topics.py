@@ -22,7 +22,7 @@ Malformed input raises a :class:`DataError` that begins with ``file:line``.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from indexes.records import (
     is_table,
     keys_of,
     read_records,
+    rows_of,
     short_json,
     table_rows,
     unescaped,
@@ -85,7 +86,7 @@ def _topics_in(path: Path | str) -> list[Topic]:
     """The topics of one file."""
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
-    parse = _tsv_topics
+    parse: Callable[..., Iterator[tuple[int, Topic]]] = _tsv_topics
     if _STARTS_AS_XML.match(first):
         parse = _xml_topics
     elif first.lstrip().startswith(("{", "[")) or (is_table(path) and _is_header(first)):
@@ -132,6 +133,32 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     if limit is not None:
         limit = id_under(("max_doc_id",), record, where, DataError)
     return Topic(query_id, _one_line(text), time or None, limit)
+
+
+def as_topics(topics: Any) -> list[Topic]:
+    """Topics from Python: query_id -> text, one topic, texts, rows as of :func:`topic_of`, or a
+    data frame of these; texts without an id are ``q1``, ``q2``, ….
+
+    Raises:
+        DataError: they have another form, or an id is repeated.
+    """
+    if isinstance(topics, str | Topic):
+        topics = [topics]
+    if isinstance(topics, Mapping):
+        topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
+    found: dict[str, Topic] = {}
+    for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str, DataError), 1):
+        topic = row if isinstance(row, Topic) else None
+        topic = topic or (
+            Topic(f"q{number}", row) if isinstance(row, str) else topic_of(row, where)
+        )
+        if not isinstance(topic.text, str) or not is_doc_id(str(topic.query_id)):
+            raise DataError(f"{where}: found {topic!r}, expected an id of one word and a text")
+        if found.setdefault(str(topic.query_id), topic) is not topic:
+            raise DataError(
+                f"{where}: found a second topic {topic.query_id}, expected every id once"
+            )
+    return [topic._replace(query_id=query_id) for query_id, topic in found.items()]
 
 
 def _is_header(line: str) -> bool:

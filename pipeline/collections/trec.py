@@ -20,8 +20,9 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from numbers import Integral, Real
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from indexes.files import atomic_file
 from indexes.lines import numbered_lines, short
@@ -134,6 +135,36 @@ def _bare(query_id: str) -> str:
     return found[1] if found else query_id
 
 
+def run_of(run: Any) -> Run:
+    """A run from Python: query_id -> doc_id -> score, or a ranking; ids may be whole numbers.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    run = getattr(run, "run", run)
+    try:
+        return {
+            _name(query_id): {_name(doc_id): _real(score) for doc_id, score in scores.items()}
+            for query_id, scores in run.items()
+        }
+    except (AttributeError, TypeError) as error:
+        raise UsageError(
+            f"`run`: found {short(repr(run))} ({error}), expected query_id -> doc_id -> score"
+        ) from None
+
+
+def _name(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
+        raise TypeError(f"{value!r} is no id")
+    return str(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{value!r} is no score")
+    return float(value)
+
+
 def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array[float]":
     """One topic's scores in single precision, as in trec_eval, in the same order.
 
@@ -202,7 +233,11 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
 def write_run(
     path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str = "tweetrerank"
 ) -> None:
-    """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``."""
+    """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``.
+
+    For ``run`` see :func:`run_of`.
+    """
+    run = run_of(run)
     with written_file(path) as stream:
         stream.writelines(f"{line}\n" for line in format_run(run, tag))
 

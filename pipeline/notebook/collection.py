@@ -13,6 +13,8 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, ranked
 from pipeline.errors import UsageError
 from pipeline.ranking.build import ranker
+from pipeline.ranking.checkpoints import warn_of_seen
+from pipeline.ranking.ranker import require_positive
 from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.training import task
 
@@ -59,6 +61,9 @@ class NotebookCollection:
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The ``k`` best posts for a query, by the best ranker there is, best first."""
+        if not isinstance(query, str):
+            raise UsageError(f"`query`: found {query!r}, expected a text")
+        k = require_positive("k", k)
         self._best = self._best or ranker(self.collection)
         ranking = self._best.rank(query)
         posts, runs = ranking.candidates.posts, list(ranking.run.values())
@@ -91,7 +96,10 @@ class NotebookCollection:
 
         ``arguments`` are those of :func:`pipeline.ranker`; by default the best ranker there is.
         """
-        return evaluate(ranker(self.collection, **arguments).rank(), *measures)
+        measures = [measures] if isinstance(measures, str) else measures
+        chosen = ranker(self.collection, **arguments)
+        warn_of_seen(chosen)
+        return evaluate(chosen.rank(), *measures)
 
 
 def open_collection(*arguments: Any, **named_arguments: Any) -> NotebookCollection:

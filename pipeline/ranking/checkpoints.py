@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from indexes.files import atomic_file
-from pipeline.collections.collection import OWN, models_directory
+from pipeline.collections.collection import OWN, home_directory, models_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.ranker import ModelScorer
+from pipeline.ranking.ranker import ModelScorer, Ranker
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models, reranker
@@ -30,7 +30,6 @@ from rerankers.pairs import PRIOR
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from rerankers.reranker import Model
     from rerankers.text.vocabulary import Idf
 
 TUNING_FILE = reranker.TUNING_FILE
@@ -107,8 +106,6 @@ def load_scorer(
 ) -> ModelScorer:
     """The trained model for a collection.
 
-    Prints a warning if it has seen the collection's judgments.
-
     Args:
         checkpoint: folder; None is :func:`default_directory`.
     """
@@ -125,10 +122,30 @@ def load_scorer(
     directory = checkpoint or directory_for(name, collection)
     size = loading.batch_size
     trained = checkpoints.load(directory, name, device, frequencies, batch_size=size)
-    # The training part of a collection with given candidates is apart from the part ranked here.
-    if collection.given_candidates is None:
-        _warn_of_seen(trained, collection)
+    source = Path(trained.metrics.get("collection_file", ""))
+    is_other = collection.file and source.is_file() and not source.samefile(collection.file)
+    # The file of values in memory is another one with every change of these.
+    if is_other and not source.is_relative_to((home_directory() / "collections").resolve()):
+        print(
+            f"note: {directory} was trained on {source}, which has the name {collection.name}, "
+            "too; give one of them another `name`",
+            file=sys.stderr,
+        )
     return ModelScorer(trained)
+
+
+def note_elsewhere(collection: Collection) -> None:
+    """Say that a model of a collection's name lies in another folder than that of models."""
+    from platformdirs import user_cache_path, user_data_path
+
+    roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
+    found = [path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")]
+    if found:
+        print(
+            f"note: {found[0]} was trained for {collection.name}, but models are read from "
+            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
+            file=sys.stderr,
+        )
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -136,10 +153,13 @@ def named_frequencies(source: str, language: str | None) -> str:
     return f"wordfreq:{language}" if language and source.split(":")[0] == "wordfreq" else source
 
 
-def _warn_of_seen(trained: Model, collection: Collection) -> None:
-    """Say how many of a collection's judged topics the model was trained and tuned on."""
-    is_part = (trained.directory.parent / "config.json").exists()  # of a fusion, which says it
-    if is_part or collection.name not in trained.metrics.get("trained_on", []):
+def warn_of_seen(ranker: Ranker) -> None:
+    """Say, where figures are printed, how many judged topics the model was trained and tuned on."""
+    collection, trained = ranker.collection, ranker.scorer.checkpoint if ranker.scorer else None
+    # The training part of a collection with given candidates is apart from the part ranked here.
+    if trained is None or collection is None or collection.given_candidates is not None:
+        return
+    if collection.name not in trained.metrics.get("trained_on", []):
         return
     judged = {topic.query_id for topic in collection.topics} & {*(collection.qrels or {})}
     seen, path = judged, trained.directory / TUNING_FILE
@@ -225,7 +245,7 @@ class Tuning:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             raise DataError(
-                f"{path}: found no tuned λ ({error!r}), expected a file of scripts/tune_lambda.py"
+                f"{path}: found no tuned λ ({error!r}), expected a file of tweetrerank tune"
             ) from None
 
 

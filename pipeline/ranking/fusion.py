@@ -27,6 +27,7 @@ from pipeline.ranking.ranker import (
     Stopwatch,
     Topics,
     hidden,
+    require_positive,
     silent,
     topics_of,
 )
@@ -289,7 +290,7 @@ class Fusion(Ranker):
 
         Posts that are not scored follow below, in the order of their first score.
         """
-        topics = topics_of(self.collection, topics)
+        topics, hits = topics_of(self.collection, topics), require_positive("hits", hits)
         if self.first_stage:
             return self.rerank(self.first_stage.search(topics, hits), progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.

@@ -20,7 +20,7 @@ from pipeline.collections.trec import Run, aligned, best_of, ranked, read_run
 from pipeline.command.options import apply_changes
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
-from pipeline.text import listed
+from pipeline.text import did_you_mean, listed
 from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
@@ -324,6 +324,10 @@ def _method(collection: Collection, name: str | None, parameters: Sequence[str])
                 "`parameters` out"
             )
         return EngineQuery()
+    if name not in (None, *METHODS):
+        similar = did_you_mean(str(name), list(METHODS))
+        expected = f"expected one of {', '.join(METHODS)}{similar}"
+        raise UsageError(f"`first_stage`: found {name!r}, {expected}")
     found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
     if found.name not in offered and collection.engine:
         raise UsageError(

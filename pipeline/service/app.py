@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import faulthandler
 import hashlib
 import hmac
@@ -48,6 +47,7 @@ from pipeline.service.requests import (
     decoded,
     unless_gone,
 )
+from pipeline.service.worker import give_back
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
@@ -107,12 +107,14 @@ class Service:
         state, path = request.state, request.scope["path"].rstrip("/") or "/"
         state.record.format = state.format.name
         async with self.bodies.read(request) as body:
-            has_fields = b'"rank_fields"' in body
-            kind = formats.RankFieldsRequest if has_fields else formats.Request
             if b'"texts"' not in body:
                 state.format = PATHS[path]
-            content = await decoded(body, kind)
-            wire = PATHS[path] if content.texts is None else TEI
+            content: formats.Request | None = None
+            if b'"rank_fields"' in body:
+                content = await decoded(body, formats.RankFieldsRequest)
+            if content is None or not content.rank_fields:
+                content = await decoded(body, formats.Request)
+            wire = TEI if content.field == "texts" else PATHS[path]
             state.format, state.record.format = wire, wire.name
             if wire.needs_media_type:
                 check_media_type(request)
@@ -335,7 +337,7 @@ async def _watch() -> None:
         # After this time all stacks are written to stderr, and the process ends.
         faulthandler.dump_traceback_later(HANGS, exit=True)
         if second % TRIM == 0:
-            await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
+            await asyncio.to_thread(give_back)
         await asyncio.sleep(1)
 
 
@@ -442,6 +444,13 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     template = "#/components/schemas/{name}"
     names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
     schemas = _lax(schemas)
+    some = {"type": "array", "minItems": 1}
+    for kind in kinds:
+        schemas[kind.__name__]["anyOf"] = [
+            {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
+        ]
+    schemas["RankFieldsRequest"]["required"].append("rank_fields")
+    schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
     responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
     body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
     # "/" is as /rerank; GET is the page's there.
@@ -465,7 +474,7 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     return description
 
 
-_TEXTS = {
+_TEXTS: Mapping[str, dict[str, Any]] = {
     "integer": {"pattern": "^[0-9]{1,9}$"},
     "number": {"pattern": r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"},
     "boolean": {"enum": [True, False, 1, 0, "true", "false"]},

@@ -35,7 +35,7 @@ Count = Annotated[int, Meta(ge=0)]
 class Document(Struct):
     """A post."""
 
-    text: str | None = None  # Missing with ``rank_fields`` alone
+    text: str
     url: Annotated[str | None, Meta(description="that the post links to")] = None
     first_stage_score: Score | None = None
 
@@ -86,9 +86,14 @@ class Request(Struct, kw_only=True):
         bool | None, Meta(description="logits less the lowest: Elasticsearch bends negative ones")
     ] = None
 
+    @property
+    def field(self) -> str:
+        """Name of the field with the documents."""
+        return "documents" if self.texts is None or (self.documents and not self.texts) else "texts"
+
 
 class RankFieldsRequest(Request, kw_only=True):
-    """A request whose documents are any objects."""
+    """A request whose documents are any objects, of which ``rank_fields`` are read."""
 
     documents: list[str | dict[str, Raw]] | None = None  # type: ignore[assignment]
 
@@ -139,8 +144,8 @@ class ScoreResponse:
 
 def score_request(request: Request, most: int) -> ScoreRequest:
     """A request, checked: its number of documents first. Raises RequestError."""
-    name = "documents" if request.texts is None else "texts"
-    documents: Sequence[Any] = request.documents or () if request.texts is None else request.texts
+    name = request.field
+    documents: Sequence[Any] = getattr(request, name) or ()
     if not documents:
         raise RequestError("empty", "found no documents, expected at least one", (name,))
     if len(documents) > most:
@@ -150,14 +155,12 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         try:
             documents = [_joined(post, request.rank_fields) for post in documents]
         except (ValueError, RecursionError) as error:
-            problem = f"found a field that is neither a text nor a number: {error}"
+            problem = f"found a field that cannot be read: {error}"
             raise RequestError("value", problem, (name,)) from None
     posts = [Document(post) if isinstance(post, str) else post for post in documents]
-    texts, urls = [post.text or "" for post in posts], [post.url or "" for post in posts]
-    for row, post in enumerate(posts):
-        if post.text is None:
-            raise RequestError("value", "found no value, expected one", (name, row, "text"))
-        if request.links and not post.url:
+    texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
+    for row, post in enumerate(posts if request.links else ()):
+        if not post.url:
             texts[row], urls[row] = between_links(post.text)
     truncated, whole = 0, texts
     if request.max_tokens_per_doc:
@@ -190,15 +193,14 @@ def score_request(request: Request, most: int) -> ScoreRequest:
 
 
 def _joined(post: Any, names: Sequence[str]) -> Any:
-    """A document of the values of some fields; raises ValueError."""
+    """A document of the values of some fields, which are JSON if not texts; raises ValueError."""
     if not isinstance(post, dict):
         return post
-    read = {name: _PLAIN.decode(post[name]) for name in (*names, "url") if name in post}
-    url = read.get("url") if isinstance(read.get("url"), str) else None
-    return Document(" ".join(str(read[name]) for name in names if name in read), url)
-
-
-_PLAIN = msgspec.json.Decoder(str | int | float | bool | None)
+    values = [bytes(post[name]) for name in names if name in post]
+    texts = [str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values]
+    own = {name: post[name] for name in ("url", "first_stage_score") if name in post}
+    read = {name: msgspec.json.decode(value) for name, value in own.items()}
+    return msgspec.convert({**read, "text": " ".join(texts)}, Document, strict=False)
 
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:

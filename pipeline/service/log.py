@@ -19,7 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -206,7 +206,7 @@ class Loop:
         given, teams = window.ubi and window.ubi.query_id, None
         search_id = (given and self.log and self.log.known(given)) or given or uuid.uuid4().hex
         if rival := self._rival(search_id, model, window):
-            own = Record(record.request_id, record.method, record.path, record.client)
+            own = replace(record, documents=0, cache_hits=0, texts=())
             of_rival = self._order(score(rival, own), record.request_id)
             scored, other = await asyncio.gather(score(model, record), of_rival)
         else:

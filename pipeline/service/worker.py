@@ -253,6 +253,12 @@ def _pipe(seconds: float) -> tuple[Connection, Connection]:
     return Connection(ours.detach()), Connection(theirs.detach())
 
 
+def give_back() -> None:
+    """Return free memory to the system, where the C library can."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
 def load(source: Source, cache: int, device: str = "cpu") -> Model:
     """A model that keeps posts; raises RerankerError for one that is damaged or was changed."""
     folder, version, adapted = source
@@ -306,8 +312,9 @@ def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> N
 
 def work(connection: Connection, models: Mapping[str, Model]) -> None:
     """Answer requests until the other end is closed; what a process does."""
-    libc, trimmed = ctypes.CDLL(None), time.monotonic()
-    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its template, even in work.
+    trimmed = time.monotonic()
+    # PR_SET_PDEATHSIG: it ends with its template, even in work.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     while True:
         name, pairs = connection.recv()
         answer: Any
@@ -319,5 +326,5 @@ def work(connection: Connection, models: Mapping[str, Model]) -> None:
         connection.send((answer, models[name].counts))
         del answer, pairs
         if time.monotonic() > trimmed + TRIM and not connection.poll():
-            libc.malloc_trim(0)
+            give_back()
             trimmed = time.monotonic()

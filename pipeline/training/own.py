@@ -51,6 +51,7 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
         development=None,
         texts=[post.text for post in collection.posts()],
         minimum_count=2,
+        collection_file=str(collection.file.resolve()) if collection.file else "",
     )
 
 

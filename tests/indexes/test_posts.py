@@ -203,6 +203,8 @@ def test_files_that_are_one_value_or_a_table(tmp_path: Path) -> None:
     tabs = tmp_path / "posts.tsv"
     tabs.write_text('docno\ttext\n1\t"a\n')
     assert list(read_posts(tabs)) == [Post("1", '"a')]
+    tabs.write_text("1\ta b\n2\tc\n")
+    assert list(read_posts(tabs)) == [Post("1", "a b"), Post("2", "c")]
 
 
 @pytest.mark.parametrize(

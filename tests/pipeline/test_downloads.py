@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import fetch_data as script
 import pytest
 from helpers.data_samples import write_archive
 
 from indexes.files import sha256_of
+from pipeline import fetch as script
 from pipeline.collections import downloads
 from pipeline.collections.downloads import (
     Cut,
@@ -197,7 +197,7 @@ def test_an_archive_is_not_needed_once_its_cuts_are_there(
     assert server.ranges == []
 
 
-# The command scripts/fetch_data.py
+# The command fetch
 
 
 def test_selecting() -> None:

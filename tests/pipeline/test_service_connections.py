@@ -242,6 +242,21 @@ def test_silent_connections_are_closed(port: int, monkeypatch: pytest.MonkeyPatc
         assert [received(connection, 0.1) for connection in silent] == [b""] * 40
 
 
+def test_connections_of_a_client_are_bounded_if_wanted(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "most_of_client", 3)
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(5):
+            opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
+            time.sleep(0.05)
+        for connection in opened[3:]:
+            assert received(connection, 5) == b""
+        opened[0].sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert received(opened[0], 5).startswith(b"HTTP/1.1 200")
+
+
 def memory() -> int:
     """Bytes of this process, in which the service runs."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")

@@ -109,7 +109,7 @@ def test_a_collection_is_served_by_what_is_best_for_it(
     assert served.default.loaded.directory == checkpoints.SHIPPED / "window" / "all"
     # A model trained on it since then is taken over.
     trained = tmp_path / "checkpoints" / "window" / "sample"
-    copied = command("export", checkpoints.SHIPPED / "window" / "mb2012", trained)
+    copied = command("export", checkpoints.SHIPPED / "window" / "mb2012", "--output", trained)
     assert copied.code == 0, copied.err
     served.reload()
     assert served.default.loaded.directory == trained
@@ -117,9 +117,9 @@ def test_a_collection_is_served_by_what_is_best_for_it(
 
 def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:
     shared = checkpoints.SHIPPED / "mp_hcnn" / "mb2011"
-    done = command("export", shared, tmp_path / "copy")
+    done = command("export", shared, "--output", tmp_path / "copy")
     assert done.code == 0, done.err
-    assert command("export", shared, tmp_path / "copy").code == 2
+    assert command("export", shared, "--output", tmp_path / "copy").code == 2
     pairs = [(QUERY, post) for post in POSTS]
     first, again = (rerankers.load(folder) for folder in (shared, tmp_path / "copy"))
     np.testing.assert_array_equal(first.predict(pairs), again.predict(pairs))

@@ -49,6 +49,16 @@ def test_a_transformer_of_pyterrier(reranker: Model, weight: float | None) -> No
         assert ranked["docno"].iloc[0] == f"d{expected[0].index}"
 
 
+def test_topics_of_one_text_are_apart() -> None:
+    ranker = adapters.for_pyterrier(rerankers.load())
+    one = results()[results()["qid"] == "0"]
+    both = pd.concat([one, one.assign(qid="x", text=one["text"] + " storm")]).sample(frac=1)
+    alone, beside = ranker.transform(one), ranker.transform(both)
+    beside = beside[beside["qid"] == "0"].sort_values("rank")
+    assert beside["docno"].tolist() == alone.sort_values("rank")["docno"].tolist()
+    assert beside["score"].tolist() == pytest.approx(alone.sort_values("rank")["score"].tolist())
+
+
 def test_pyterrier_without_urls_or_results(reranker: Model) -> None:
     ranker = adapters.for_pyterrier(reranker)
     empty = ranker.transform(results().iloc[:0])

@@ -1,6 +1,8 @@
 """``import rerankers``: texts in, scores out, without index arrays, Java or Pyserini."""
 
+import copy
 import dataclasses
+import pickle
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,22 @@ def test_posts_as_people_hold_them(reranker: Model) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["window", "mp_hcnn"])
+def test_models_travel_as_their_folders(name: str) -> None:
+    model = rerankers.load(name)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert other.rank("water", POSTS) == model.rank("water", POSTS)
+    with pytest.raises(RerankerError, match="without a folder"):
+        pickle.dumps(dataclasses.replace(model, directory=Path()))
+
+
+@pytest.mark.parametrize("name", ["window", "mp_hcnn"])
+@pytest.mark.parametrize("device", ["mps", "gpu", "cpu:0", None])
+def test_devices_are_checked(name: str, device: Any) -> None:
+    with pytest.raises(RerankerError, match="expected auto, cpu, cuda or cuda:N"):
+        rerankers.load(name, device=device)
+
+
 @pytest.mark.parametrize("weight", [None, 0.0, 0.7, 1.0])
 def test_scores_of_a_first_stage_are_mixed_in(reranker: Model, weight: float | None) -> None:
     """By the tuned λ, each query apart."""
@@ -198,7 +216,7 @@ def test_a_prior_is_that_of_the_first_stage_and_lambda_must_be_known(tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"posts": "a text"}, "posts: found the text 'a text', expected a list of posts"),
+        ({"posts": "a text"}, "posts: found 'a text', expected a list of posts"),
         ({"top_k": -1}, "top_k: found -1, expected 0 or more"),
         ({"scores": [1.0]}, "scores: found 1 numbers, .* each of 2 posts"),
         ({"scores": [1.0, float("nan")]}, "1 of them not finite"),

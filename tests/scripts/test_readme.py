@@ -44,8 +44,8 @@ def test_links_and_commands_exist(path: Path) -> None:
         assert (ROOT / Path(*module.split("."))).with_suffix(".py").exists(), module
     for command in re.findall(r"(?:^|`)tweetrerank ([a-z]+)", text, re.MULTILINE):
         assert command in COMMANDS, command
-    for script in re.findall(r"\b(scripts/\w+(?:\.\w+)?)\b", text):
-        assert (ROOT / script).exists(), script
+    for file in re.findall(r"\b(?:scripts/\w+(?:\.\w+)?|tests/[\w/]+\.py)\b", text):
+        assert (ROOT / file).exists(), file
 
 
 @cache

@@ -185,7 +185,10 @@ class SearchPage:
             chosen = self.rankers[request.model]
             if isinstance(chosen, Mixture):
                 method = METHODS[request.method]() if request.method else EngineQuery()
-                chosen = replace(chosen, retriever=IndexRetriever(self.index, method))
+                chosen = replace(
+                    chosen,
+                    retriever=IndexRetriever(self.index, method, self.collection.skips_own_id),
+                )
             ranking = chosen.rank([request.topic], request.hits)
             self._results[request] = SearchResult(request, chosen, ranking)
         return self._results[request]

@@ -70,7 +70,7 @@ Four named configurations:
     of the time or less. It is the shipped one for any collection. AP in cross-validation over the
     223 topics of the four microblog years, mean of two seeds: .347 after .349; on five collections
     of other kinds, on which neither was trained, at the best λ: .528 after .529
-    (``scripts/tune_lambda.py --transfer``).
+    (``tweetrerank tune --transfer``).
 
     Word vectors of the shipped checkpoints are GloVe's and skip-gram vectors of the posts, reduced
     together to 100 dimensions (by ``pipeline.vectors`` until c78e682). AP in cross-validation by
