@@ -645,7 +645,18 @@ def line_pair(header: Any, body: Any = None) -> str:
         ("/_search?index=posts-1", json.dumps(search())),
         ("/posts-1/_search?index=.keys", json.dumps(search())),
         ("/_msearch?index=.keys", line_pair({})),
-        *((f"/{p}", "") for p in ("_count", "_mapping", "_doc/1", "_field_caps", ".k/_doc/1")),
+        *(
+            (f"/{p}", "")
+            for p in (
+                "_count",
+                "_mapping",
+                "_doc/1",
+                "_field_caps",
+                ".k/_doc/1",
+                "_pit",
+                "_async_search",
+            )
+        ),
         *(
             ("/posts-1/_mget", json.dumps({"docs": [{"_id": 1, "_index": i}]}))
             for i in (".k", "p*")

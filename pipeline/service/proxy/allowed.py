@@ -92,7 +92,7 @@ def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call
     name = tail[-1] if pattern in _CALLS else ""
     if not kind or name in (".", "..") or (has_index and kind == "known"):
         raise refused(f"{method} {path[:100]}")
-    needs_index = kind in ("read", "query", "template") or tail == ["_async_search"]
+    needs_index = kind in ("read", "query", "template", "open")
     indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
     parameters = dict(parse_qsl(query.replace(";", "&"), keep_blank_values=True))
     for key in parameters.keys() - _PARAMETERS:
