@@ -6,7 +6,7 @@ any form and keys in their order come through. What msgspec refuses is not reran
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -37,7 +37,8 @@ class Hit(msgspec.Struct, frozen=True):
 
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
-        parts, groups = list[str](), (self.fields, self.ignored_field_values, self.source)
+        parts: list[str] = []
+        groups = (self.fields, self.ignored_field_values, self.source)
         for name in names:
             for fields in groups:
                 if fields and name in fields:
@@ -75,7 +76,7 @@ class SearchResponse:
         rows: Sequence[tuple[int, str | None]],
         dropped: Collection[str],
         best: str | None = None,
-        ext: Mapping[str, Any] | None = None,
+        ext: Members | None = None,
     ) -> Raw:
         """The response with the hits of these rows alone, and their new scores, None for old ones.
 

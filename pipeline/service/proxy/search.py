@@ -114,6 +114,10 @@ class Search(NamedTuple):
 class UnchangedError(Exception):
     """A search passes unchanged, for a reason; and how it is counted."""
 
+    def __init__(self, reason: str, outcome: str = "unchanged") -> None:
+        super().__init__(reason)
+        self.reason, self.outcome = reason, outcome
+
 
 class Ubi(BaseModel):
     """``ext.ubi``, of OpenSearch's User Behavior Insights."""
@@ -159,7 +163,7 @@ def read_search(
     try:
         return Search(dumped(own), _window(own, given, options, defaults, told, indexes))
     except UnchangedError as error:
-        return Search(dumped(own), None, *map(str, error.args))
+        return Search(dumped(own), None, error.reason, error.outcome)
 
 
 def _without(content: Json, part: str) -> tuple[Json, Any]:
@@ -297,16 +301,15 @@ def _text(content: Json, given: Mapping[str, str], options: _Rerank, fields: Seq
             location = ("ext", "rerank", "query_context", "query_text_path")
             raise RequestError("value", problem, location)
     elif given.get("q"):
-        query = {"query": given["q"], "default_field": given.get("df", "*")}
-        found = _of_fields("query_string", query, fields)[0]
+        told = {"query": given["q"], "default_field": given.get("df", "*")}
+        found = _of_fields("query_string", told, fields)[0]
     else:
         query = content.get("query")
         if isinstance(retriever := content.get("retriever"), dict):
             standard = retriever.get("standard")
             query = standard.get("query") if isinstance(standard, dict) else None
-        texts = [(text, is_sure) for text, is_sure in _texts(query, fields) if text.strip()]
-        found = next(iter([text for text, is_sure in texts if is_sure]), None)
-        found = found or next((text for text, _ in texts), None)
+        texts = [(not is_sure, text) for text, is_sure in _texts(query, fields) if text.strip()]
+        found = min(texts, key=lambda pair: pair[0], default=(True, None))[1]
     if not found or not found.strip():
         listed = ", ".join(dict.fromkeys(fields))
         raise UnchangedError(f"no text is searched in {listed}", "no_text")
