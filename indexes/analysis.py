@@ -8,13 +8,13 @@ without stems.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from itertools import islice, pairwise
 from typing import Any
-
-import regex
 
 from indexes.jvm import java_class
 from indexes.records import well_formed
@@ -76,9 +76,6 @@ _SCRIPTS = {
 }
 """First word of a letter's name in Unicode -> the commonest language of the script."""
 
-_UNSPACED = regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
-_CHARACTER = regex.compile(r"\X")  # With its marks
-
 _SAMPLE = 1000  # Posts by which a language is found
 _COMMON = 200  # Commonest words of a language by which it is told from others of its script
 
@@ -125,7 +122,7 @@ def _by_words(sample: str, first: str) -> str:
     """The language with the same script as ``first`` whose common words are the most frequent."""
     from wordfreq import available_languages, get_frequency_dict
 
-    words, best = Counter(regex.findall(r"\w+", sample)), (0, first)
+    words, best = Counter(re.findall(r"\w+", sample)), (0, first)
     for language in [code for code in (first, *ANALYZERS) if code in available_languages()]:
         common = [*islice(get_frequency_dict(language, "small"), _COMMON)]
         if language == first or _by_script(" ".join(common)) == first:
@@ -136,10 +133,19 @@ def _by_words(sample: str, first: str) -> str:
 
 def searchable(text: str) -> str:
     """A text as it is analyzed: with blanks between the pairs of scripts without spaces."""
-    return _UNSPACED.sub(_pairs, well_formed(text))
+    text = well_formed(text)
+    return text if text.isascii() else _patterns()[0].sub(_pairs, text)
 
 
-def _pairs(run: regex.Match[str]) -> str:
-    letters = _CHARACTER.findall(run.group())
+@cache
+def _patterns() -> tuple[Any, Any]:
+    """A run of a script without spaces, and a letter with its marks."""
+    import regex
+
+    return regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+"), regex.compile(r"\X")
+
+
+def _pairs(run: Any) -> str:
+    letters = _patterns()[1].findall(run.group())
     pairs = [first + second for first, second in pairwise(letters)]
     return f" {' '.join(pairs or letters)} "
