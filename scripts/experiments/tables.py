@@ -267,7 +267,7 @@ def _gain(row: Row, base: Row, name: str, measure: str, place: int) -> str:
     published = [*zip(row.published(name), base.published(name), strict=False)][place : place + 1]
     pairs = [(row.mean(measure, name), base.mean(measure, name)), *published]
     gains = [1000 * (value / other - 1) if value and other else math.nan for value, other in pairs]
-    ours, *papers = ("-" if math.isnan(g) else f"{math.trunc(g) / 10:+.1f} %" for g in gains)
+    ours, *papers = ("-" if math.isnan(g) else f"{int(round(g, 6)) / 10:+.1f} %" for g in gains)
     return ours + "".join(f" ({gain})" for gain in papers)
 
 
