@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import locale
 import os
 import sys
 import threading
@@ -35,6 +36,17 @@ _OPTIONS = (
     "-Dslf4j.internal.verbosity=WARN",
 )
 
+
+_is_fork = False
+"""Whether this process was forked from one with Java: it has none of Java's threads."""
+
+
+def _note_fork() -> None:
+    global _is_fork
+    _is_fork = _is_fork or "jnius" in sys.modules
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 _QUICK = "-XX:TieredStopAtLevel=1"  # without the optimising compiler
 
@@ -108,7 +120,6 @@ def fatjar() -> Path:
     raise CollectionError(f"searching needs the package pyserini, and {found}; run `{remedy}`")
 
 
-@functools.cache
 def start(is_long: bool = False) -> None:
     """Start Java in this process, once, and set ``JAVA_HOME`` and ``PATH`` to it.
 
@@ -116,9 +127,21 @@ def start(is_long: bool = False) -> None:
     code, which pays from about a million posts on.
 
     Raises:
-        CollectionError: there is no usable Java, or it does not start.
+        CollectionError: there is no usable Java, or it does not start, or this process is a fork
+            of one with Java.
     """
-    with JAVA_LOCK:
+    if _is_fork:
+        raise CollectionError(
+            "found a process that was forked from one with Java, which cannot search; expected a "
+            'new one: multiprocessing.get_context("spawn"), or a fork before the first search '
+            "(gunicorn without --preload)"
+        )
+    _start(is_long)
+
+
+@functools.cache
+def _start(is_long: bool) -> None:
+    with JAVA_LOCK, _utf8_locale():
         jnius_config = _import("jnius_config")
         if not jnius_config.vm_running:
             jar, home = fatjar(), java_home()
@@ -139,10 +162,29 @@ def start(is_long: bool = False) -> None:
             ) from error
 
 
-@functools.cache
+@contextlib.contextmanager
+def _utf8_locale() -> Iterator[None]:
+    """A locale of UTF-8 for Java, which takes names of files by it."""
+    if locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8":
+        yield
+        return
+    before = os.environ.get("LC_ALL")
+    os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        os.environ.pop("LC_ALL")
+        os.environ.update({"LC_ALL": before} if before is not None else {})
+
+
 def java_class(name: str) -> Any:
     """The Java class of this name, to be called from Python; starts Java if necessary."""
     start()
+    return _java_class(name)
+
+
+@functools.cache
+def _java_class(name: str) -> Any:
     with JAVA_LOCK:
         return _import("jnius").autoclass(name)
 

@@ -22,9 +22,10 @@ from indexes.manifest import (
     software_versions,
     unusable,
 )
-from indexes.methods import Method, Topic, id_limit
-from indexes.posts import Post, places_of
+from indexes.methods import Method, Topic, checked_topics, id_limit
+from indexes.posts import Post, as_post, places_of
 from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking, analyzer
+from indexes.records import rows_of
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -48,6 +49,7 @@ def build(
     the same index.
 
     Args:
+        posts: records, or rows as :func:`indexes.posts.post_of` reads them.
         directory: folder of the index; replaced only if it is an index.
         rebuild: command that builds this index, for messages; default: this call.
 
@@ -60,6 +62,7 @@ def build(
     described = tuple(Source.read(Path(source)) for source in sources)
     rebuild = rebuild or f"indexes.build(posts, {str(directory.absolute())!r})"
     start(sum(source.size for source in described) >= _LARGE_BYTES)
+    posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
         try:
             return _write(posts, folder, directory, described, rebuild)
@@ -247,7 +250,7 @@ class LuceneIndex:
         Raises:
             CollectionError: a topic's time limit is no number, or the ids of this index are not.
         """
-        topics = list(topics)
+        topics = checked_topics(topics, method, hits)
         places = [self._first_place(topic) for topic in topics]
         with java_errors(f"{self.directory}: the search failed"):
             ranker = Ranker(self._reader, method, hits)
@@ -256,6 +259,10 @@ class LuceneIndex:
             topic.query_id: dict(zip(self.posts.ids_at(found), scores, strict=True))
             for topic, (found, scores) in zip(topics, ranked, strict=True)
         }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled index is its folder, which is opened again."""
+        return _reopened, (self.directory.absolute(),)
 
     @property
     def id_range(self) -> tuple[str, str] | None:
@@ -281,6 +288,24 @@ class LuceneIndex:
         """The place of the newest post within the topic's time limit."""
         limit = id_limit(topic, self.manifest.numeric_ids, self.directory)
         return 0 if limit is None else self.posts.first_up_to(limit)
+
+
+class _Unusable:
+    """In place of an index that a process cannot open: an error in the middle of unpickling would
+    end the worker of a pool, which starts others for ever."""
+
+    def __init__(self, error: CollectionError) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error
+
+
+def _reopened(directory: Path) -> "LuceneIndex | _Unusable":
+    try:
+        return open_index(directory)
+    except CollectionError as error:
+        return _Unusable(error)
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:

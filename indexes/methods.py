@@ -125,6 +125,18 @@ class Topic(NamedTuple):
     """The newest post within the time limit, a whole number; None for no limit."""
 
 
+def checked_topics(topics: Iterable[Topic], method: object, hits: object) -> list[Topic]:
+    """The topics of a search; raises CollectionError if they, the method or the hits are none."""
+    found = [topics] if isinstance(topics, Topic) else [*topics]
+    if not all(isinstance(each, Topic) and isinstance(each.text, str) for each in found):
+        raise CollectionError(f"topics: found {found[:1]!r}, expected a list of indexes.Topic")
+    if not isinstance(method, _Parameters):
+        raise CollectionError(f"method: found {method!r}, expected one such as indexes.BM25()")
+    if isinstance(hits, bool) or not isinstance(hits, int) or hits < 1:
+        raise CollectionError(f"hits: found {hits!r}, expected a whole number of at least 1")
+    return found
+
+
 class Posts(Protocol):
     """The posts of an index."""
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from indexes.errors import CollectionError
 from indexes.lines import parallel_lines, short
-from indexes.posts import Post, is_doc_id
+from indexes.posts import Post
+from indexes.records import is_doc_id
 
 FILES = ("a.toks", "b.toks", "id.txt")  # Required files
 LABELS = "sim.txt"  # Optional file of relevance labels

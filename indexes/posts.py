@@ -1,20 +1,22 @@
-"""Posts, and the reader of JSON lines in our own form, BEIR's or Twitter's."""
+"""Posts, and the reader of their files: our own form, BEIR's, tables, and those of platforms."""
 
 import contextlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from indexes.errors import CollectionError
-from indexes.lines import numbered_lines, short
+from indexes.platforms import own_form, posts_in
+from indexes.records import id_under, keys_of, read_records, short_json, well_formed
 
 _IDS = ("id_str", "id", "_id", "doc_id", "docno")
 """Keys of a post's id; id_str first, as programs that read numbers as floats round the others."""
 
-# Notices among the posts of Twitter's streaming API.
-_NOTICES = {"delete", "disconnect", "limit", "scrub_geo", "status_withheld", "user_withheld"}
+_TEXTS = ("full_text", "text", "contents", "content")
+
+FIELDS = ("id", "text", "url", "title")
+"""Fields of a post that columns may be named for."""
 
 
 class Post(NamedTuple):
@@ -25,29 +27,48 @@ class Post(NamedTuple):
     url: str = ""
 
 
-def read_posts(path: Path | str) -> Iterator[Post]:
-    """Read posts from JSON lines, plain or compressed (``.gz``, ``.bz2``), in the file's order.
+def read_posts(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Post]:
+    """Read posts from a file, plain or compressed (``.gz``, ``.bz2``), in the file's order.
 
-    Each line is an object as :func:`post_of` reads it. Blank lines and the notices of Twitter's
-    streaming API (``delete``, ``limit``, …) are skipped. A repeated id is an error of the index
-    (:mod:`indexes.store`), not of this reader.
+    It has JSON objects as :func:`post_of` reads them, one a line or in an array, pages of a
+    platform's API, or is a table (``.csv``, ``.tsv``) whose header has the keys of these objects.
+    Blank lines are skipped, notices of streaming APIs (``delete``, ``limit``, …) are skipped and
+    counted. A repeated id is an error of the index (:mod:`indexes.store`), not of this reader.
+
+    Args:
+        columns: field (:data:`FIELDS`) -> its column or key, where it has another name.
 
     Raises:
         CollectionError: a line has another form, or the file cannot be read.
     """
-    for _, post in numbered_posts(path):
+    for _, post in numbered_posts(path, columns):
         yield post
 
 
-def numbered_posts(path: Path | str) -> Iterator[tuple[int, Post]]:
+def numbered_posts(
+    path: Path | str, columns: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, Post]]:
     """The posts of :func:`read_posts` with the numbers of their lines, from 1."""
-    for number, line in numbered_lines(path):
-        if not line.strip():
-            continue
-        record = parsed(line, f"{path}:{number}")
-        if record.keys() and record.keys() <= _NOTICES:
-            continue
-        yield number, post_of(record, f"{path}:{number}")
+    notices = 0
+    for number, value in read_records(path):
+        where = f"{path}:{number}"
+        for record in [_chosen(value, columns, where)] if columns else posts_in(value):
+            if record is None:
+                notices += 1
+            else:
+                yield number, post_of(record, where)
+    if notices:
+        print(f"{path}: {notices:,} notices without a post, passed over", file=sys.stderr)
+
+
+def _chosen(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -> Mapping[str, Any]:
+    """The record with the fields of other names under their own."""
+    names = {**{field: field for field in FIELDS}, **columns}
+    if lacking := [name for key in columns if (name := names[key]) not in record]:
+        raise CollectionError(
+            f"{where}: found {keys_of(record)}, expected the columns {', '.join(lacking)}"
+        )
+    return {field: record.get(name) for field, name in names.items()}
 
 
 def post_of(record: Mapping[str, Any], where: str) -> Post:
@@ -55,21 +76,44 @@ def post_of(record: Mapping[str, Any], where: str) -> Post:
 
     Keys:
         id: or ``id_str``, ``_id``, ``doc_id``, ``docno``.
-        text: or ``contents``, ``full_text``; may be empty.
+        text: or ``contents``, ``full_text``, ``content``; may be empty.
         title: optional; put before a text that does not begin with it.
         url: optional.
 
-    In Twitter's form the link is the first of ``entities.urls[].expanded_url``, and longer texts in
-    ``extended_tweet`` and, for truncated retweets, ``retweeted_status`` are preferred.
+    Objects of platforms are understood as they are (:mod:`indexes.platforms`): longer texts and the
+    originals of retweets are preferred, the link is the first expanded one, escapes are decoded.
 
     Raises:
         CollectionError: it has another form; begins with ``where``.
     """
-    return Post(
-        id_under(_IDS, record, where),
-        well_formed(_text(record, where)),
-        well_formed(_url(record, where)),
-    )
+    own = own_form(record)
+    title, url = (_optional(own, key, where) for key in ("title", "url"))
+    text = next((value for key in _TEXTS if (value := own.get(key)) is not None), None)
+    doc_id = id_under(_IDS, own, where)
+    if text is None:
+        expected = 'expected a text under "text", "contents" or "full_text"'
+        raise CollectionError(f"{where}: found {keys_of(record)}, {expected}")
+    if not isinstance(text, str):
+        key = next(key for key in _TEXTS if own.get(key) is not None)
+        raise CollectionError(f"{where}: found {key} {short_json(text)}, expected a text")
+    if title and not text.startswith(title):
+        text = f"{title} {text}"
+    return Post(doc_id, well_formed(text), well_formed(url))
+
+
+def as_post(row: Any, where: str) -> Post:
+    """A post that is one, or the post of a row; see :func:`post_of`."""
+    return row if isinstance(row, Post) else post_of(row, where)
+
+
+def _optional(record: Mapping[str, Any], key: str, where: str) -> str:
+    """A text that may be absent, null or NaN."""
+    value = record.get(key)
+    if value is None or value != value:
+        return ""
+    if not isinstance(value, str):
+        raise CollectionError(f"{where}: found {key} {short_json(value)}, expected a text")
+    return value
 
 
 def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
@@ -80,135 +124,3 @@ def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
             posts = numbered_posts(path)
             found += [f"{path}:{number}" for number, post in posts if post.doc_id == doc_id]
     return found
-
-
-def is_doc_id(text: str) -> bool:
-    """Whether a run file can hold this id: not empty, without white space and NUL."""
-    return len(text.split()) == 1 and text.strip() == text and _encodable(text) and "\0" not in text
-
-
-def well_formed(text: str) -> str:
-    """The text with unpaired surrogates, which UTF-8 cannot encode, replaced."""
-    if _encodable(text):
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def parsed(line: str, where: str, error_type: type[Exception] = CollectionError) -> dict[str, Any]:
-    """The JSON object of a line; raises ``error_type`` for anything else."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise error_type(
-            f"{where}: found {short(line)}, expected one JSON object a line ({error})"
-        ) from None
-    if not isinstance(record, dict):
-        raise error_type(f"{where}: found {short(line)}, expected a JSON object {{…}}")
-    return record
-
-
-def id_under(
-    keys: Sequence[str],
-    record: Mapping[str, Any],
-    where: str,
-    error_type: type[Exception] = CollectionError,
-) -> str:
-    """The id under the first of these keys that the record has; raises ``error_type`` without."""
-    for key in keys:
-        value = record.get(key)
-        if isinstance(value, str) and is_doc_id(value):
-            return value
-        # In Python JSON's true and false are integers.
-        if isinstance(value, Integral) and not isinstance(value, bool):
-            return str(value)
-        if value is not None:
-            raise error_type(
-                f"{where}: found {key} {short_json(value)}, expected a whole number or a text "
-                "without spaces"
-            )
-    raise error_type(
-        f"{where}: found {keys_of(record)}, expected an id under {_alternatives(keys)}"
-    )
-
-
-def _text(record: Mapping[str, Any], where: str) -> str:
-    """Title and full text; a truncated retweet is completed from the original post."""
-    title = record.get("title")
-    if title is not None and not isinstance(title, str):
-        raise CollectionError(f"{where}: found title {short_json(title)}, expected a text")
-    text = _own_text(record, where)
-    if title and not text.startswith(title):
-        return f"{title} {text}"
-    original = record.get("retweeted_status")
-    if isinstance(original, dict) and text.startswith("RT @") and text.endswith(("…", "...")):
-        head, colon, _ = text.partition(": ")
-        if colon:
-            return f"{head}: {_own_text(original, where)}"
-    return text
-
-
-def _own_text(record: Mapping[str, Any], where: str) -> str:
-    extended = record.get("extended_tweet")
-    places = [extended, record] if isinstance(extended, dict) else [record]
-    for place in places:
-        for key in ("full_text", "text", "contents"):
-            value = place.get(key)
-            if isinstance(value, str):
-                return value
-            if value is not None:
-                raise CollectionError(f"{where}: found {key} {short_json(value)}, expected a text")
-    raise CollectionError(
-        f'{where}: found {keys_of(record)}, expected a text under "text", "contents" or "full_text"'
-    )
-
-
-def _url(record: Mapping[str, Any], where: str) -> str:
-    """``url``, else the first expanded link of the post or of the post that it retweets."""
-    url = record.get("url")
-    if isinstance(url, str):
-        return url
-    if url is not None:
-        raise CollectionError(f"{where}: found url {short_json(url)}, expected a text")
-    extended, original = record.get("extended_tweet"), record.get("retweeted_status")
-    for place in (extended, record):
-        if isinstance(place, dict) and (found := _expanded(place)):
-            return found
-    return _url(original, where) if isinstance(original, dict) else ""
-
-
-def _expanded(record: dict[str, Any]) -> str:
-    """The first ``entities.urls[].expanded_url``, else its ``url``, else ""."""
-    entities = record.get("entities")
-    links = entities.get("urls") if isinstance(entities, dict) else None
-    for link in links if isinstance(links, list) else []:
-        for key in ("expanded_url", "url"):
-            if isinstance(link, dict) and isinstance(link.get(key), str) and link[key]:
-                return str(link[key])
-    return ""
-
-
-def keys_of(record: Mapping[str, Any]) -> str:
-    """The record's keys for a message, with null values marked."""
-    keys = ", ".join(
-        json.dumps(key) + (" (null)" if value is None else "")
-        for key, value in list(record.items())[:8]
-    )
-    return f"the keys {keys}" if keys else "an empty object"
-
-
-def short_json(value: object) -> str:
-    """The beginning of a value for a message, as JSON where it is."""
-    return short(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def _alternatives(keys: Sequence[str]) -> str:
-    *others, last = (f'"{key}"' for key in keys)
-    return f"{', '.join(others)} or {last}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from indexes.jvm import JAVA_LOCK, call, java_class, java_exception
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method
-from indexes.posts import well_formed
+from indexes.records import well_formed
 
 CONTENTS = "contents"  # Field of the texts
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from indexes.errors import CollectionError
-from indexes.posts import Post, is_doc_id
+from indexes.posts import Post
+from indexes.records import is_doc_id
 
 # Older sqlite libraries allow 999 parameters in a statement.
 _CHUNK = 900
@@ -90,6 +91,9 @@ class PostStore:
         except sqlite3.Error as error:
             raise CollectionError(f"{path}: cannot be written: {error}") from None
         return Summary(checked.posts, checked.empties, checked.numeric_ids)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PostStore, (self.path.absolute(),)
 
     def __len__(self) -> int:
         return self._size

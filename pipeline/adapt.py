@@ -5,8 +5,8 @@
     python -m pipeline.search --collection my-posts.toml
 
 A sentence transformer, the teacher, encodes the posts once. Then every word gets a vector, so that
-the sums of these vectors are as near as possible to the encodings. They are written beside the
-index, and searches of the collection compare meaning by them: the teacher is not needed again.
+the sums of these vectors are as near as possible to the encodings. They are written beside
+the models, and searches of the collection compare meaning by them: the teacher is not needed again.
 An interrupted run continues when the command is repeated. Posts that are added to the index later
 need no new adaptation unless many of their words are unknown: --check says how many.
 """

@@ -1,6 +1,7 @@
 """Score files of queries and posts, in one process or on a Ray cluster.
 
     python -m pipeline.batch --input night.jsonl --output scored.jsonl
+    python -m pipeline.batch --input night.jsonl --output scored.jsonl --collection my-posts.toml
     python -m pipeline.batch --input night/ --output scored/ --address ray://head:10001
 
 A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url
@@ -14,32 +15,43 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
+import os
 import re
 import sys
-import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from time import perf_counter
+from typing import Any, NamedTuple, TextIO, cast
 
 from indexes.files import atomic_directory, atomic_file
+from indexes.lines import short
+from indexes.records import parsed
 from pipeline.command.main import run
 from pipeline.command.options import non_negative_int, option
 from pipeline.command.ranking import ScoringOptions
 from pipeline.defaults import DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
-from pipeline.runtime import bar
+from pipeline.runtime import ALLOCATOR, bar, choose_device
 from pipeline.text import counted, did_you_mean
 
-if TYPE_CHECKING:
-    from pipeline.batches import Form, Row
-
-POSTS = 5000  # Posts that are scored together, at least
+Row = dict[str, Any]
+POSTS, FIRST_STAGE, SCORE = "posts", "first_stage_score", "score"
+TOGETHER = 5000  # Posts that are scored together, at least
+LARGEST_SCORE = 3.4e38  # Of a first stage: scores are mixed in single precision
 DATA = re.compile(r"[^._].*\.((jsonl|ndjson|json)(\.gz)?|parquet)", re.IGNORECASE)
+KINDS = {
+    **dict.fromkeys(("query_id", "doc_id"), (str | int, "a text or a whole number")),
+    **dict.fromkeys(("query", "text"), (str, "a text")),
+    "url": (str | None, "a text"),
+    FIRST_STAGE: (int | float, "a number, as the first row has one"),
+}
 LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 1"
 
 
@@ -59,6 +71,9 @@ class Options(ScoringOptions):
     reranker: str = option("model", default=DEFAULT_WINDOW)
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
+    )
+    collection: str | None = option(
+        "collection whose best model for given candidates is used", metavar="NAME|FILE"
     )
     order: str | None = option(
         "what is known of the first stage: first_stage_score, the order of a query's posts, or "
@@ -101,7 +116,6 @@ def _files(options: Options) -> list[Path]:
     formats = {_is_parquet(one) for one in files}
     if len(formats) != 1:
         problems.append(f"--input: found {path}, expected JSON lines or Parquet, or a folder")
-    # Compressed output is not written.
     is_other = output.is_dir() or output.suffix == ".gz" or _is_parquet(output) not in formats
     if output.exists() if options.address else is_other or output.absolute() in files:
         expected = "a new folder" if options.address else "another file, of the input's format"
@@ -111,6 +125,8 @@ def _files(options: Options) -> list[Path]:
         problems.append(problem + did_you_mean(options.reranker, names()))
     if options.checkpoint and not options.checkpoint.is_dir():
         problems.append(f"--checkpoint: there is no folder {options.checkpoint}")
+    if options.collection and (options.checkpoint or options.reranker != DEFAULT_WINDOW):
+        problems.append("--collection: it names the model; leave --reranker and --checkpoint out")
     if problems:
         raise UsageError(problems)
     return files
@@ -122,9 +138,9 @@ def _is_parquet(path: Path) -> bool:
 
 def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     """Score all rows; returns those that cannot be read."""
-    from pipeline.batches import add_scores, load, score_on_cluster
-    from pipeline.ranking.build import mixing_of
-    from pipeline.ranking.ranker import ModelScorer
+    from pipeline.collections.named import open_collection
+    from pipeline.ranking.build import best_source, mixing_of
+    from rerankers import checkpoint as checkpoints
     from rerankers.pairs import PRIOR
 
     form = _form_of(files)
@@ -132,44 +148,47 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         raise DataError("--order: found no first_stage_score in the first row, expected one")
     if options.order in ("order", "unknown"):
         form = form._replace(has_first_stage=False, is_ordered=options.order == "order")
-    folder = options.checkpoint and options.checkpoint.absolute()
-    model = options.reranker, folder, options.batch_size
+    folder, adapted, key = options.checkpoint or checkpoints.find(options.reranker), None, ""
+    if options.collection:
+        collection = open_collection(options.collection)
+        (folder, adapted), key = best_source(collection), collection.key
+    name = "" if options.collection else options.reranker
+    model = folder.absolute(), name, adapted, options.batch_size
     # On a cluster the model is only looked at here.
     trained = load(*model, "cpu" if options.address else options.device, options.threads)
-    mixing = mixing_of(trained, options.weight, form.has_first_stage)
+    mixing = mixing_of(trained, options.weight, form.has_first_stage, key)
     is_list = trained.reads == "lists"
     is_read = mixing.weight < 1 or PRIOR in trained.signals or is_list
     form = form._replace(has_first_stage=form.has_first_stage and is_read)
     reads_lists = not form.is_nested and (form.has_first_stage or is_list)
-    print(f"{options.reranker}, {mixing}", file=sys.stderr)
+    print(f"{trained.name}, {mixing}", file=sys.stderr)
     rejected: list[Row] = []
     if not options.address:
-        scorer, posts, began = ModelScorer(trained), 0, time.perf_counter()
+        posts, began = 0, perf_counter()
         with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
-            for rows in _chunks(files, form, reads_lists, rejected):
-                add_scores(rows, form, scorer, mixing.weight)
+            for rows in _chunks(_readable(files, form, rejected), form, reads_lists):
+                add_scores(rows, form, trained, mixing.weight)
                 write(rows)
                 progress(len(rows))
                 posts += sum(len(form.posts(row)) for row in rows)
-        seconds = time.perf_counter() - began
-        print(f"scored {counted(posts, 'post')} in {seconds:.1f} s", file=sys.stderr)
+        print(f"scored {counted(posts, 'post')} in {perf_counter() - began:.1f} s", file=sys.stderr)
         return rejected
     if reads_lists:
         raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
     device = "cuda" if options.device.startswith("cuda") else "cpu"
+    how = mixing.weight, *model, device, options.threads or 1
     with atomic_directory(options.output) as output:
-        how = (mixing.weight, *model, device, options.threads or 1)
         return score_on_cluster(options.address, files, output, form, *how)
 
 
 def _form_of(files: Sequence[Path]) -> Form:
     """The form of the first row that can be read and has a post."""
-    from pipeline.batches import FIRST_STAGE, Form
-
     problem = ""
     for path, number, raw in _rows_of(files):
         try:
-            form, posts = Form.of(raw)
+            is_nested = _parsed(raw).get(POSTS) is not None
+            form = Form(is_nested, is_ordered=is_nested)
+            posts = form.posts(form.read(raw))
         except ValueError as error:
             problem = problem or f"{path}:{number}: {error}"
             continue
@@ -179,13 +198,10 @@ def _form_of(files: Sequence[Path]) -> Form:
     raise DataError(problem or f"{files[0]}: found no row with a post, expected some")
 
 
-def _chunks(
-    files: Sequence[Path], form: Form, reads_lists: bool, rejected: list[Row]
-) -> Iterator[list[Row]]:
+def _chunks(rows: Iterator[Row], form: Form, reads_lists: bool) -> Iterator[list[Row]]:
     """Rows that are scored together: all pairs of a query."""
     chunk: list[Row] = []
     posts, seen = 0, set()
-    rows = _readable(files, form, rejected)
     for (query_id, _), group in groupby(rows, itemgetter("query_id", "query")):
         if reads_lists and query_id in seen:
             problem = f"found the query {query_id} again after others, expected its pairs together"
@@ -194,7 +210,7 @@ def _chunks(
         for row in group:
             chunk.append(row)
             posts += len(form.posts(row))
-        if posts >= POSTS:
+        if posts >= TOGETHER:
             yield chunk
             chunk, posts = [], 0
     yield chunk
@@ -209,30 +225,26 @@ def _readable(files: Sequence[Path], form: Form, rejected: list[Row]) -> Iterato
 
 
 def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | ValueError]]:
-    """Each row with its file and its number there; of JSON lines those that are not blank.
-
-    Where a file is damaged, its last row is an error.
-    """
+    """Each row with its file and its number there; the last one of a damaged file is an error."""
     for path in files:
         number = 0
         try:
-            for number, row in (_table_rows if _is_parquet(path) else _lines)(path):
+            for number, row in _numbered(path):
                 yield path, number, row
         except (EOFError, OSError, ValueError, zlib.error) as error:  # also those of pyarrow
             problem = f"the file is broken or cut off from about here on ({error})"
             yield path, number + 1, ValueError(problem)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _numbered(path: Path) -> Iterator[tuple[int, bytes | Row]]:
+    if _is_parquet(path):
+        import pyarrow.parquet as pq
+
+        batches = pq.ParquetFile(path).iter_batches(TOGETHER)
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+        return
     with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
         yield from ((number, line) for number, line in enumerate(stream, 1) if line.strip())
-
-
-def _table_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    import pyarrow.parquet as pq
-
-    batches = pq.ParquetFile(path).iter_batches(POSTS)
-    yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 
 
 @contextmanager
@@ -240,8 +252,6 @@ def _writer(
     path: Path, files: Sequence[Path], form: Form
 ) -> Iterator[Callable[[Sequence[Row]], object]]:
     """Write rows to a file that appears when it is complete."""
-    from pipeline.batches import line_of, with_score
-
     with atomic_file(path) as text:
         stream = cast(TextIO, text).buffer
         if not _is_parquet(path):
@@ -253,6 +263,187 @@ def _writer(
         schema = with_score([pq.read_schema(one) for one in files], form)
         with pq.ParquetWriter(stream, schema) as table:
             yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema))
+
+
+class Form(NamedTuple):
+    """What all rows of a job have in common."""
+
+    is_nested: bool  # A row is a query with its posts, else one pair
+    has_first_stage: bool = False  # Every post has a score of the first stage that is used
+    is_ordered: bool = False  # Without scores a query's posts stand in the order of a first stage
+
+    def posts(self, row: Row) -> Sequence[Row]:
+        """The posts of a row."""
+        return row[POSTS] if self.is_nested else [row]
+
+    def read(self, raw: bytes | Row | ValueError) -> Row:
+        """The row of a line, or the row itself, checked; raises ValueError with the reason."""
+        row = _parsed(raw)
+        kind, expected = (list, "a list") if self.is_nested else (type(None), "nothing")
+        if not isinstance(posts := row.get(POSTS), kind):
+            raise _problem(POSTS, posts, f"{expected}, as in the first row")
+        _check(row, "", "query_id", "query")
+        names = ["doc_id", "text", "url", *([FIRST_STAGE] if self.has_first_stage else [])]
+        for place, post in enumerate(self.posts(row)):
+            where = f"{POSTS}[{place}]." if self.is_nested else ""
+            if not isinstance(post, dict):
+                raise _problem(where[:-1], post, "an object")
+            _check(post, where, *names)
+            if SCORE in post:
+                raise _problem(where + SCORE, post[SCORE], "no column of this name: rename it")
+        return row
+
+
+def _parsed(raw: bytes | Row | ValueError) -> Row:
+    if isinstance(raw, ValueError):
+        raise raw
+    if isinstance(raw, dict):
+        return raw
+    return parsed(raw.decode("utf-8-sig", "surrogatepass"), "row", ValueError)
+
+
+def _check(record: Row, where: str, *names: str) -> None:
+    for name in names:
+        kind, expected = KINDS[name]
+        value: Any = record.get(name)
+        is_kind = isinstance(value, kind) and not isinstance(value, bool)
+        # Whole numbers may be too large for a float.
+        if not is_kind or (name == FIRST_STAGE and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
+            raise _problem(where + name, value, expected)
+
+
+def _problem(name: str, found: object, expected: str) -> ValueError:
+    text = "nothing" if found is None else short(str(found))
+    return ValueError(f"{name}: found {text}, expected {expected}")
+
+
+def line_of(row: Row) -> bytes:
+    """A row as JSON, in which halves of surrogate pairs are escaped."""
+    return f"{json.dumps(row, ensure_ascii=False)}\n".encode(errors="backslashreplace")
+
+
+def with_score(schemas: Sequence[Any], form: Form) -> Any:
+    """The schema of Parquet rows with scores, from those of all files."""
+    import pyarrow as pa
+
+    score = pa.schema([(SCORE, pa.float64())])
+    if form.is_nested:
+        score = pa.schema([(POSTS, pa.list_(pa.struct(score)))])
+    return pa.unify_schemas([*schemas, score], promote_options="permissive")
+
+
+def load(
+    folder: Path, name: str, adapted: Path | None, size: int, device: str, threads: int | None
+) -> Any:
+    """A model of a checkpoint; raises RerankerError if it needs more than rows have."""
+    from pipeline.ranking.checkpoints import check_reads_given
+    from rerankers import checkpoint as checkpoints
+    from rerankers import models
+
+    device = choose_device(device, threads, not name or models.is_network(name))
+    trained = checkpoints.load(folder, name or None, device, adapted=adapted, batch_size=size)
+    check_reads_given(trained)
+    return trained
+
+
+def add_scores(rows: Sequence[Row], form: Form, model: Any, weight: float) -> None:
+    """Add the score of each post, with as many digits as the service gives; ``weight`` is λ."""
+    groups = groupby(rows, itemgetter("query_id", "query"))
+    lists = [(query, list(pairs)) for (_, query), pairs in groups]
+    if form.is_nested:
+        lists = [(row["query"], row[POSTS]) for row in rows]
+    seen: Counter[str] = Counter()
+    rounds: dict[int, list[tuple[str, Row]]] = {}
+    for query, posts in lists:  # Lists of one query are apart.
+        rounds.setdefault(seen[query], []).extend((query, post) for post in posts)
+        seen[query] += 1
+    for pairs in rounds.values():
+        texts = [(query, (post["text"], post.get("url") or "")) for query, post in pairs]
+        first = [post[FIRST_STAGE] for _, post in pairs] if form.has_first_stage else None
+        values = model.predict(texts, first, weight if first else None, form.is_ordered)
+        scores = values.astype(float).round(7 if weight == 1 else 12)
+        for (_, post), score in zip(pairs, scores.tolist(), strict=True):
+            post[SCORE] = score
+
+
+def score_on_cluster(
+    address: str, files: Sequence[Path], output: Path, form: Form, weight: float, *model: Any
+) -> list[Row]:
+    """Score files by Ray Data, in order, with λ and :func:`load`'s arguments; unreadable rows."""
+    import pyarrow as pa
+    import ray
+    import ray.data
+    from pyarrow import csv
+    from ray.data.datasource import BlockBasedFileDatasink
+    from ray.util.queue import Queue
+
+    *_, device, threads = model
+    is_parquet, line = _is_parquet(files[0]), "line"  # Column of JSON lines
+    light = {"num_cpus": 0}  # Beside scoring, which has all cores
+
+    class Lines(BlockBasedFileDatasink):
+        def write_block_to_file(self, block: Any, file: Any) -> None:
+            for one in block.to_arrow()[line]:
+                file.write(one.as_py())
+
+    class Scorer:
+        def __init__(self, rejected: Queue) -> None:
+            self.rejected, self.model = rejected, load(*model)
+
+        def __call__(self, table: pa.Table) -> pa.Table:
+            rows: list[Row] = []
+            for raw in table.to_pylist() if is_parquet else table[line].to_pylist():
+                try:
+                    rows.append(form.read(raw))
+                except ValueError as error:
+                    self.rejected.put({"reason": str(error), "row": str(raw)})
+            add_scores(rows, form, self.model, weight)
+            if is_parquet:
+                return pa.Table.from_pylist(rows, with_score([table.schema], form))
+            return pa.table({line: pa.array(map(line_of, rows), pa.binary())})
+
+    def run() -> Any:
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order, context.enable_progress_bars = True, False
+        # Read as columns, JSON would change. JSON has the separator only escaped.
+        lines = csv.ReadOptions(use_threads=False, block_size=2**26, column_names=[line])
+        reading: dict[str, Any] = {
+            "read_options": lines,
+            "parse_options": csv.ParseOptions(delimiter="\x1f", quote_char=False),
+            "convert_options": csv.ConvertOptions(column_types={line: pa.binary()}),
+        }
+        read, how = (ray.data.read_parquet, {}) if is_parquet else (ray.data.read_csv, reading)
+        room, gpus, rejected = ray.cluster_resources(), int(device == "cuda"), Queue(0, light)
+        # One core stays for Ray's own reader of Parquet, which waits for one.
+        size = int(room.get("GPU", 0)) if gpus else (int(room.get("CPU", 0)) - 1) // threads
+        if size < 1:
+            expected = "a GPU" if gpus else f"{threads + 1} cores or more, one of them for reading"
+            raise ValueError(f"found {room.get('CPU', 0):g} cores, expected {expected}")
+        pool = {"compute": ray.data.ActorPoolStrategy(size=size), "num_cpus": threads}
+        batches = {"batch_size": 20 if form.is_nested else 2000, "batch_format": "pyarrow"}
+        rows = read([*map(str, files)], ray_remote_args=light, **how)
+        scored = rows.map_batches(
+            Scorer, fn_constructor_args=(rejected,), num_gpus=gpus, **batches, **pool
+        )
+        write = scored.write_parquet if is_parquet else scored.write_datasink
+        place = str(output) if is_parquet else Lines(str(output), file_format="jsonl")
+        write(place, ray_remote_args=light)
+        return rejected.get_nowait_batch(rejected.size())
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    how_to: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        how_to |= {"include_dashboard": False, "object_store_memory": 200_000_000}
+    try:
+        ray.init(address, runtime_env={"env_vars": ALLOCATOR}, **how_to)
+        # There, as Ray Data does not work through a client's connection.
+        return ray.get(ray.remote(**light)(run).remote())
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        last = str(error).strip().splitlines()[-1:]
+        raise DataError(f"--address {address}: {' '.join(last)}") from error
+    finally:
+        ray.shutdown()
 
 
 if __name__ == "__main__":

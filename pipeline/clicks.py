@@ -1,18 +1,15 @@
 """Make topics and judgments of a click log.
 
-  python -m pipeline.clicks log.jsonl --output qrels.txt
   python -m pipeline.clicks log --output qrels.txt
-  python -m pipeline.evaluate qrels.txt my.run
 
-The second reads a folder: that of pipeline.serve --log DIR --log-queries plain, or exports of
-OpenSearch's User Behavior Insights. Files are JSON lines, .gz or not. Of your own, a line is a list
-of results, with a click or without:
+The log is a file or a folder of JSON lines, .gz or not: that of pipeline.serve --log DIR
+--log-queries plain, exports of OpenSearch's User Behavior Insights, or your own. Of these a line
+has the posts in the order of the page, with a click or without, and perhaps the topic's "query_id":
 
   {"query": "storm damage", "shown": ["17", "4", "9"], "clicked": ["4"]}
 
-"shown" is in the order of the page. An optional "query_id" names the topic; without it the id is
-made of the text, the same in all logs. Other keys are ignored. Topics are written beside the
-judgments, to qrels.topics.tsv.
+Without it, the id is made of the text, the same in all logs. Other keys are ignored. Topics are
+written beside the judgments, to qrels.topics.tsv.
 
 A model of clicks, fitted to the whole log, tells how often each position is looked at, and how much
 each post attracts those who look (pipeline/collections/clicks.py). Grades follow from the
@@ -106,14 +103,13 @@ def _report(log: ClickLog, examination: Floats, qrels: Qrels) -> None:
         print(f"{problem} little more than the usual assumption, 1 / k", file=sys.stderr)
     shown, clicked = np.bincount(log.position), np.bincount(log.position, log.click)
     first = np.arange(min(len(shown), POSITIONS + 1))
-    impressions, clicks, examined = (
-        np.add.reduceat(values, first) for values in (shown, clicked, shown * examination)
-    )
+    columns = (np.add.reduceat(values, first) for values in (shown, clicked, shown * examination))
     names = [f"{place + 1}" for place in first]
-    if len(shown) > len(first):
-        names[-1] += f"-{len(shown)}"
-    columns = zip(names, impressions, clicks / impressions, examined / impressions, strict=True)
-    rows = [(name, f"{n:,}", f"{rate:.3f}", f"{share:.3f}") for name, n, rate, share in columns]
+    names[-1] += f"-{len(shown)}" * (len(shown) > len(first))
+    rows = [
+        (name, f"{count:,}", f"{clicks / count:.3f}", f"{looks / count:.3f}")
+        for name, count, clicks, looks in zip(names, *columns, strict=True)
+    ]
     print_table(("position", "impressions", "click rate", "examination"), rows)
 
 

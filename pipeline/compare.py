@@ -3,9 +3,9 @@
   python -m pipeline.compare log
 
 The log is that of pipeline.serve --log DIR --challenger MODEL. A search is a win of the challenger
-if more of its posts were clicked than of the served model's, a loss if fewer. Ties say nothing. The
-test may be looked at any time: of challengers that are no better, one of twenty is ever called
-better.
+if more of its posts were clicked than of the served model's, a loss if fewer. Ties say nothing.
+Repeated searches of a client for the same text have one vote. The test may be looked at any time:
+of challengers that are no better, one of twenty is ever called better.
 
 The evidence against a share of wins ≤ 1/2 is the likelihood of wins and losses under a mixture of
 all greater shares, divided by that under 1/2: a supermartingale, which ever reaches 20 with
@@ -16,9 +16,10 @@ nonasymptotic confidence sequences" (Annals of Statistics, 2021), proposition 7.
 from __future__ import annotations
 
 import math
+import sqlite3
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from pipeline.errors import DataError
 
 PRIOR = 30.0  # a of Beta(a, a): rankers that users can tell apart win 50 to 65 % of the searches
 NEEDED = 20  # Evidence
+LEADS = """SELECT count(*), sum(n), sum(lead IS NULL), sum(lead > 0), sum(lead < 0), sum(lead = 0)
+FROM (SELECT count(DISTINCT search) AS n, sum(lead) AS lead FROM pages
+      WHERE champion = ? AND challenger = ? GROUP BY voter)"""
 
 
 @dataclass(frozen=True)
@@ -65,29 +69,28 @@ def evidence(wins: float, losses: float) -> float:
 
 
 def read_comparison(log: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], dict[str, int]]:
-    """Versions of the last two models in a log, and outcomes of their searches with a click.
+    """Versions of the last two models in a log, and what became of their searches, which add up.
 
     Raises DataError without any interleaved search.
     """
     from pipeline.collections.clicks import CHALLENGER, CHAMPION
 
-    last = (0.0, ("", ""))
-    # Versions -> search_id -> sign of the challenger's lead in clicks on each clicked page
-    found = defaultdict[tuple[str, str], defaultdict[str, list[int]]](lambda: defaultdict(list))
-    for search in log:
-        if search.get("challenger"):
-            models = str(search.get("version")), str(search["challenger"])
-            last, signs = max(last, (search["time"], models)), found[models][search["search_id"]]
-            posts = zip(search["shown"], search["teams"], strict=True)
-            if clicks := [team for doc_id, team in posts if doc_id in search["clicked"]]:
-                lead = clicks.count(CHALLENGER) - clicks.count(CHAMPION)
-                signs.append((lead > 0) - (lead < 0))
-    if not found:
-        raise DataError("found no interleaved search, expected some by serve --challenger MODEL")
-    leads = [sum(signs) for signs in found[last[1]].values() if signs]
-    wins, losses = sum(lead > 0 for lead in leads), sum(lead < 0 for lead in leads)
-    counts = {"searches": len(found[last[1]]), "wins": wins, "losses": losses}
-    return last[1], counts | {"ties": len(leads) - wins - losses}
+    with closing(sqlite3.connect("")) as tally:  # On the disk: logs may be larger than memory.
+        tally.execute("CREATE TABLE pages (time, champion, challenger, search, voter, lead)")
+        for page in filter(lambda page: page.get("challenger"), log):
+            posts = zip(page["shown"], page["teams"], strict=True)
+            teams = [team for doc_id, team in posts if doc_id in page["clicked"]]
+            lead = teams.count(CHALLENGER) - teams.count(CHAMPION)
+            sign = (lead > 0) - (lead < 0) if teams else None
+            names = [f"{page.get(key)}" for key in ("version", "challenger", "search_id")]
+            row = page["time"], *names, f"{page.get('voter') or names[2]}", sign
+            tally.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?)", row)
+        latest = "SELECT champion, challenger FROM pages ORDER BY time DESC LIMIT 1"
+        if (models := tally.execute(latest).fetchone()) is None:
+            raise DataError("found no interleaved search, expected some by serve --challenger")
+        voters, searches, silent, *outcomes = tally.execute(LEADS, models).fetchone()
+    counts = {"searches": searches, "repeated": searches - voters, "without a click": silent}
+    return models, counts | dict(zip(("wins", "losses", "ties"), outcomes, strict=True))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from pipeline.collections import named
 from pipeline.collections.collection import is_own
-from pipeline.collections.trec import Qrels, Run, read_qrels, read_run
+from pipeline.collections.trec import Qrels, Run, aligned, read_qrels, read_run
 from pipeline.command.main import run
 from pipeline.command.options import argument, existing_file, option
 from pipeline.defaults import DEFAULT_MEASURES
@@ -32,7 +32,7 @@ from pipeline.evaluation.measures import (
     without_results,
 )
 from pipeline.ranking.reports import evaluate, print_means
-from pipeline.text import counted
+from pipeline.text import counted, listed
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,15 @@ class Options:
 def main(options: Options) -> None:
     """Evaluate the runs, print tables, and tell on stderr what does not fit together."""
     parse_measures(options.measures)
-    qrels, usual_measures = _judgments(options.qrels, options.data)
+    qrels, usual_measures, skips_own_id = _judgments(options.qrels, options.data)
     evaluator = Evaluator(qrels, options.measures or usual_measures)
     results: list[tuple[str, Values]] = []
     for path in _with_baseline_first(options):
-        scores = read_run(path)
+        scores = aligned(read_run(path), qrels, str(path))
+        if skips_own_id:
+            from pipeline.ranking.retrievers import without_own_ids
+
+            scores = without_own_ids(scores)
         _warn_of_gaps(path, scores, qrels)
         results.append((str(path), evaluator(scores)))
     empty = without_relevant(qrels)
@@ -85,17 +89,19 @@ def main(options: Options) -> None:
             print_means(results)
 
 
-def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str]]:
-    """Judgments of a file or, if there is none of that name, of a collection; usual measures."""
+def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str], bool]:
+    """Judgments of a file or, if there is none of that name, of a collection; usual measures; and
+    whether a post with the id of its query does not count."""
     path = Path(name)
     if path.is_file() and not is_own(name):
-        return read_qrels(path), DEFAULT_MEASURES
+        return read_qrels(path), DEFAULT_MEASURES, False
     if name != path.stem and not is_own(name):
         raise UsageError(f"there is no file of judgments {name}")
     collection = named.find(name, data)
     if collection.qrels is None:
         raise DataError(collection.missing_judgments)
-    return collection.qrels, collection.measures
+    collection.check_judged_posts()
+    return collection.qrels, collection.measures, collection.skips_own_id
 
 
 def _with_baseline_first(options: Options) -> list[Path]:
@@ -110,6 +116,14 @@ def _with_baseline_first(options: Options) -> list[Path]:
 
 def _warn_of_gaps(path: Path, scores: Run, qrels: Qrels) -> None:
     _warn(f"{path}: judged topics without a result, counted as 0", without_results(qrels, scores))
+    judged = {doc_id for grades in qrels.values() for doc_id in grades}
+    found = list(dict.fromkeys(d for q, of_topic in scores.items() if q in qrels for d in of_topic))
+    if found and judged.isdisjoint(found):
+        print(
+            f"{path}: none of its {len(found):,} posts ({listed(found, 2)}) is among the "
+            f"{len(judged):,} judged ones ({listed(list(judged), 2)}), so all figures are 0",
+            file=sys.stderr,
+        )
     unjudged = [query_id for query_id in scores if query_id not in qrels]
     _warn(f"{path}: topics without judgments, left out", unjudged)
 

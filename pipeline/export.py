@@ -1,7 +1,7 @@
 """Copy a trained model into one folder that another machine can serve.
 
-    python -m pipeline.export window models/window
-    python -m pipeline.export --collection my-posts.toml models/my-posts
+    python -m pipeline.export window --output models/window
+    python -m pipeline.export --collection my-posts.toml --output models/my-posts
     tweetrerank serve --checkpoint models/my-posts
 
 The folder holds all that the model needs: words and weights that it shares with others, λ and
@@ -25,10 +25,10 @@ from pipeline.errors import UsageError
 class Options:
     """What to copy, and where."""
 
-    names: tuple[str, ...] = argument(
-        "model (a name, or a checkpoint folder; none with --collection), and the new folder",
-        many=True,
+    model: str | None = argument(
+        "model: a name, or a checkpoint folder; none with --collection", required=False
     )
+    output: Path = option("new folder", parse=Path, required=True, metavar="DIR")
     collection: str | None = option(
         "collection whose best model for given candidates is copied", metavar="NAME|FILE"
     )
@@ -37,13 +37,13 @@ class Options:
 
 def main(options: Options) -> None:
     """Write the folder, whole or not at all."""
-    expected = 1 if options.collection else 2
-    if len(options.names) != expected:
-        what = "the new folder" if options.collection else "a model and the new folder"
-        raise UsageError(f"names: found {len(options.names)}, expected {what}")
-    target = Path(options.names[-1])
+    target, problems = options.output, []
+    if bool(options.model) == bool(options.collection):
+        problems.append("expected a model or --collection, one of them")
     if target.exists():
-        raise UsageError(f"{target}: it exists; expected a folder that does not")
+        problems.append(f"--output {target}: it exists; expected a folder that does not")
+    if problems:
+        raise UsageError(problems)
 
     from pipeline.ranking.build import best_source
     from pipeline.ranking.checkpoints import TUNING_FILE, tuning_files
@@ -55,7 +55,7 @@ def main(options: Options) -> None:
         folder, adapted = best_source(collection)
         key = collection.key
     else:
-        folder = checkpoints.find(options.names[0])
+        folder = checkpoints.find(options.model or "")
     tuned = next((path for path in tuning_files(folder, key) if path.exists()), None)
     with atomic_directory(target) as new:
         checkpoints.copy_whole(folder, new, adapted)

@@ -6,8 +6,9 @@
   python -m pipeline.index --collection mb2012 --engine http://localhost:9200
   python -m pipeline.index --index my-index --check
 
-Own posts are JSON lines, plain or compressed (.gz, .bz2): "id" or "id_str", "text" or "contents",
-and optionally "title" and "url"; posts in the form of BEIR or of Twitter's API are understood as
+Own posts are JSON lines, a JSON array, or a table (.csv, .tsv), plain or compressed (.gz, .bz2):
+"id" or "id_str", "text" or "contents", and optionally "title" and "url"; others are named by
+--columns. Posts of BEIR, of Twitter's, Mastodon's and Bluesky's APIs and exports are understood as
 they are. A folder in BEIR's form (corpus.jsonl, queries.jsonl, qrels) is a collection.
 
 With --engine the index is one in OpenSearch or Elasticsearch. A run that was interrupted, or whose
@@ -15,15 +16,15 @@ posts were partly refused, is repeated: it sends only what is missing. No index 
 deleted.
 """
 
-import itertools
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from indexes.manifest import IndexManifest
+from indexes.posts import FIELDS, Post, read_posts
 from pipeline.collections import named
 from pipeline.collections.collection import (
     AnswerCollection,
@@ -35,6 +36,14 @@ from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.command.ranking import EngineOptions, engine_of
 from pipeline.errors import UsageError
+
+
+def _columns(text: str) -> dict[str, str]:
+    """Fields of posts and their columns, from ``id=tweet_id,text=body``."""
+    found = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    if len(found) != len(text.split(",")) or found.keys() - {*FIELDS}:
+        raise ValueError(f"found {text!r}, expected FIELD=NAME,… with {', '.join(FIELDS)}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,11 @@ class _LocalOptions:
         parse=existing_file,
         many=True,
         metavar="FILE",
+    )
+    columns: Mapping[str, str] | None = option(
+        "names of columns or keys in these files: id=tweet_id,text=body, and also url and title",
+        parse=_columns,
+        metavar="FIELD=NAME,…",
     )
     index: Path | None = option(
         "folder to write the index into; an index that is there is replaced (default for a "
@@ -94,6 +108,7 @@ def _check_options(options: Options) -> None:
     rules = {
         "--check changes nothing and reads a local index; give it alone": options.check
         and (posts or options.engine),
+        "--columns names columns of --posts; give these": options.columns and not posts,
         "--posts cannot be combined with a collection; give one of them": name and posts,
         "nothing to index: give --posts FILE --index DIR, or --collection NAME": not (
             name or posts or reads
@@ -109,15 +124,14 @@ def _check_options(options: Options) -> None:
 def _build(options: Options, directory: Path, collection: SearchedCollection | None) -> None:
     """Build an index on this machine, and report its posts."""
     from indexes import lucene
-    from indexes.posts import read_posts
 
     start = time.perf_counter()
     if collection:
         manifest = collection.build_index(directory)
     else:
-        posts = itertools.chain.from_iterable(map(read_posts, options.posts))
         place = shlex.join(["--index", str(directory.absolute())])
-        manifest = lucene.build(posts, directory, options.posts, _rebuild(options.posts, place))
+        rebuild = _rebuild(options, place)
+        manifest = lucene.build(_posts(options), directory, options.posts, rebuild)
     seconds = time.perf_counter() - start
     print(
         f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
@@ -146,13 +160,11 @@ def _build_in_engine(
         manifest, sent = collection.build_engine_index()
     else:
         from indexes.engines.building import build
-        from indexes.posts import read_posts
 
         address = named.engine_address(given, None, None)
-        posts = itertools.chain.from_iterable(map(read_posts, options.posts))
-        rebuild = _rebuild(options.posts, engine_options(address))
+        rebuild = _rebuild(options, engine_options(address))
         directory = engine_directory(address)
-        manifest, sent = build(address, posts, options.posts, directory, rebuild)
+        manifest, sent = build(address, _posts(options), options.posts, directory, rebuild)
     seconds = time.perf_counter() - start
     print(
         f"{manifest.posts:,} posts ({manifest.empties:,} empty), {sent:,} of them sent in "
@@ -160,9 +172,15 @@ def _build_in_engine(
     )
 
 
-def _rebuild(posts: Sequence[Path], place: str) -> str:
+def _posts(options: Options) -> Iterator[Post]:
+    return (post for path in options.posts for post in read_posts(path, options.columns))
+
+
+def _rebuild(options: Options, place: str) -> str:
     """The command that builds an index of one's own posts, with the options that say where."""
-    words = [word for path in posts for word in ("--posts", str(path.absolute()))]
+    words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
+    if options.columns:
+        words += ["--columns", ",".join(map("=".join, options.columns.items()))]
     return f"python -m pipeline.index {shlex.join(words)} {place}"
 
 

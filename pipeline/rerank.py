@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.collections.trec import Run, read_run, write_run
+from pipeline.collections.trec import Run, aligned, read_run, write_run
 from pipeline.command.main import run
 from pipeline.command.options import (
     argument,
@@ -98,7 +98,10 @@ def main(options: Options) -> None:
     collection = options.open_collection()
     jobs = _jobs(options, collection)
     ranker = _ranker(options, collection)
-    runs = {job.name: read_run(job.path) for job in jobs}
+    ids = [topic.query_id for topic in collection.topics]
+    runs = {job.name: aligned(read_run(job.path), ids, str(job.path)) for job in jobs}
+    if collection.qrels:
+        collection.check_judged_posts()
     # A collection reads all of its posts for each look-up, so there is one for all runs.
     topics = {topic.query_id for topic in collection.topics}
     wanted = {
@@ -220,6 +223,9 @@ def _report(
     if collection.qrels is None:
         print(f"no report: {collection.missing_judgments}")
         return
+    from pipeline.ranking.checkpoints import warn_of_seen
+
+    warn_of_seen(ranker)
     rows = run_report.compare(results)
     print(
         f"{collection.name}, {len(collection.qrels)} judged topics, {len(rows)} runs reranked by "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UsageError
 from pipeline.text import counted
+from rerankers import devices
+from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -43,34 +44,17 @@ def keep_allocations() -> None:
     os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
 
 
-def device_name(text: str) -> str:
-    """``auto``, ``cpu``, ``cuda`` (the first GPU) or ``cuda:N``."""
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
-        raise ValueError(f"found {text!r}, expected auto, cpu, cuda or cuda:N")
-    return text
-
-
 def choose_device(device: str, threads: int | None = None, is_network: bool = True) -> str:
-    """Set the threads, and turn ``auto`` into the device that is there for a network.
+    """Set the threads, and find the device of a network; see :func:`rerankers.devices.placed`.
 
     Only networks are computed by PyTorch; for other models it is not even imported.
     """
-    from rerankers import devices
-
     if threads:
         devices.set_threads(threads)
-    if device == "cpu" or not is_network:
-        return "cpu"
-    import torch
-
-    name, _, number = device.partition(":")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device: found no CUDA device for PyTorch; use --device cpu or auto")
-    if number and int(number) >= (count := torch.cuda.device_count()):
-        raise UsageError(f"--device: found {device}, expected cuda:N with N below {count}")
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
+    try:
+        return devices.placed(device, is_network)
+    except RerankerError as error:
+        raise UsageError(str(error)) from None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Rank posts for topics: find candidates, rescore them, mix both scores, write a TREC run.
 
+python -m pipeline.search my-posts.toml "battery drains"
 python -m pipeline.search --topics mb2012
 python -m pipeline.search --topics mb2012 --candidates ql --output runs/mb2012.txt
 python -m pipeline.search --topics mb2012 --reranker fusion
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.main import run
-from pipeline.command.options import option, output_file
+from pipeline.command.options import argument, option, output_file
 from pipeline.command.ranking import RankingOptions
 from pipeline.defaults import AUTO, DEFAULT_HITS
 from pipeline.errors import UsageError
@@ -26,11 +27,23 @@ from pipeline.runtime import bar
 if TYPE_CHECKING:
     from pipeline.ranking.ranker import Ranker
 
+SHOWN = 10  # Posts for a query
+
 
 @dataclass(frozen=True)
 class Options(RankingOptions):
     """What to search, and how."""
 
+    words: tuple[str, ...] = argument(
+        "a query, whose best posts are shown; the collection may stand before it",
+        many=True,
+        required=False,
+    )
+    topics: str = option(
+        "collection (mb2012, my-posts.toml, …) or file of topics",
+        names=("--collection", "--topics"),
+        metavar="NAME|FILE",
+    )
     output: Path | None = option(
         "run file to write (default: runs/TOPICS.RERANKER.txt; and mp_hcnn's with the best fusion)",
         parse=output_file,
@@ -49,12 +62,21 @@ def main(options: Options) -> None:
     if any(c.isspace() for c in options.runtag) or not options.runtag:
         problem = f"--runtag: found {options.runtag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
+    words = [*options.words]
+    if not options.topics:
+        if not words:
+            raise UsageError("--collection is missing: what to search")
+        options = replace(options, topics=words.pop(0))
     collection = options.open_collection()
     ranker = options.open_ranker(collection)
+    if words:
+        _show(ranker, " ".join(words), options)
+        return
 
     from pipeline.collections.trec import write_run
     from pipeline.ranking import reports
     from pipeline.ranking.build import neural_mixture
+    from pipeline.ranking.checkpoints import warn_of_seen
 
     rankers: list[Ranker] = [ranker]
     if options.reranker == AUTO:
@@ -81,6 +103,8 @@ def main(options: Options) -> None:
     else:
         notes = {stage: f"-> {path}" for stage, path in files.items()}
         print(replace(reports.evaluate(ranking), notes=notes))
+        for each in rankers:
+            warn_of_seen(each)
     reports.print_topic(ranking, collection.qrels, options.show)
     print(
         f"wrote {' and '.join(map(str, files.values()))}: {sum(map(len, ranking.run.values()))} "
@@ -88,6 +112,26 @@ def main(options: Options) -> None:
         f"{time.perf_counter() - started:.1f} s",
         file=sys.stderr,
     )
+
+
+def _show(ranker: Ranker, query: str, options: Options) -> None:
+    """Print the best posts for one query."""
+    from pipeline.collections.trec import ranked, write_run
+    from pipeline.text import print_posts
+
+    ranking = ranker.rank(query, options.hits or DEFAULT_HITS)
+    posts, [scores] = ranking.candidates.posts, list(ranking.run.values()) or [{}]
+    rows = [
+        [str(rank), f"{score:.4f}", doc_id, f"{posts[doc_id].text} {posts[doc_id].url}"]
+        for rank, (doc_id, score) in enumerate(ranked(scores)[:SHOWN], start=1)
+        if doc_id in posts
+    ]
+    if rows:
+        print_posts(rows)
+    else:
+        print(f"found no post for “{query}”")
+    if options.output:
+        write_run(options.output, ranking.run, options.runtag)
 
 
 def _run_file(options: Options, collection: str, reranker: str) -> Path:

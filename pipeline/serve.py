@@ -16,11 +16,13 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -34,18 +36,22 @@ from pipeline.command.options import (
 )
 from pipeline.command.ranking import addresses
 from pipeline.errors import DataError, UsageError
-from pipeline.runtime import choose_device, device_name
+from pipeline.runtime import choose_device
+from rerankers.devices import device_name
 
 if TYPE_CHECKING:
     from indexes.engines.address import EngineAddress
     from pipeline.collections.collection import Collection
-    from pipeline.service.http.service import Service
+    from pipeline.service.app import Service
     from pipeline.service.log import Loop
     from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import PostFields, ServedIndex
 
 DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
+LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
+ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
+PRELOADED = ("pipeline.service.worker", "scipy.sparse", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 
@@ -83,6 +89,24 @@ class Options:
         parse=existing_file,
         metavar="FILE",
     )
+    allow_host: tuple[str, ...] = option(
+        "name in the header Host of requests, or *.example.com; may be given several times "
+        "(default: those of this machine where --host is one; else any)",
+        many=True,
+        metavar="NAME",
+    )
+    cors_origin: tuple[str, ...] = option(
+        "address of pages that may call this service from a browser, such as https://example.com, "
+        "or *; may be given several times (default: none)",
+        many=True,
+        metavar="ORIGIN",
+    )
+    client_requests: int | None = option(
+        "requests of a client in a second (default: any)", parse=positive_int
+    )
+    client_connections: int | None = option(
+        "connections of a client at a time (default: any)", parse=positive_int
+    )
     ssl_certfile: Path | None = option(
         "certificate for HTTPS, in PEM; it is read again after SIGHUP",
         parse=existing_file,
@@ -95,7 +119,7 @@ class Options:
         "authorities of clients, which need a certificate then", parse=existing_file, metavar="FILE"
     )
     threads: int | None = option(
-        "cores that score, each in a process of its own if there are several (default: all)",
+        "processes that score, each on a core (default: one for each core)",
         parse=positive_int,
     )
     device: str = option(
@@ -113,6 +137,12 @@ class Options:
         default=128_000_000,
         parse=size,
         metavar="SIZE",
+    )
+    order: str = option(
+        "order of the documents of requests that do not say: first_stage is best first, unknown "
+        "for clients that send them in parts or in no order",
+        default="first_stage",
+        choices=("first_stage", "unknown"),
     )
     log_texts: bool = option("write queries and documents into the log", flag=True)
     engine_auth: Path | None = option(
@@ -160,18 +190,26 @@ class Options:
     rerank_timeout: float = option(
         "seconds for it; then the engine's own ranking goes out", default=5.0, parse=positive_float
     )
+    rerank_weight: float | None = option(
+        "share of the model beside the engine's score, both from 0 to 1 in each search; for "
+        "queries whose own scores say more than their words (default: the model alone)",
+        parse=fraction,
+    )
     log: Path | None = option(
         "folder for a log of the reranked searches of --engine, and of their events (POST /events)",
         parse=Path,
         metavar="DIR",
     )
     log_queries: str = option(
-        "how queries stand in it: hashed (models cannot learn from it) or plain",
-        default="hashed",
-        choices=("hashed", "plain"),
+        "whether queries stand in it: plain, or none (models cannot learn from it)",
+        default="none",
+        choices=("none", "plain"),
     )
     log_days: float = option(
-        "days after which its files are deleted", default=30.0, parse=positive_float, metavar="DAYS"
+        "days after which its files are deleted, counted back from the newest one",
+        default=30.0,
+        parse=positive_float,
+        metavar="DAYS",
     )
     challenger: str | None = option(
         "model to compare with the served one by clicks, by its name or its folder: some searches "
@@ -195,23 +233,21 @@ def main(options: Options) -> None:
         _refuse(options, ("log",), "found no --engine, whose reranked searches are logged")
     if options.log is None:
         _refuse(options, ("challenger",), "found no --log, expected the folder of one")
+    # Until the event loop runs, there is nothing to load again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     listening = bind(options.host, options.port)
-    threads = options.threads or len(os.sched_getaffinity(0))
-    if threads > 1:
-        # The process that others are forked from imports while this one does.
-        multiprocessing.set_forkserver_preload(["pipeline.service.http.processes"])
-        forkserver.ensure_running()
+    # The process that others are forked from imports while this one does.
+    multiprocessing.set_forkserver_preload([*PRELOADED])
+    forkserver.ensure_running()
     try:
-        from pipeline.service import app
-        from pipeline.service.http import connections
-        from pipeline.service.http.requests import Limits
-        from pipeline.service.http.service import Service
+        from pipeline.service import app, connections
         from pipeline.service.record import LOG, end_log, log_as_json
+        from pipeline.service.requests import Limits
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
-    from pipeline.service.http.models import Models
+    from pipeline.service.models import Models
     from pipeline.service.page.grades import Grades
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import SearchPage
@@ -223,16 +259,17 @@ def main(options: Options) -> None:
         certificate.load()
     named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
     of_collections = collections if options.collection else []
-    device = choose_device(options.device)
-    models = Models(named, options.cache, threads, of_collections, device)
+    device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
+    models = Models(named, options.cache, threads, of_collections, device, options.challenger)
     limits = Limits.of(options.max_documents, options.max_body)
-    service = Service(models, limits, threads, options.log_texts)
+    is_ordered = options.order == "first_stage"
+    service = app.Service(models, limits, threads, options.log_texts, is_ordered)
     grades = Grades(options.grades) if options.grades else None
     page = None
     if collections:
         page = SearchPage(collections[0], lambda: models.served, grades, device)
     log = log_as_json()
-    loop = loop_of(options, service, device)
+    loop = loop_of(options, service)
 
     def reload() -> None:
         if options.engine:
@@ -252,14 +289,14 @@ def main(options: Options) -> None:
         models.reload()
         if page:
             page.reload()
-        if loop.challenger:
-            loop.challenger.reload()
 
     served = behind_aliases(options, collections) if options.engine else {}
     proxy = proxy_of(options, loop, indexes, served)
-    pages = [*routes(page), *loop.routes()]
+    hosts = options.allow_host or (LOOPBACK_NAMES if options.host in LOOPBACK else ())
+    access = app.Access(keys, hosts, options.cors_origin, options.client_requests)
+    connections.Connection.most_of_client = options.client_connections
     config = connections.config(
-        app.build(service, keys, pages, proxy, reload),
+        app.build(service, access, routes(page), proxy, loop.log, reload, is_watched=True),
         loop="uvloop",
         **(certificate.options() if certificate else {}),
     )
@@ -279,8 +316,11 @@ def main(options: Options) -> None:
         page.close()
     if loop.log:
         loop.log.close()
-    if not end_log(log):
-        os._exit(0)  # The interpreter's end would wait for the log.
+    waiting = [t for t in threading.enumerate() if t.name.startswith(("reload", "search"))]
+    for thread in waiting:
+        thread.join(1)
+    if not end_log(log) or any(thread.is_alive() for thread in waiting):
+        os._exit(0)  # The interpreter's end would wait for them, as for an engine.
 
 
 def _refuse(options: Options, names: Sequence[str], problem: str) -> None:
@@ -329,11 +369,22 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
             continue
         served = ServedIndex(each.name, fields_of(options, each.engine))
         found[each.engine.index] = served
+        answer: Future[Any] = Future()
+
+        def ask(address: EngineAddress = each.engine, answer: Future[Any] = answer) -> None:
+            try:
+                path = f"/{address.index}/_alias"
+                answer.set_result(Engine.connect(address).request("GET", path))
+            except EngineError as error:
+                answer.set_exception(error)
+
+        # Nobody waits for its end.
+        threading.Thread(target=ask, name="reload", daemon=True).start()
         try:
-            indexes = Engine.connect(each.engine).request("GET", f"/{each.engine.index}/_alias")
-            found |= dict.fromkeys(indexes, served)
-        except EngineError as error:
-            LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, error)
+            found |= dict.fromkeys(answer.result(ENGINE_SECONDS), served)
+        except (EngineError, TimeoutError) as error:
+            problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
+            LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, problem)
     return found
 
 
@@ -356,20 +407,14 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     )
 
 
-def loop_of(options: Options, service: Service, device: str) -> Loop:
-    """The log of searches and the challenger of the options; raises RerankerError, DataError."""
-    from pipeline.service.http.models import Models
+def loop_of(options: Options, service: Service) -> Loop:
+    """The log of searches of the options; raises DataError."""
     from pipeline.service.log import Loop, SearchLog
-    from rerankers import checkpoint as checkpoints
 
     if options.log is None:
         return Loop(service)
-    challenger = None
-    if options.challenger:
-        folder = str(checkpoints.find(options.challenger))
-        challenger = Models([folder], options.cache, service.scheduler.threads, device=device)
     log = SearchLog(options.log, options.log_queries == "plain", options.log_days)
-    return Loop(service, log, challenger, options.share)
+    return Loop(service, log, options.share)
 
 
 def proxy_of(
@@ -392,6 +437,7 @@ def proxy_of(
         window=options.rerank_window,
         most=options.max_documents,
         seconds=options.rerank_timeout,
+        weight=options.rerank_weight,
         indexes=indexes,
         served=served,
         reads_ubi=loop.log is not None,

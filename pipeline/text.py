@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -18,8 +19,11 @@ POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:
-    """``; did you mean 'x'?`` for a name close to a known one, else nothing."""
+    """``; did you mean 'x'?`` for a name close to a known one, or its initials; else nothing."""
     close = difflib.get_close_matches(text, known, n=1)
+    close = close or [
+        name for name in known if text == "".join(re.findall(r"(?<![a-z])[a-z]", name))
+    ]
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -36,7 +36,8 @@ def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Mo
 
     Raises:
         RerankerError: there is no such model or folder, a file of the checkpoint is missing,
-            damaged or of another version, or PyTorch is missing for a network.
+            damaged or of another version, the device is not there, or PyTorch is missing for a
+            network.
     """
     # `import rerankers` alone takes no time.
     from rerankers import checkpoint

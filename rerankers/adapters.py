@@ -25,11 +25,16 @@ def for_pyterrier(reranker: Model, weight: float | None = None) -> pyterrier.Tra
         def transform(self, inp: Any) -> Any:
             pt.validate.result_frame(inp, extra_columns=["query", "text"])
             urls = inp["url"].fillna("") if "url" in inp else [""] * len(inp)
-            posts = zip(inp["text"], urls, strict=True)
-            pairs = [*zip(inp["query"], posts, strict=True)]
-            mixing = (inp["score"].tolist(), weight) if "score" in inp else ()
-            scores = reranker.predict(pairs, *mixing)
-            return pt.model.add_ranks(inp.assign(score=scores.astype(float)))
+            posts = [*zip(inp["text"], urls, strict=True)]
+            queries, first = inp["query"].tolist(), inp["score"].tolist() if "score" in inp else []
+            scores = [0.0] * len(inp)
+            # Two topics may have one text.
+            for places in inp.reset_index(drop=True).groupby("qid", sort=False).indices.values():
+                pairs = [(queries[place], posts[place]) for place in places]
+                mixing = ([first[place] for place in places], weight) if first else ()
+                for place, score in zip(places, reranker.predict(pairs, *mixing), strict=True):
+                    scores[place] = float(score)
+            return pt.model.add_ranks(inp.assign(score=scores))
 
     return Reranking()
 

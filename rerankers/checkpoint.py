@@ -29,6 +29,7 @@ from safetensors.numpy import load_file
 from safetensors.numpy import save as packed
 
 from rerankers import features, models
+from rerankers.devices import placed
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.pairs import Resources
@@ -171,6 +172,8 @@ def find(model: str | Path) -> Path:
     """
     if isinstance(model, Path):
         return model
+    if not isinstance(model, str):
+        raise RerankerError(f"found the model {model!r}, expected its name or folder")
     names = sorted(path.parent.name for path in SHIPPED.glob("*/all"))
     if model in names:
         return SHIPPED / model / "all"
@@ -195,15 +198,15 @@ def load(
 
     Args:
         name: expected model; None accepts any.
-        device: of a network; trees are on the CPU.
+        device: of a network, ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; trees are on the CPU.
         idf: source of word frequencies in training -> word frequencies; None is
             :func:`idf_from`.
         adapted: file of adapted word vectors, in place of the folder's own.
         batch_size: pairs in a forward pass of a network.
 
     Raises:
-        RerankerError: a file is missing, damaged, of another format or of another model, or
-            PyTorch is missing for a network.
+        RerankerError: a file is missing, damaged, of another format or of another model, the
+            device is not there, or PyTorch is missing for a network.
     """
     config, path = _read_json(directory / "config.json"), directory / "config.json"
     if config.get("format") != FORMAT:
@@ -222,6 +225,7 @@ def load(
         kind = models.find(model_name)
     except RerankerError as error:
         raise RerankerError(f"{path}: {error}") from None
+    device = placed(device, models.is_network(model_name))
     try:
         known = {
             "name": model_name,
@@ -246,6 +250,14 @@ def load(
             "train again with this version"
         )
     return dataclasses.replace(model, resources=_resources(directory, adapted, model.families))
+
+
+def reloaded(
+    directory: Path, name: str, device: str, source: str, batch_size: int, resources: Resources
+) -> Model:
+    """A pickled model, read from its folder again."""
+    model = load(directory, name, device, lambda _: idf_from(source), None, batch_size)
+    return dataclasses.replace(model, resources=resources)
 
 
 def _trees(kind: Any, known: Mapping[str, Any]) -> Model:

@@ -1,14 +1,17 @@
-"""Parallel work on the CPU, and what a GPU would have to be waited for."""
+"""Devices of networks, parallel work on the CPU, and what a GPU would have to be waited for."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import local
 from typing import TYPE_CHECKING, TypeVar
+
+from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +31,36 @@ _within = local()
 def is_host(device: torch.device) -> bool:
     """Whether a device is one of :data:`HOSTS`."""
     return device.type in HOSTS
+
+
+def device_name(text: str) -> str:
+    """``auto``, ``cpu``, ``cuda`` (the first GPU) or ``cuda:N``; raises ValueError for others."""
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
+        raise ValueError(f"found {text!r}, expected auto, cpu, cuda or cuda:N")
+    return text
+
+
+def placed(device: torch.device | str, is_network: bool = True) -> str:
+    """The device that is there for a network, the one of ``auto``; others are on the CPU.
+
+    Raises:
+        RerankerError: there is no such device.
+    """
+    try:
+        name, _, number = device_name(str(device)).partition(":")
+    except ValueError as error:
+        raise RerankerError(f"`device`: {error}") from None
+    if name == "cpu" or not is_network:
+        return "cpu"
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not torch.cuda.is_available():
+        raise RerankerError("`device`: found no CUDA device for PyTorch; use `device` cpu or auto")
+    if number and int(number) >= (count := torch.cuda.device_count()):
+        raise RerankerError(f"`device`: found {device}, expected cuda:N with N below {count}")
+    return str(device)
 
 
 def threads() -> int:
@@ -54,6 +87,14 @@ def share_threads() -> None:
     """Give PyTorch, which may just have been imported, the threads of :func:`set_threads`."""
     if _chosen and (torch := sys.modules.get("torch")):
         torch.set_num_threads(_chosen)
+
+
+def _in_fork() -> None:
+    """One thread in a forked process: the others, OpenMP's too, were not copied."""
+    set_threads(1)
+
+
+os.register_at_fork(after_in_child=_in_fork)
 
 
 @contextmanager

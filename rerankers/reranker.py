@@ -10,6 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -168,6 +169,19 @@ class Model(ABC):
         """Score some pairs; raises what goes wrong."""
         self.score(SOME)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled model, or a copy, is its folder, which is read again."""
+        from rerankers.checkpoint import reloaded
+
+        if not (self.directory / "config.json").exists():
+            raise RerankerError(
+                f"found {self.name} without a folder, which cannot be copied to another process; "
+                "save it by rerankers.checkpoint.save, and load it"
+            )
+        size, source = getattr(self, "batch_size", 256), self.idf.source
+        directory = self.directory.absolute()
+        return reloaded, (directory, self.name, self.device, source, size, dict(self.resources))
+
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {str(self.directory)!r})"
 
@@ -193,10 +207,13 @@ class Model(ABC):
         Raises:
             RerankerError: as :meth:`predict`, or ``top_k`` is negative.
         """
-        if isinstance(posts, str):
-            raise RerankerError(f"posts: found the text {posts[:40]!r}, expected a list of posts")
+        # The items of a mapping are its keys.
+        if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
+            raise RerankerError(f"posts: found {short(posts)}, expected a list of posts")
+        if not isinstance(query, str):
+            raise RerankerError(f"query: found {short(query)}, expected a text")
         posts = list(posts)  # In a pandas.Series, a number is a label.
-        if top_k is not None and top_k < 0:
+        if top_k is not None and (not isinstance(top_k, Integral) or top_k < 0):
             raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
         values = self.predict([(query, post) for post in posts], scores, weight, in_order)
         order = np.argsort(-values, kind="stable")[:top_k].tolist()
@@ -234,6 +251,8 @@ class Model(ABC):
         """
         queries: dict[str, int] = {}
         posts: dict[tuple[str, str], int] = {}
+        if not isinstance(pairs, Iterable):
+            raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")
         checked = [_query_and_post(pair) for pair in pairs]
         read = best_passages([query for query, _ in checked], [text for _, (text, _) in checked])
         places = [
@@ -246,7 +265,7 @@ class Model(ABC):
         first = None if scores is None else _checked(scores, len(known))
         if first is None and weight is not None:
             raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
-        if weight is not None and not 0 <= weight <= 1:
+        if weight is not None and not (isinstance(weight, Real) and 0 <= weight <= 1):
             raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
         share = 1.0 if first is None else self.tuned_weight() if weight is None else weight
         if first is not None:
@@ -286,6 +305,12 @@ class Model(ABC):
         return self.remembering(0)
 
 
+def short(value: object) -> str:
+    """The beginning of a value, for messages."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:59]}…"
+
+
 def check_finite(scores: npt.NDArray[np.float32]) -> None:
     """Raise RerankerError unless all scores are finite numbers."""
     if not np.isfinite(scores).all():
@@ -298,7 +323,10 @@ def check_finite(scores: npt.NDArray[np.float32]) -> None:
 
 def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
     """Scores of a first stage [P]."""
-    values = np.array([*scores], dtype=np.float64).reshape(-1)
+    try:
+        values = np.array([*scores], dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise RerankerError(f"scores: found {short(scores)}, expected {count} numbers") from None
     if len(values) != count or not np.isfinite(values).all():
         raise RerankerError(
             f"scores: found {len(values)} numbers, {int((~np.isfinite(values)).sum())} of them not "

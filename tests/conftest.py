@@ -1,7 +1,10 @@
 """Fixtures of all tests: real data, a home folder of each test's own, commands in this process."""
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,7 +57,7 @@ def data_dir() -> Path:
     """The folder of the real data; tests that need it are skipped where there is none."""
     folder = os.environ.get("TWEETRERANK_DATA")
     if not folder or not (Path(folder) / "microblog").is_dir():
-        pytest.skip("no data (set TWEETRERANK_DATA or run scripts/fetch_data.py)")
+        pytest.skip("no data (set TWEETRERANK_DATA or run tweetrerank fetch)")
     return Path(folder)
 
 
@@ -62,6 +65,16 @@ def data_dir() -> Path:
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read from or written to the user's own cache."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    """Processes that score are deaf to SIGTERM; one that a test has stopped would stay for ever."""
+    yield
+    if samples := sys.modules.get("helpers.service_samples"):
+        for process in samples.descendants(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import os
 import time
 import tomllib
+import weakref
 from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -239,6 +240,13 @@ def _session(credentials: Credentials) -> "requests.Session":
     from requests.adapters import HTTPAdapter
 
     session = requests.Session()
+    known = weakref.ref(session)
+
+    def in_fork() -> None:  # It must not share connections.
+        if kept := known():
+            kept.close()
+
+    os.register_at_fork(after_in_child=in_fork)
     session.trust_env = False  # No proxy, and no other user, of the environment.
     session.verify = credentials.ca or True
     # Decompressing takes longer than a fast network.

@@ -27,7 +27,8 @@ from indexes.engines.searching import Hit, all_hits, search, single_precision
 from indexes.errors import CollectionError
 from indexes.lines import listed
 from indexes.methods import EngineQuery, Method, Topic, id_limit
-from indexes.posts import Post, is_doc_id, well_formed
+from indexes.posts import Post
+from indexes.records import is_doc_id, well_formed
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -84,9 +85,14 @@ class EngineIndex(ABC):
         changes: Changes | None = None,
     ) -> None:
         self._engine, self._address, self._source = engine, engine.address, source
+        self._directory = file.parent
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
         self.posts = KeptPosts(file, self._fetch, self._fetch_all, changes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled index is opened again."""
+        return open_index, (self._address, self._directory)
 
     def close(self) -> None:
         """Close the file of posts."""

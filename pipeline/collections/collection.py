@@ -11,23 +11,26 @@ import dataclasses
 import os
 import shlex
 import sys
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from indexes.engines.address import index_name
+from indexes.lines import listed
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
 from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
 from indexes.posts import Post, read_posts
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, Run, read_qrels
+from pipeline.collections.trec import Qrels, Run, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 
@@ -55,12 +58,37 @@ def beir_file(folder: Path, name: str) -> Path | None:
 
 
 def home_directory() -> Path:
-    """Folder of indexes and trained checkpoints: ``$TWEETRERANK_HOME`` or the user's cache."""
-    if given := os.environ.get("TWEETRERANK_HOME"):
-        return Path(given)
-    from platformdirs import user_cache_path
+    """Folder of what can be made again, indexes: ``$TWEETRERANK_HOME`` or the user's cache."""
+    given = os.environ.get("TWEETRERANK_HOME")
+    return Path(given) if given else _platform_folder("user_cache_path")
 
-    return user_cache_path("tweetrerank")
+
+def models_directory() -> Path:
+    """Folder of what was trained: ``$TWEETRERANK_HOME`` or the user's folder of data."""
+    given = os.environ.get("TWEETRERANK_HOME")
+    return Path(given) if given else _platform_folder("user_data_path")
+
+
+@cache
+def _platform_folder(kind: str) -> Path:
+    """The platform's folder for this; one for temporary files where there is none to write to."""
+    import platformdirs
+
+    try:
+        found: Path = getattr(platformdirs, kind)("tweetrerank")
+        nearest = next(path for path in (found, *found.parents) if path.exists())
+        if found.exists() or os.access(nearest, os.W_OK):
+            return found
+        why = f"{nearest} cannot be written"
+    except RuntimeError:
+        why = "this user has no home folder"
+    folder = Path(tempfile.gettempdir(), f"tweetrerank-{os.getuid()}")
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if folder.stat().st_uid != os.getuid():
+        raise DataError(f"{folder}: found a folder of another user; set TWEETRERANK_HOME")
+    print(f"note: {why}; {folder} is used, or set TWEETRERANK_HOME", file=sys.stderr)
+    return folder
 
 
 def data_directory(explicit: Path | None = None) -> Path:
@@ -96,6 +124,7 @@ class Collection(ABC):
     """Folder of the index, built or not; None if nothing is searched. Of an index in a search
     engine, the folder of what is kept of it here."""
     engine: EngineAddress | None = None  # The index in a search engine; None for one in a folder
+    skips_own_id: bool = False  # See :class:`SearchedCollection`
     language: str | None = None  # Of topics and posts, a code of wordfreq (``en``)
     file: Path | None = None  # That describes an own collection, or its folder
 
@@ -134,22 +163,15 @@ class Collection(ABC):
         """Whether the collection comes with topics."""
         return self.topics_path not in (self.file, self.index_directory)
 
-    @cached_property
+    @property
+    @abstractmethod
     def topics(self) -> list[Topic]:
         """The topics, in the order of their file."""
-        return self._read_topics()
 
-    def _read_topics(self) -> list[Topic]:
-        self.require_files()
-        if not self.has_topics:
-            raise DataError(f"{self.title}: found no topics, expected a file of them")
-        return read_topics(self.topics_path)
-
-    @cached_property
+    @property
+    @abstractmethod
     def qrels(self) -> Qrels | None:
         """The judgments, or None without a file of them."""
-        path = self.qrels_path
-        return read_qrels(path) if path and path.exists() else None
 
     @property
     def training_qrels(self) -> Qrels | None:
@@ -160,6 +182,10 @@ class Collection(ABC):
     def training_topics(self) -> list[Topic]:
         """The judged topics that a model may be trained on."""
         return [topic for topic in self.topics if topic.query_id in (self.training_qrels or {})]
+
+    def check_judged_posts(self) -> None:
+        """Say how many judged posts are not in the collection, once."""
+        return
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
@@ -172,7 +198,7 @@ class Collection(ABC):
 
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             advice = by_hand(missing[0]) or (
-                f"fetch the data with\n  python scripts/fetch_data.py {self.name}\n"
+                f"fetch the data with\n  tweetrerank fetch {self.name}\n"
                 "or name a folder that has them by --data or TWEETRERANK_DATA"
             )
             raise DataError(f"{self.name}: {missing[0]}{more} not found; {advice}")
@@ -231,6 +257,10 @@ class SearchedCollection(Collection):
     :func:`indexes.pairs.read_pair_folder`."""
     post_paths: Sequence[Path] = ()
     """Files of JSON lines with the posts, in place of ``pair_folders``."""
+    post_columns: Mapping[str, str] = field(default_factory=dict)
+    """Field of a post -> its column or key in these files, where it has another name."""
+    further_topics: Sequence[Path] = ()  # Files beside ``topics_path``
+    further_qrels: Sequence[Path] = ()  # Files beside ``qrels_path``
     measures: Sequence[str] = DEFAULT_MEASURES
     data: Path | None = None  # Data folder of the ``--data`` option, for messages
     own_index: Path | None = None  # Index to search in place of the shared one
@@ -242,18 +272,21 @@ class SearchedCollection(Collection):
     each file judges are searched or trained on."""
     judged_only: bool = False  # Whether models are trained on few candidates without a judgment
     language: str | None = None
+    skips_own_id: bool = False  # Whether a post with the id of a query is none of its results
     own_adapted: Path | None = None
-    """File of adapted word vectors in place of that beside the index."""
+    """File of adapted word vectors in place of that of the collection."""
 
     @property
     def adapted_path(self) -> Path | None:
-        """File of word vectors adapted to the posts, made or not."""
-        return self.own_adapted or super().adapted_path
+        """File of word vectors adapted to the posts; of an own collection, among the models."""
+        if self.own_adapted or not self.file:
+            return self.own_adapted or super().adapted_path
+        return models_directory() / "adapted" / f"{self.key}.safetensors"
 
     @property
     def key(self) -> str:
-        """Name of the folder of its checkpoints; own collections may share a name."""
-        return self.index_group if self.file else self.name
+        """Name of the folder of its checkpoints."""
+        return f"{OWN}{self.name}" if self.file else self.name
 
     @property
     def index_directory(self) -> Path:  # type: ignore[override]
@@ -280,17 +313,37 @@ class SearchedCollection(Collection):
     def topics(self) -> list[Topic]:
         """The topics to search, in the order of their file."""
         if self.training_qrels_path is None:
-            return self._read_topics()
-        return _judged(self._read_topics(), self.qrels_path)
+            return self._all_topics
+        return [topic for topic in self._all_topics if topic.query_id in self._searched_qrels]
+
+    @cached_property
+    def _all_topics(self) -> list[Topic]:
+        self.require_files()
+        if not self.has_topics:
+            raise DataError(f"{self.title}: found no topics, expected a file of them")
+        return read_topics(self.topics_path, *self.further_topics)
+
+    @cached_property
+    def _topics_to_train(self) -> list[Topic]:
+        return read_topics(self.training_path) if self.training_path else self._all_topics
+
+    @cached_property
+    def _searched_qrels(self) -> Qrels:
+        return self._judgments(self.qrels_path, *self.further_qrels)
+
+    def _judgments(self, *paths: Path | None) -> Qrels:
+        """The judgments of those files that are there, under the topics' own ids."""
+        present, ids = [path for path in paths if path and path.exists()], None
+        if present and self.has_topics:
+            ids = [topic.query_id for topic in (*self._all_topics, *self._topics_to_train)]
+        return joined_qrels(present, ids)
 
     @cached_property
     def training_qrels(self) -> Qrels | None:
         """The judgments of topics to search and to train on, or None without a file of them."""
-        qrels: Qrels = {}
-        for path in (self.qrels_path, self.training_qrels_path):
-            if path and path.exists():
-                for query_id, grades in read_qrels(path).items():
-                    qrels.setdefault(query_id, {}).update(grades)
+        qrels = {query_id: {**grades} for query_id, grades in self._searched_qrels.items()}
+        for query_id, grades in self._judgments(self.training_qrels_path).items():
+            qrels.setdefault(query_id, {}).update(grades)
         return qrels or None
 
     @cached_property
@@ -315,8 +368,34 @@ class SearchedCollection(Collection):
     @cached_property
     def training_topics(self) -> list[Topic]:
         """The judged topics that a model may be trained on."""
-        topics = read_topics(self.training_path) if self.training_path else self._read_topics()
-        return _judged(topics, self.training_qrels_path or self.qrels_path)
+        judged = self._searched_qrels
+        if self.training_qrels_path:
+            judged = self._judgments(self.training_qrels_path)
+        return [topic for topic in self._topics_to_train if topic.query_id in judged]
+
+    def check_judged_posts(self) -> None:
+        """Say how many judged posts are not in the collection, once."""
+        if self._lacking:
+            judged = {
+                doc_id for grades in (self.training_qrels or {}).values() for doc_id in grades
+            }
+            some = [post.doc_id for post in islice(self.posts(), 2)]
+            print(
+                f"warning: {len(self._lacking):,} of the {len(judged):,} judged posts are not in "
+                f"{self.name} ({listed(self._lacking, 2)}), whose posts have ids such as "
+                f"{listed(some)}; they count as not found",
+                file=sys.stderr,
+            )
+            self._lacking.clear()
+
+    @cached_property
+    def _lacking(self) -> list[str]:
+        if self.runs or not (self.file or self.own_index or self.engine):
+            return []  # Of a named collection some posts are known to be lost.
+        grades = (self.training_qrels or {}).values()
+        judged = list(dict.fromkeys(doc_id for each in grades for doc_id in each))
+        known = self.find_posts(judged)
+        return [doc_id for doc_id in judged if doc_id not in known]
 
     def posts(self) -> Iterator[Post]:
         """The posts of the index group; those of named collections each once, by ascending id.
@@ -359,7 +438,7 @@ class SearchedCollection(Collection):
         self.require_files()
         if self.post_paths:
             for path in self.post_paths:
-                yield from read_posts(path)
+                yield from read_posts(path, self.post_columns)
             return
         posts: dict[str, Post] = {}
         for folder in self.pair_folders:
@@ -378,7 +457,7 @@ class SearchedCollection(Collection):
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
-        files = [self.topics_path, *self.runs.values(), *self.post_files()]
+        files = [self.topics_path, *self.further_topics, *self.runs.values(), *self.post_files()]
         return [path for path in dict.fromkeys(files) if not path.exists()]
 
     def open_index(self) -> SearchIndex:
@@ -390,7 +469,11 @@ class SearchedCollection(Collection):
         from indexes.lucene import LuceneIndex
 
         directory = self.index_directory
+        if not all(path.exists() for path in self.post_files()):
+            self.require_files()  # Else the index would be said to be of other posts.
         if self.own_index is None and not directory.exists():
+            if self.has_topics:
+                _ = self.topics, self.training_qrels  # Their mistakes are told before.
             print(f"building the index {directory} (once)", file=sys.stderr)
             self.build_index(directory)
         return LuceneIndex.open(directory, self.post_files() or None)
@@ -427,12 +510,6 @@ class SearchedCollection(Collection):
     def engine_index(self) -> str:
         """Name of the collection's index in a search engine, unless another is given."""
         return index_name(self.index_group)
-
-
-def _judged(topics: Sequence[Topic], path: Path | None) -> list[Topic]:
-    """The topics that a file of judgments has."""
-    judged = read_qrels(path) if path and path.exists() else {}
-    return [topic for topic in topics if topic.query_id in judged]
 
 
 def engine_options(address: EngineAddress) -> str:
@@ -495,7 +572,7 @@ class AnswerCollection(Collection):
         trec_eval and in Rao et al. (2016), section 5.
         """
         if self.qrels_path:
-            return read_qrels(self.qrels_path)
+            return joined_qrels([self.qrels_path], [topic.query_id for topic in self.topics])
         if not (self.folder / LABELS).exists():
             return None
         qrels: Qrels = {}

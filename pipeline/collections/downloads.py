@@ -27,7 +27,7 @@ class Cut(NamedTuple):
     """A file of word vectors that is made of an archive: its path below the data folder.
 
     It has the vectors of ``size`` dimensions; of ``plain`` words alone, see
-    ``scripts/fetch_data.py``.
+    ``tweetrerank fetch``.
     """
 
     path: str

@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.posts import Post, id_under, post_of, short_json, well_formed
+from indexes.lines import short
+from indexes.posts import Post, as_post
+from indexes.records import id_under, rows_of, well_formed
 from pipeline.collections.collection import ENDING, SearchedCollection, home_directory
 from pipeline.collections.own import read_collection
-from pipeline.collections.topics import Topic, topic_of
-from pipeline.collections.trec import QRELS_COLUMNS, Qrels
+from pipeline.collections.topics import Topic, as_topics
+from pipeline.collections.trec import NAMES, QRELS_COLUMNS, Qrels, grade_of, joined_qrels
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
-
-Record = TypeVar("Record")
 
 Table = Any
 """Rows with names: an iterable of dictionaries or named tuples, or a data frame of pandas."""
 
 
 def collection_of(
-    posts: Table, topics: Mapping[str, str] | Table = None, qrels: Any = None
+    posts: Table, topics: Mapping[str, str] | Table = None, qrels: Any = None, name: str = ""
 ) -> SearchedCollection:
     """The collection of posts, topics and judgments.
 
@@ -38,20 +38,19 @@ def collection_of(
         topics: query_id -> text, or rows as :func:`pipeline.collections.topics.topic_of` reads
             them.
         qrels: as in :func:`qrels_of`.
+        name: under which what is trained is kept, also for other posts; else one of these posts.
 
     Raises:
         DataError, CollectionError: a row has another form; names the row.
     """
-    found = list(_read(posts, "posts", Post, post_of))
+    found = [as_post(row, where) for where, row in rows_of(posts, "posts", Post, DataError)]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
-    return _stored(f"posts-{digest[:12]}", found, topics, qrels)
+    return _stored(f"posts-{digest[:12]}", found, topics, qrels, name=name)
 
 
 def topics_file(topics: Mapping[str, str] | Table, folder: Path | None = None) -> Path:
     """A file of topics, in a folder or in the home folder."""
-    if isinstance(topics, Mapping):
-        topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
-    lines = map(_line, _read(topics, "topics", Topic, topic_of))
+    lines = map(_line, as_topics(topics))
     return _written(folder, "topics", ".jsonl", "".join(lines))
 
 
@@ -62,27 +61,26 @@ def qrels_file(qrels: Any, folder: Path | None = None) -> Path:
     return _written(folder, "qrels", ".txt", "".join(lines))
 
 
-def qrels_of(qrels: Mapping[str, Mapping[str, int]] | Table) -> Qrels:
+def qrels_of(qrels: Any) -> Qrels:
     """Judgments: query_id -> doc_id -> grade, or rows with ``query_id`` or ``qid``, ``doc_id`` or
-    ``docno``, and ``relevance`` or ``label``.
+    ``docno``, and ``relevance`` or ``label``; or the name of a file, or a list of names.
 
     Raises:
         DataError: a row has another form.
     """
+    files = [qrels] if isinstance(qrels, str | Path) else qrels
+    if isinstance(files, list | tuple) and all(isinstance(one, str | Path) for one in files):
+        return joined_qrels([Path(one) for one in files])
     if isinstance(qrels, Mapping):
+        if wrong := [q for q, grades in qrels.items() if not isinstance(grades, Mapping)]:
+            raise DataError(f"qrels: found topic {wrong[0]} without doc_id -> grade, expected it")
         rows = [(q, d, grade) for q, grades in qrels.items() for d, grade in grades.items()]
         qrels = [{"query_id": q, "doc_id": d, "relevance": grade} for q, d, grade in rows]
     found: Qrels = {}
-    for where, row in _rows(qrels, "qrels"):
-        query_id = id_under(("query_id", "qid", "query-id"), row, where, DataError)
-        doc_id = id_under(("doc_id", "docno", "corpus-id"), row, where, DataError)
-        grade = id_under(("relevance", "label", "score"), row, where, DataError)
-        try:
-            found.setdefault(query_id, {})[doc_id] = int(grade)
-        except ValueError:
-            raise DataError(
-                f"{where}: found the relevance {short_json(grade)}, expected a whole number"
-            ) from None
+    for where, row in rows_of(qrels, "qrels", Post, DataError):
+        query_id, doc_id = (id_under(names, row, where, DataError) for names in NAMES[:2])
+        grade = next((row[name] for name in NAMES[2] if row.get(name) is not None), None)
+        found.setdefault(query_id, {})[doc_id] = grade_of(grade, where)
     if not found:
         raise DataError(f"qrels: found no judgment, expected rows of {QRELS_COLUMNS}")
     return found
@@ -113,39 +111,57 @@ def collection_of_ir_dataset(dataset: Any) -> SearchedCollection:
             raise UsageError(f"found no data set {name!r} in ir_datasets{similar}") from None
     if not dataset.has_docs():
         raise DataError(f"{dataset}: found no documents, expected a data set with them")
-    posts = (
-        Post(doc.doc_id, well_formed(doc.default_text()), getattr(doc, "url", None) or "")
-        for doc in dataset.docs_iter()
-    )
     topics, qrels = None, None
-    if dataset.has_queries():
-        topics = [Topic(q.query_id, q.default_text()) for q in dataset.queries_iter()]
-    if dataset.has_qrels():
-        qrels = list(dataset.qrels_iter())
-    if not hasattr(dataset, "dataset_id"):
-        return collection_of(posts, topics, qrels)
-    name = ir_datasets.docs_parent_id(dataset.dataset_id()) or dataset.dataset_id()
-    return _stored(name.replace("/", "-"), posts, topics, qrels)
+    try:
+        if dataset.has_queries():
+            topics = [Topic(q.query_id, q.default_text()) for q in dataset.queries_iter()]
+        if dataset.has_qrels():
+            qrels = list(dataset.qrels_iter())
+        posts = (
+            Post(doc.doc_id, well_formed(doc.default_text()), getattr(doc, "url", None) or "")
+            for doc in dataset.docs_iter()
+        )
+        if not hasattr(dataset, "dataset_id"):
+            return collection_of(posts, topics, qrels)
+        name = ir_datasets.docs_parent_id(dataset.dataset_id()) or dataset.dataset_id()
+        is_beir = name.startswith("beir/")
+        return _stored(name.replace("/", "-"), posts, topics, qrels, is_beir)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"{dataset}: ir_datasets cannot read or download it ({short(str(error))}); try again "
+            "where its source can be reached, or put its files where ir_datasets looks for them"
+        ) from error
 
 
-def _stored(name: str, posts: Iterable[Post], topics: Any, qrels: Any) -> SearchedCollection:
-    """The own collection of this name in the home folder, whose posts are written once."""
-    folder = home_directory() / "collections" / name
+def _stored(
+    folder_name: str,
+    posts: Iterable[Post],
+    topics: Any,
+    qrels: Any,
+    is_beir: bool = False,
+    name: str = "",
+) -> SearchedCollection:
+    """The own collection of this folder in the home folder, whose posts are written once."""
+    folder = home_directory() / "collections" / folder_name
     if not folder.exists():
         with (
             atomic_directory(folder) as new,
             (new / "posts.jsonl").open("w", encoding="utf-8") as stream,
         ):
             stream.writelines(map(_line, posts))
-    files = {"posts": "posts.jsonl"}
+    content: dict[str, Any] = {"posts": "posts.jsonl"}
     if topics is not None:
-        files["topics"] = topics_file(topics, folder).name
+        content["topics"] = topics_file(topics, folder).name
     if qrels is not None:
-        files["qrels"] = qrels_file(qrels, folder).name
-    path = folder / f"{name}{ENDING}"
+        content["qrels"] = qrels_file(qrels, folder).name
+    if is_beir:
+        content["skip_own_id"] = True
+    if name:
+        content["name"] = name
+    path = folder / f"{folder_name}{ENDING}"
     # The latest topics are those that a command sees.
     with atomic_file(path) as stream:
-        stream.writelines(f"{key} = {json.dumps(value)}\n" for key, value in files.items())
+        stream.writelines(f"{key} = {json.dumps(value)}\n" for key, value in content.items())
     return read_collection(path)
 
 
@@ -161,24 +177,3 @@ def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
 
 def _line(record: Post | Topic) -> str:
     return json.dumps(record._asdict(), ensure_ascii=False) + "\n"
-
-
-def _read(
-    table: Table, what: str, record: type[Record], read: Callable[[Mapping[str, Any], str], Record]
-) -> Iterator[Record]:
-    """The records of a table: ready ones as they are, other rows read."""
-    for where, row in _rows(table, what, record):
-        yield row if isinstance(row, record) else read(row, where)
-
-
-def _rows(table: Any, what: str, ready: type[Any] = Post) -> Iterator[tuple[str, Any]]:
-    """(name for messages, row) of a table."""
-    if hasattr(table, "to_dict") and hasattr(table, "notna"):
-        table = table.astype(object).where(table.notna(), None).to_dict("records")
-    for number, row in enumerate(table):
-        where = f"{what}[{number}]"
-        if isinstance(row, tuple) and hasattr(row, "_asdict") and not isinstance(row, ready):
-            row = row._asdict()
-        if not isinstance(row, Mapping | ready):
-            raise DataError(f"{where}: found {short_json(row)}, expected a dictionary")
-        yield where, row

@@ -157,12 +157,14 @@ def open_collection(
     * ``beir``, a folder in BEIR's form; ``name`` takes one, too;
     * ``ir_dataset``, the id of a data set of ir_datasets or such an object;
     * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
-      frame of them; with ``topics`` (query_id -> text, or rows) and ``qrels``;
+      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, and a ``name``, under
+      which what is trained is found again when the posts have changed;
     * ``topics``, or as ``name`` a file of topics, with the ``index`` of their posts.
 
     Args:
         index: folder of an index by :func:`indexes.build`, in place of the collection's own.
-        qrels: judgments in place of the collection's: a file, query_id -> doc_id -> grade, or rows.
+        qrels: judgments in place of the collection's: a file or several, query_id -> doc_id ->
+            grade, or rows.
         ir_dataset: is written into the home folder once.
 
     Raises:
@@ -171,11 +173,17 @@ def open_collection(
     """
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
-    given = [name, posts, beir, ir_dataset, topics if posts is None else None]
+    key = name if posts is not None else None  # Of posts in memory it is a name alone.
+    given = [None if key else name, posts, beir, ir_dataset, topics if posts is None else None]
     if sum(value is not None for value in given) != 1:
         raise UsageError("expected one of name, posts, topics, beir and ir_dataset")
-    if posts is not None or ir_dataset is not None:
-        return _from_memory(posts, topics, qrels, ir_dataset)
+    if key in [*names(), *_ALIASES]:
+        raise UsageError(f"`name`: {key} is the name of another collection")
+    if posts is not None:
+        return collection_of(posts, topics, qrels, str(key or ""))
+    if ir_dataset is not None:
+        read = collection_of_ir_dataset(ir_dataset)
+        return read if qrels is None else replace_qrels(read, qrels_file(qrels))
     if qrels is not None and not isinstance(qrels, str | Path):
         qrels = qrels_file(qrels)
     qrels, index = qrels and Path(qrels), Path(index) if index else None
@@ -188,16 +196,13 @@ def open_collection(
     if isinstance(found, AnswerCollection):
         return dataclasses.replace(found, qrels_path=qrels)
     if qrels:
-        found = dataclasses.replace(found, qrels_path=qrels, measures=DEFAULT_MEASURES)
+        found = replace_qrels(found, qrels)
     return on_engine(dataclasses.replace(found, own_index=index), engine)
 
 
-def _from_memory(posts: Any, topics: Any, qrels: Any, ir_dataset: Any) -> SearchedCollection:
-    """The collection of values in memory, or of a data set of ir_datasets."""
-    if ir_dataset is None:
-        return collection_of(posts, topics, qrels)
-    found = collection_of_ir_dataset(ir_dataset)
-    return found if qrels is None else dataclasses.replace(found, qrels_path=qrels_file(qrels))
+def replace_qrels(found: SearchedCollection, path: Path) -> SearchedCollection:
+    """A collection with the judgments of another file, and the usual measures."""
+    return dataclasses.replace(found, qrels_path=path, further_qrels=(), measures=DEFAULT_MEASURES)
 
 
 def _topic_file(
@@ -270,7 +275,7 @@ def training_collections(
     if not judged:
         raise DataError(
             f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "
-            "with\n  python scripts/fetch_data.py\nor name a folder that has them by --data or "
+            "with\n  tweetrerank fetch\nor name a folder that has them by --data or "
             "TWEETRERANK_DATA"
         )
     return [name for name in judged if name != left_out]

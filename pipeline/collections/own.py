@@ -4,13 +4,16 @@
 
     # my-posts.toml; paths are relative to its folder
     posts  = ["posts-*.jsonl.gz"]    # files of posts, or patterns of their names
-    topics = "topics.tsv"            # optional: or TREC XML, or JSON lines
-    qrels  = "qrels.txt"             # optional: as of trec_eval, or BEIR's
+    topics = "topics.tsv"            # optional: or TREC XML, JSON lines, …; or a list of files
+    qrels  = "qrels.txt"             # optional: as of trec_eval, or a table; or a list of files
+    name   = "my-posts"              # optional: what is trained is kept under it; else the file's
+    columns = {id = "tweet_id", text = "body"}  # optional: other names of id, text, url and title
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
     train_qrels = "qrels.train.txt"  # optional: the judgments to train on; then only topics that
                                      # qrels judges are searched
     language = "en"                  # optional: whose word frequencies are used (wordfreq's codes)
     judged_only = true               # optional: only judged posts count (judgments of clicks)
+    skip_own_id = true               # optional: a post with a query's id is none of its results
 
     # optional: the index is in OpenSearch or Elasticsearch, made by pipeline.index
     engine = "http://localhost:9200" # or several nodes, separated by commas
@@ -27,25 +30,30 @@
 
 Every command that takes ``mb2012`` takes ``my-posts.toml``, too, and a folder in BEIR's form: posts
 in ``corpus.jsonl``, topics in ``queries.jsonl``, judgments in ``qrels/test.tsv``, those to train on
-in ``qrels/train.tsv``. The collection has the file's name without its ending, or the folder's. The
-topics of ``train`` need not be among ``topics``, which are searched; no other topic is trained on.
-Click logs judge only posts that were shown. With ``judged_only``, measures leave out unjudged posts
-(condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models.
+in ``qrels/train.tsv``; a post with a query's id is none of its results, as in BEIR's figures. The
+collection's name is ``name``, else the file's without its ending, or the folder's. The topics of
+``train`` need not be among ``topics``, which are searched; no other topic is trained on. Click logs
+judge only posts that were shown. With ``judged_only``, measures leave out unjudged posts (condensed
+lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models.
 """
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 from zlib import crc32
 
 from indexes.engines.address import EngineAddress, index_name, query_file
 from indexes.errors import CollectionError
+from indexes.posts import FIELDS
+from indexes.records import is_doc_id
 from pipeline.collections.collection import CORPUS, ENDING, OWN, SearchedCollection, beir_file
 from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, read_qrels
+from pipeline.collections.trec import Qrels, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError
 from pipeline.text import did_you_mean, listed
@@ -54,7 +62,8 @@ Content = TypeVar("Content")
 
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
-KEYS = (*("posts", "topics", "qrels", "train", "train_qrels", "language", "judged_only"), *_ENGINE)
+_FILES = ("posts", "topics", "qrels", "train", "train_qrels")
+KEYS = (*_FILES, "name", "columns", "language", "judged_only", "skip_own_id", *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
@@ -79,16 +88,34 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     ]
     if not content.keys() & {"posts", "text_field"}:
         problems.append("found no posts, expected files of them")
-    if path.stem in known_names:
-        problems.append(f"{path.stem} is the name of another collection; rename the file")
-    group = _group(path)
+    name, columns = content.get("name", path.stem), content.get("columns", {})
+    if not isinstance(name, str) or not is_doc_id(name) or "/" in name:
+        problems.append(f"name: found {name!r}, expected one word without a slash")
+    if name in known_names:
+        problems.append(f"{name} is the name of another collection; give it another `name`")
+    if not isinstance(columns, dict) or columns.keys() - {*FIELDS}:
+        expected = f"some of {', '.join(FIELDS)}, each with the name of its column"
+        problems.append(f"columns: found {columns!r}, expected {expected}")
+        columns = {}
+    columns = {field: str(column) for field, column in columns.items()}
+    group = _group(path, columns)
     engine, found = _engine(path.parent, content, index_name(group))
     problems += found
     posts = _post_files(path.parent, content.get("posts", []), problems)
-    topics, topics_path = _file(path.parent, content, "topics", read_topics, problems)
-    qrels, qrels_path = _file(path.parent, content, "qrels", read_qrels, problems)
-    train, train_path = _file(path.parent, content, "train", read_topics, problems)
-    train_qrels, train_qrels_path = _file(path.parent, content, "train_qrels", read_qrels, problems)
+    topics, topic_files = _files(path.parent, content, "topics", read_topics, problems)
+    train, train_files = _files(path.parent, content, "train", read_topics, problems)
+    query_ids = [topic.query_id for topic in (*(topics or []), *(train or []))]
+
+    def judgments(*paths: Path) -> Qrels:
+        return joined_qrels(paths, query_ids)
+
+    qrels, qrels_files = _files(path.parent, content, "qrels", judgments, problems)
+    train_qrels, train_qrels_files = _files(
+        path.parent, content, "train_qrels", judgments, problems
+    )
+    for key, files in (("train", train_files), ("train_qrels", train_qrels_files)):
+        if files[1:]:
+            problems.append(f"{key}: found {len(files)} files, expected one")
     if train_qrels and not qrels:
         problems.append("train_qrels: found without qrels, whose topics are searched")
     if topics:
@@ -96,32 +123,38 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
             topics, train or [], content, (qrels or {}) | (train_qrels or {})
         )
     language = _language(content.get("language"), problems)
-    judged_only = content.get("judged_only", False)
-    if not isinstance(judged_only, bool):
-        problems.append(f"judged_only: found {judged_only!r}, expected true or false")
+    judged_only, skips_own_id = content.get("judged_only", False), content.get("skip_own_id", False)
+    for key, flag in (("judged_only", judged_only), ("skip_own_id", skips_own_id)):
+        if not isinstance(flag, bool):
+            problems.append(f"{key}: found {flag!r}, expected true or false")
     if problems:
         raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
     return SearchedCollection(
-        name=path.stem,
+        name=str(name),
         title=str(path),
-        topics_path=topics_path or path,
-        qrels_path=qrels_path,
+        topics_path=next(iter(topic_files), path),
+        qrels_path=next(iter(qrels_files), None),
+        further_topics=topic_files[1:],
+        further_qrels=qrels_files[1:],
         runs={},
         index_group=group,
         post_paths=posts,
+        post_columns=columns,
         engine=engine,
         file=path,
-        training_path=train_path,
-        training_qrels_path=train_qrels_path,
+        training_path=next(iter(train_files), None),
+        training_qrels_path=next(iter(train_qrels_files), None),
+        skips_own_id=bool(skips_own_id),
         language=language,
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
         judged_only=bool(judged_only),
     )
 
 
-def _group(path: Path) -> str:
-    """Name of a collection's index; files of one name in two folders are two collections."""
-    return f"{OWN}{path.stem}-{crc32(str(path.resolve()).encode()):08x}"
+def _group(path: Path, columns: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Name of a collection's index; files of one name in two folders have two indexes."""
+    source = os.fsencode(path.resolve()) + (repr(columns).encode() if columns else b"")
+    return f"{OWN}{path.stem}-{crc32(source):08x}"
 
 
 def _read_beir(folder: Path) -> SearchedCollection:
@@ -146,6 +179,7 @@ def _read_beir(folder: Path) -> SearchedCollection:
         post_paths=[corpus],
         file=folder,
         training_qrels_path=next(iter(trained), None),
+        skips_own_id=True,
     )
 
 
@@ -246,27 +280,28 @@ def _post_files(folder: Path, patterns: object, problems: list[str]) -> list[Pat
     return list(dict.fromkeys(files))
 
 
-def _file(
+def _files(
     folder: Path,
     content: dict[str, object],
     key: str,
-    read: Callable[[Path], Content],
+    read: Callable[..., Content],
     problems: list[str],
-) -> tuple[Content | None, Path | None]:
-    """Content and path of the file that a key names; None without the key."""
-    name = content.get(key)
-    if name is None:
-        return None, None
-    if not isinstance(name, str):
-        problems.append(f"{key}: found {name!r}, expected the name of a file")
-    elif not (path := folder / name).is_file():
-        problems.append(f"{key}: found no file {name!r} in {folder.resolve()}")
-    else:
+) -> tuple[Content | None, list[Path]]:
+    """Content and paths of the file, or the files, that a key names; None without the key."""
+    names = content.get(key, [])
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        problems.append(f"{key}: found {content[key]!r}, expected the name of a file, or a list")
+        return None, []
+    paths = [folder / name for name in names]
+    if lacking := [name for name in names if not (folder / name).is_file()]:
+        problems += [f"{key}: found no file {name!r} in {folder.resolve()}" for name in lacking]
+    elif paths:
         try:
-            return read(path), path
+            return read(*paths), paths
         except DataError as error:
             problems.append(f"{key}: {error}")
-    return None, None
+    return None, []
 
 
 def missing_collection(name: str) -> str:

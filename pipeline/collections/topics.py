@@ -8,44 +8,89 @@ A topic has
 * optionally ``max_doc_id``, the id of the newest post before that time, a whole number: the topic
   sees no later post, in the rounds of feedback neither (``querytweettime`` of TREC Microblog).
 
-Files are TREC Microblog's XML, lines of ``query_id<TAB>text``, or JSON lines, BEIR's
-``queries.jsonl`` among them. They may be compressed (``.gz``, ``.bz2``). Malformed input raises a
-:class:`DataError` that begins with ``file:line``.
+Files have one of these forms, and may be compressed (``.gz``, ``.bz2``):
+
+* TREC's XML: ``<top>`` with ``<num>`` and ``<title>`` or ``<query>``, ``<topic number="…">`` with
+  ``<query>``, ``<topic>`` with ``<number>`` or ``<identifier>``, ``<query>`` with ``<number>`` and
+  ``<text>``; TREC 4's topics have only a ``<desc>``;
+* lines of ``query_id<TAB>text`` or ``query_id:text``, or a table with a header (``.csv`` too);
+* JSON lines or an array, BEIR's ``queries.jsonl`` and TREC RTS's profiles among them.
+
+Malformed input raises a :class:`DataError` that begins with ``file:line``.
 """
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from indexes.lines import numbered_lines, short
 from indexes.methods import Topic
-from indexes.posts import id_under, is_doc_id, keys_of, parsed, short_json, well_formed
+from indexes.records import (
+    id_under,
+    is_doc_id,
+    is_table,
+    keys_of,
+    read_records,
+    rows_of,
+    short_json,
+    table_rows,
+    unescaped,
+    well_formed,
+)
 from pipeline.errors import DataError
 
-_STARTS_AS_XML = re.compile(r"\s*<(\?xml|!--|top)", re.IGNORECASE)
-_TOPIC = re.compile(r"<top>(.*?)</top>", re.IGNORECASE | re.DOTALL)
+_IDS = ("query_id", "qid", "_id", "id", "topid", "topic_id", "number", "num")
+_TEXTS = ("text", "query", "title")
+"""Keys of records and headers."""
+
+_XML_IDS = ("num", "number", "identifier", "topid", "id")
+_XML_TEXTS = {
+    "query": r"Query\s*:",
+    "title": r"(Topic|Title)\s*:",
+    "text": "",
+    "desc": r"Description\s*:",
+}
+"""Elements of the text, the best first, and the label before it in old files."""
+
+_STARTS_AS_XML = re.compile(r"\s*<[?!a-z]", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_OTHER_TAG = re.compile(r"<(?!/?top>)[^<>]*>", re.IGNORECASE)
-_ENTITIES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
+_OTHER_TAG = re.compile(r"<(?!/?(?:top|topic)\b)[^<>]*>", re.IGNORECASE)
+_COLON = re.compile(r"([\w.-]*\d):\s*(\S.*)")
 
 
 __all__ = ["Topic", "normalize", "query_id", "read_topics", "topic_of"]
 
 
-def read_topics(path: Path | str) -> list[Topic]:
-    """Read topics in TREC Microblog's XML, as ``query_id<TAB>text`` or JSON lines, in file order.
+def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
+    """Read topics, in the order of the files; see :mod:`pipeline.collections.topics` for the forms.
 
-    JSON objects are as :func:`topic_of` reads them. In XML the id is in ``<num>`` (``Number:
-    MB051`` becomes ``51``, as in official qrels), the query in ``<title>`` or ``<query>``.
+    In XML ``Number: MB051`` and ``Number: 051`` become ``51``, as in official judgments. Records
+    are as :func:`topic_of` reads them. Several files may have the same topics.
     """
+    topics: dict[str, tuple[Path | str, Topic]] = {}
+    for one in (path, *more):
+        for topic in _topics_in(one):
+            place, known = topics.setdefault(topic.query_id, (one, topic))
+            if known.text != topic.text:
+                raise DataError(
+                    f"{one}: found topic {topic.query_id} as {short(topic.text)}, expected "
+                    f"{short(known.text)} as in {place}"
+                )
+    return [topic for _, topic in topics.values()]
+
+
+def _topics_in(path: Path | str) -> list[Topic]:
+    """The topics of one file."""
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
-    parse = _json_topics if first.lstrip().startswith("{") else _tsv_topics
+    parse: Callable[..., Iterator[tuple[int, Topic]]] = _tsv_topics
     if _STARTS_AS_XML.match(first):
         parse = _xml_topics
+    elif first.lstrip().startswith(("{", "[")) or (is_table(path) and _is_header(first)):
+        parse = _record_topics
     topics: dict[str, tuple[int, Topic]] = {}
     for number, topic in parse(path, lines):
         if not is_doc_id(topic.query_id):
@@ -68,14 +113,15 @@ def read_topics(path: Path | str) -> list[Topic]:
 def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     """The topic of a JSON object or of a row of a table.
 
-    It has the id under ``query_id``, ``qid``, ``_id`` or ``id``, the text under ``text`` or
-    ``query``, and optionally ``time`` and ``max_doc_id``; see :mod:`pipeline.collections.topics`.
+    It has the id under ``query_id``, ``qid``, ``_id``, ``id`` or ``topid``, the text under
+    ``text``, ``query`` or ``title``, and optionally ``time`` and ``max_doc_id``; see
+    :mod:`pipeline.collections.topics`.
 
     Raises:
         DataError: it has another form; begins with ``where``.
     """
-    query_id = id_under(("query_id", "qid", "_id", "id"), record, where, DataError)
-    text = next((v for key in ("text", "query") if (v := record.get(key)) is not None), None)
+    query_id = id_under(_IDS, record, where, DataError)
+    text = next((v for key in _TEXTS if (v := record.get(key)) is not None), None)
     if text is None:
         raise DataError(
             f'{where}: found {keys_of(record)}, expected a text under "text" or "query"'
@@ -86,21 +132,57 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
             raise DataError(f"{where}: found {name} {short_json(value)}, expected a text")
     if limit is not None:
         limit = id_under(("max_doc_id",), record, where, DataError)
-    return Topic(query_id, _one_line(text), time, limit)
+    return Topic(query_id, _one_line(text), time or None, limit)
 
 
-def _json_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
-    for number, line in lines:
-        if line.strip():
-            where = f"{path}:{number}"
-            yield number, topic_of(parsed(line, where, DataError), where)
+def as_topics(topics: Any) -> list[Topic]:
+    """Topics from Python: query_id -> text, one topic, texts, rows as of :func:`topic_of`, or a
+    data frame of these; texts without an id are ``q1``, ``q2``, ….
+
+    Raises:
+        DataError: they have another form, or an id is repeated.
+    """
+    if isinstance(topics, str | Topic):
+        topics = [topics]
+    if isinstance(topics, Mapping):
+        topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
+    found: dict[str, Topic] = {}
+    for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str, DataError), 1):
+        topic = row if isinstance(row, Topic) else None
+        topic = topic or (
+            Topic(f"q{number}", row) if isinstance(row, str) else topic_of(row, where)
+        )
+        if not isinstance(topic.text, str) or not is_doc_id(str(topic.query_id)):
+            raise DataError(f"{where}: found {topic!r}, expected an id of one word and a text")
+        if found.setdefault(str(topic.query_id), topic) is not topic:
+            raise DataError(
+                f"{where}: found a second topic {topic.query_id}, expected every id once"
+            )
+    return [topic._replace(query_id=query_id) for query_id, topic in found.items()]
+
+
+def _is_header(line: str) -> bool:
+    """Whether a line names columns of an id and of a text."""
+    names = {name.strip().lower() for name in re.split(r"[\t,;]", line)}
+    return bool(names & {*_IDS} and names & {*_TEXTS})
+
+
+def _record_topics(path: Path | str, _: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
+    for number, record in read_records(path, DataError):
+        yield number, topic_of(record, f"{path}:{number}")
 
 
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
+    lines = [(number, line) for number, line in lines if line.strip()]
+    if lines and "\t" in lines[0][1] and _is_header(lines[0][1]):
+        skipped = lines[0][0] - 1
+        for number, record in table_rows(path, lines, DataError):
+            yield number + skipped, topic_of(record, f"{path}:{number + skipped}")
+        return
     for number, line in lines:
-        if not line.strip():
-            continue
         fields = line.split("\t")
+        if len(fields) == 1 and (colon := _COLON.fullmatch(line.strip())):
+            fields = [*colon.groups()]
         if len(fields) != 2:
             raise DataError(
                 f"{path}:{number}: found {len(fields) - 1} tabs in {short(line)}, "
@@ -111,11 +193,13 @@ def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
 
 def _xml_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
     text = _blanked(_COMMENT, "\n".join(line for _, line in lines))
+    tag = "top|topic" if re.search(r"<(top|topic)\b", text, re.IGNORECASE) else "query"
+    topic = re.compile(rf"<({tag})(\s[^>]*)?>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
     end, number = 0, 1
-    for match in _TOPIC.finditer(text):
+    for match in topic.finditer(text):
         _check_outside(text[end : match.start()], path, number)
         number += text.count("\n", end, match.start())
-        yield number, _xml_topic(match[1], f"{path}:{number}")
+        yield number, _xml_topic(match[2] or "", match[3], f"{path}:{number}")
         number += match[0].count("\n")
         end = match.end()
     _check_outside(text[end:], path, number)
@@ -134,14 +218,15 @@ def _check_outside(text: str, path: Path | str, number: int) -> None:
         raise DataError(f"{path}:{number}: found {short(_one_line(found))}, expected <top>…</top>")
 
 
-def _xml_topic(block: str, where: str) -> Topic:
-    """Parse the text between ``<top>`` and ``</top>``."""
-    if "<top>" in block.lower():
+def _xml_topic(attributes: str, block: str, where: str) -> Topic:
+    """Parse the attributes of a topic's element and the text within it."""
+    if re.search(r"<(top|topic)\b", block, re.IGNORECASE):
         raise DataError(f"{where}: found a second <top> before the </top> of this topic")
-    number = _field(block, "num", where)
-    query = _field(block, "query", where)
-    if query is None:
-        query = _field(block, "title", where)
+    given = re.search(r"\b(?:number|num|id|qid)\s*=\s*[\"']([^\"']*)", attributes, re.IGNORECASE)
+    ids = (_field(block, name, where) for name in _XML_IDS)
+    number = given[1] if given else next((found for found in ids if found is not None), None)
+    texts = ((_field(block, name, where), label) for name, label in _XML_TEXTS.items())
+    query, label = next((pair for pair in texts if pair[0] is not None), (None, ""))
     if number is None or query is None:
         missing = "<num>" if number is None else "<title> or <query>"
         raise DataError(f"{where}: found a topic without {missing}, expected one")
@@ -150,21 +235,22 @@ def _xml_topic(block: str, where: str) -> Topic:
         raise DataError(
             f"{where}: found {short(ceiling)} in <querytweettime>, expected the id of a tweet"
         )
-    query_id = re.sub(r"^number\s*:\s*", "", number, flags=re.IGNORECASE)
-    query_id = re.sub(r"^MB0*([0-9]+)$", r"\1", query_id, flags=re.IGNORECASE)
+    query_id = re.sub(r"^(?:Number\s*:\s*(?:MB)?|MB)0*([0-9]+)$", r"\1", number, flags=re.I)
+    query_id = re.sub(r"^Number\s*:\s*", "", query_id, flags=re.IGNORECASE)
+    query = re.sub(rf"^{label}\s*", "", query, flags=re.IGNORECASE) if label else query
     return Topic(query_id, query, _field(block, "querytime", where) or None, ceiling)
 
 
 def _field(block: str, name: str, where: str) -> str | None:
     """A tag's text on one line, up to its closing tag or, in old files, the next tag."""
-    found = re.split(f"<{name}>", block, flags=re.IGNORECASE)[1:]
+    found = re.split(rf"<{name}(?:\s[^>]*)?>", block, flags=re.IGNORECASE)[1:]
     if not found:
         return None
     if len(found) > 1:
         raise DataError(f"{where}: found {len(found)} <{name}> in one topic, expected one")
     closed = re.split(f"</{name}>", found[0], flags=re.IGNORECASE)
     text = closed[0] if len(closed) > 1 else re.split(r"<[A-Za-z]+>", found[0])[0]
-    return _one_line(re.sub("|".join(_ENTITIES), lambda match: _ENTITIES[match[0]], text))
+    return _one_line(unescaped(re.sub(r"<!\[CDATA\[|\]\]>", "", text)))
 
 
 def _one_line(text: str) -> str:

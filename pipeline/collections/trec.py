@@ -15,55 +15,154 @@ import gzip
 import io
 import math
 import re
+import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from numbers import Integral, Real
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from indexes.files import atomic_file
 from indexes.lines import numbered_lines, short
-from indexes.posts import is_doc_id
+from indexes.records import is_doc_id
 from pipeline.errors import DataError, UsageError
 
 Run = dict[str, dict[str, float]]  # query_id -> doc_id -> score
 Qrels = dict[str, dict[str, int]]  # query_id -> doc_id -> relevance
-Value = TypeVar("Value", int, float)
+Value = TypeVar("Value")
 
 QRELS_COLUMNS = "query_id 0 doc_id relevance"
-BEIR_COLUMNS = "query-id corpus-id score"  # Header of BEIR's judgments
 RUN_COLUMNS = "query_id Q0 doc_id rank score tag"
+NAMES = (
+    ("query_id", "query-id", "qid", "topic", "topic_id"),
+    ("doc_id", "corpus-id", "docno", "docid", "doc-id", "id"),
+    ("relevance", "label", "score", "rel", "grade"),
+)
+"""Names of the query's id, the post's id and the grade in a table of judgments, BEIR's for one."""
+
 # trec_eval allocates a table with an entry for each grade up to the highest one.
 HIGHEST_GRADE = 1_000_000
 
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_TRACK = re.compile(r"(?:[A-Za-z]{1,6}|[A-Za-z]+[0-9]*[-_:])?0*([0-9]+)")
 
 
 def read_qrels(path: Path | str) -> Qrels:
     """Read judgments; grades above 0 are relevant.
 
-    Lines are ``query_id 0 doc_id relevance``, or as in BEIR's files ``query_id doc_id relevance``
-    after the header :data:`BEIR_COLUMNS`.
+    Lines are ``query_id 0 doc_id relevance``, or a header with one of :data:`NAMES` each, as in
+    BEIR's files, is followed by such columns, separated by spaces, tabs, commas or semicolons.
     """
     lines = numbered_lines(path, DataError)
     first = next(lines, (1, ""))
-    columns = BEIR_COLUMNS if first[1].split() == BEIR_COLUMNS.split() else QRELS_COLUMNS
-    rest = lines if columns == BEIR_COLUMNS else chain([first], lines)
-    qrels = _read_table(path, rest, columns, lambda fields, where: _grade(fields[-1], where))
+    comma = next((mark for mark in ",;" if mark in first[1] and "\t" not in first[1]), None)
+    header = [name.strip(' "').lower() for name in first[1].split(comma)]
+    places = [next((header.index(n) for n in names if n in header), -1) for names in NAMES]
+    if -1 in places:
+        table = _Table(QRELS_COLUMNS, (0, 2, 3))
+        lines = chain([first], lines)
+    else:
+        table = _Table(" ".join(header), (places[0], places[1], places[2]), comma)
+    qrels = _read_table(path, lines, table, grade_of)
     if not qrels:
         raise DataError(f"{path}: found no judgment, expected lines of {QRELS_COLUMNS}")
     return qrels
 
 
+def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) -> Qrels:
+    """The judgments of several files, of which later ones count, :func:`aligned` with topics."""
+    joined: Qrels = {}
+    changed, known_ids = 0, None if query_ids is None else [*query_ids]
+    for path in paths:
+        found = read_qrels(path)
+        if known_ids is not None:
+            found = aligned(found, known_ids, str(path))
+        for query_id, grades in found.items():
+            known = joined.setdefault(query_id, {})
+            changed += sum(known.get(doc_id, grade) != grade for doc_id, grade in grades.items())
+            known.update(grades)
+    if changed:
+        names = ", ".join(map(str, paths))
+        print(f"{names}: {changed} grades differ, those of the later file count", file=sys.stderr)
+    return joined
+
+
 def read_run(path: Path | str) -> Run:
     """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none.
 
-    As in trec_eval only the score counts: the rank must be a number, but is ignored.
+    As in trec_eval only the score counts, the rank is ignored.
     """
     lines = numbered_lines(path, DataError)
-    return _read_table(path, lines, RUN_COLUMNS, lambda fields, where: _score(fields[3:5], where))
+    return _read_table(path, lines, _Table(RUN_COLUMNS, (0, 2, 4)), _score)
+
+
+def aligned(
+    table: Mapping[str, Value], query_ids: Iterable[str], what: str = ""
+) -> dict[str, Value]:
+    """A run or judgments under the topics' own ids, where one side alone has a track's prefix.
+
+    ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and ``table`` has
+    another. With ``what``, the name of the table, that is said on stderr.
+    """
+    known = dict.fromkeys(query_ids)
+    forms: dict[str, list[str]] = {}
+    for query_id in known:
+        forms.setdefault(_bare(query_id), []).append(query_id)
+    renamed: dict[str, str] = {}
+    for query_id in table:
+        own = forms.get(_bare(query_id), [])
+        # Of two prefixes, each is a track of its own.
+        is_other = query_id in known or len(own) != 1 or own[0] in table
+        if is_other or not (own[0].isdecimal() or query_id.isdecimal()):
+            continue
+        renamed[query_id] = own[0]
+    if len({*renamed.values()}) < len(renamed):
+        renamed = {}
+    if renamed and what:
+        example = next(iter(renamed.items()))
+        print(
+            f"{what}: {len(renamed)} ids of topics have another form than the topics', and are "
+            f"taken for theirs ({example[0]} for {example[1]})",
+            file=sys.stderr,
+        )
+    return {renamed.get(query_id, query_id): value for query_id, value in table.items()}
+
+
+def _bare(query_id: str) -> str:
+    found = _TRACK.fullmatch(query_id)
+    return found[1] if found else query_id
+
+
+def run_of(run: Any) -> Run:
+    """A run from Python: query_id -> doc_id -> score, or a ranking; ids may be whole numbers.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    run = getattr(run, "run", run)
+    try:
+        return {
+            _name(query_id): {_name(doc_id): _real(score) for doc_id, score in scores.items()}
+            for query_id, scores in run.items()
+        }
+    except (AttributeError, TypeError) as error:
+        raise UsageError(
+            f"`run`: found {short(repr(run))} ({error}), expected query_id -> doc_id -> score"
+        ) from None
+
+
+def _name(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
+        raise TypeError(f"{value!r} is no id")
+    return str(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{value!r} is no score")
+    return float(value)
 
 
 def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array[float]":
@@ -134,7 +233,11 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
 def write_run(
     path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str = "tweetrerank"
 ) -> None:
-    """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``."""
+    """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``.
+
+    For ``run`` see :func:`run_of`.
+    """
+    run = run_of(run)
     with written_file(path) as stream:
         stream.writelines(f"{line}\n" for line in format_run(run, tag))
 
@@ -167,48 +270,58 @@ def _ranked(scores: Mapping[str, float], query_id: str = "?") -> list[tuple[floa
     return sorted(zip(single_precision(scores, query_id), scores, strict=True), reverse=True)
 
 
+class _Table(NamedTuple):
+    """Columns of a file."""
+
+    columns: str  # Their names, for messages
+    places: tuple[int, int, int]  # Of the query's id, the post's id and the value
+    comma: str | None = None  # Between columns; None are spaces and tabs
+
+
 def _read_table(
     path: Path | str,
     lines: Iterable[tuple[int, str]],
-    columns: str,
-    parse: Callable[[list[str], str], Value],
+    table: _Table,
+    parse: Callable[[str, str], Value],
 ) -> dict[str, dict[str, Value]]:
-    """Read lines with the query_id in the first column and the doc_id in the second or third."""
+    """Read lines of query_id, doc_id and a value among other columns."""
+    columns, (query_place, doc_place, value_place), comma = table
     expected = len(columns.split())
-    doc_column = 1 if columns == BEIR_COLUMNS else 2
-    table: dict[str, dict[str, Value]] = {}
+    found: dict[str, dict[str, Value]] = {}
     numbers: dict[tuple[str, str], int] = {}
     for number, line in lines:
-        fields = line.split()
+        fields = line.split(comma) if line.strip() else []
         if not fields:
             continue
         where = f"{path}:{number}"
         if len(fields) != expected or "\0" in line:
-            found = "a NUL byte" if "\0" in line else f"{len(fields)} columns"
-            raise DataError(f"{where}: found {found} in {short(line)}, expected {columns}")
-        query_id, doc_id = fields[0], fields[doc_column]
+            problem = "a NUL byte" if "\0" in line else f"{len(fields)} columns"
+            raise DataError(f"{where}: found {problem} in {short(line)}, expected {columns}")
+        if comma:
+            fields = [field.strip(' "') for field in fields]
+        query_id, doc_id = fields[query_place], fields[doc_place]
         if (first := numbers.setdefault((query_id, doc_id), number)) != number:
             raise DataError(
                 f"{where}: found document {doc_id} of topic {query_id} again, "
                 f"expected it once; the first is on line {first}"
             )
-        table.setdefault(query_id, {})[doc_id] = parse(fields, where)
-    return table
+        found.setdefault(query_id, {})[doc_id] = parse(fields[value_place], where)
+    return found
 
 
-def _grade(text: str, where: str) -> int:
-    if not _WHOLE_NUMBER.fullmatch(text) or len(text) > 9 or abs(int(text)) > HIGHEST_GRADE:
+def grade_of(value: object, where: str) -> int:
+    """A grade of a file or a table; raises DataError if it is no whole number in its range."""
+    text = str(value)
+    number = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not (abs(number) <= HIGHEST_GRADE and number.is_integer()):
         raise DataError(
             f"{where}: found the relevance {short(text)}, "
             f"expected a whole number from -{HIGHEST_GRADE} to {HIGHEST_GRADE}"
         )
-    return int(text)
+    return int(number)
 
 
-def _score(rank_and_score: list[str], where: str) -> float:
-    rank, score = rank_and_score
-    if not _WHOLE_NUMBER.fullmatch(rank):
-        raise DataError(f"{where}: found the rank {short(rank)}, expected a whole number")
+def _score(score: str, where: str) -> float:
     if not _NUMBER.fullmatch(score) or not math.isfinite(array("f", [float(score)])[0]):
         raise DataError(
             f"{where}: found the score {short(score)}, expected a number between -3.4e38 and 3.4e38"

@@ -19,7 +19,7 @@ from pipeline.text import did_you_mean
 
 COMMANDS = (
     *("search", "rerank", "explain", "index", "train", "adapt", "evaluate"),
-    *("tune", "clicks", "compare", "serve", "export", "engine", "batch"),
+    *("tune", "clicks", "compare", "serve", "export", "engine", "batch", "fetch", "models"),
 )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from indexes.errors import CollectionError
-from pipeline import runtime
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
 from pipeline.defaults import (
     AUTO,
@@ -19,6 +18,7 @@ from pipeline.defaults import (
     NONE,
 )
 from pipeline.errors import UsageError
+from rerankers.devices import device_name
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -126,7 +126,7 @@ class ScoringOptions:
     device: str = option(
         "where the model runs: auto, cpu, cuda (the first GPU) or cuda:N",
         default="auto",
-        parse=runtime.device_name,
+        parse=device_name,
     )
 
 

@@ -79,6 +79,11 @@ def mean(values: Mapping[str, float] | Iterable[float]) -> float:
     return math.fsum(numbers) / len(numbers)
 
 
+def heading(measure: str) -> str:
+    """A measure's name for a table: ``P@30 (judged)`` for ``P(judged_only=True)@30``."""
+    return re.sub(r"\(judged_only=True\)(.*)", r"\1 (judged)", measure)
+
+
 def without_results(qrels: Qrels, run: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Judged topics without results in the run."""
     return [query_id for query_id in qrels if not run.get(query_id)]

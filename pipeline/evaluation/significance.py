@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.evaluation.measures import Values, mean
+from pipeline.evaluation.measures import Values, heading, mean
 from pipeline.text import print_table
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
     header = [""]
     rows = [[name] for name, _ in results]
     for measure in results[0][1]:
-        header += [measure, "diff", "p(rand)", "p(t)"]
+        header += [heading(measure), "diff", "p(rand)", "p(t)"]
         base, *others = [list(values[measure].values()) for _, values in results]
         rows[0] += [f"{mean(base):.4f}", "", "", ""]
         p_randomization = holm([randomization_test(other, base) for other in others])

@@ -13,6 +13,8 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, ranked
 from pipeline.errors import UsageError
 from pipeline.ranking.build import ranker
+from pipeline.ranking.checkpoints import warn_of_seen
+from pipeline.ranking.ranker import require_positive
 from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.training import task
 
@@ -43,6 +45,10 @@ class NotebookCollection:
     def __repr__(self) -> str:
         return f"<collection {self.collection.title}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the ranker, which is loaded again where it is needed."""
+        return {"collection": self.collection, "_best": None}
+
     @property
     def topics(self) -> list[Topic]:
         """The topics, in the order of their file."""
@@ -55,6 +61,9 @@ class NotebookCollection:
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The ``k`` best posts for a query, by the best ranker there is, best first."""
+        if not isinstance(query, str):
+            raise UsageError(f"`query`: found {query!r}, expected a text")
+        k = require_positive("k", k)
         self._best = self._best or ranker(self.collection)
         ranking = self._best.rank(query)
         posts, runs = ranking.candidates.posts, list(ranking.run.values())
@@ -87,7 +96,10 @@ class NotebookCollection:
 
         ``arguments`` are those of :func:`pipeline.ranker`; by default the best ranker there is.
         """
-        return evaluate(ranker(self.collection, **arguments).rank(), *measures)
+        measures = [measures] if isinstance(measures, str) else measures
+        chosen = ranker(self.collection, **arguments)
+        warn_of_seen(chosen)
+        return evaluate(chosen.rank(), *measures)
 
 
 def open_collection(*arguments: Any, **named_arguments: Any) -> NotebookCollection:

@@ -20,6 +20,7 @@ from pipeline.ranking.checkpoints import (
     best_trained,
     directory_for,
     load_scorer,
+    note_elsewhere,
     tuned_weight,
 )
 from pipeline.ranking.fusion import Fusion
@@ -75,6 +76,10 @@ def ranker(
         collection = open_collection(str(collection), data=Path(data) if data else None)
     elif isinstance(collection, HasCollection):
         collection = collection.collection
+    if not isinstance(collection, Collection):
+        raise UsageError(f"`collection`: found {collection!r}, expected its name, file or object")
+    if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
+        raise UsageError(f"`weight`: found {weight!r}, expected a number from 0 to 1")
     folder = Path(checkpoint) if checkpoint else None
     if isinstance(parameters, Mapping):
         parameters = [f"{name}={value}" for name, value in parameters.items()]
@@ -131,6 +136,8 @@ def default_reranker(
             file=sys.stderr,
         )
         return name
+    if collection.file:
+        note_elsewhere(collection)
     # Without feedback, which no engine offers, window is better on average, and takes one search;
     # TREC Microblog's official runs have feedback.
     has_feedback = bool(collection.runs) or {*METHODS} <= {*collection.methods}
@@ -184,7 +191,8 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
         print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
         return None
     scorer = load_scorer(name, collection, None, Loading(**loading))
-    retriever = IndexRetriever(fusion.retriever.index, METHODS[defaults.DEFAULT_METHOD]())
+    method = METHODS[defaults.DEFAULT_METHOD]()
+    retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
     return Mixture(retriever, scorer, tuned_mixing(collection, scorer, True), collection)
 
 
@@ -192,7 +200,7 @@ def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) 
     """λ as tuned for the checkpoint; 1 where there is nothing to mix."""
     is_given = collection.given_candidates is not None
     # There is no official run of a training part to tune it on.
-    advice = None if is_given else "run scripts/tune_lambda.py for this checkpoint"
+    advice = None if is_given else "run `tweetrerank tune` for this checkpoint"
     has_scores |= not is_given
     return mixing_of(scorer.checkpoint, None, has_scores, collection.key, advice)
 

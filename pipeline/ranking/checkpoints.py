@@ -1,8 +1,9 @@
 """The trained model of a search: its checkpoint and its λ.
 
-Checkpoints trained here lie in ``$TWEETRERANK_HOME/checkpoints/<model>/<collection>`` and are
-preferred to shipped ones. Shipped files are never written: a λ tuned here for a shipped checkpoint
-is ``$TWEETRERANK_HOME/lambda/<model>/<collection>.json``.
+Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the folder of models
+(``$TWEETRERANK_HOME``, or the user's folder of data), and are preferred to shipped ones. Shipped
+files are never written: a λ tuned here for a shipped checkpoint is
+``lambda/<model>/<collection>.json`` there.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from indexes.files import atomic_file
-from pipeline.collections.collection import OWN, home_directory
+from pipeline.collections.collection import OWN, home_directory, models_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.ranker import ModelScorer
+from pipeline.ranking.ranker import ModelScorer, Ranker
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models, reranker
@@ -29,7 +30,6 @@ from rerankers.pairs import PRIOR
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from rerankers.reranker import Model
     from rerankers.text.vocabulary import Idf
 
 TUNING_FILE = reranker.TUNING_FILE
@@ -58,7 +58,7 @@ def default_directory(
     # A model trained on posts alone does not fit questions and answers.
     endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
     for name in [collection] if own_training else [collection, "all"]:
-        for root in (home_directory() / "checkpoints", checkpoints.SHIPPED):
+        for root in (models_directory() / "checkpoints", checkpoints.SHIPPED):
             for folder in (root / model / f"{name}{ending}" for ending in endings):
                 if (folder / "config.json").exists() and not _must_skip(folder, collection):
                     return folder
@@ -106,8 +106,6 @@ def load_scorer(
 ) -> ModelScorer:
     """The trained model for a collection.
 
-    Prints a warning if it has seen the collection's judgments.
-
     Args:
         checkpoint: folder; None is :func:`default_directory`.
     """
@@ -124,10 +122,30 @@ def load_scorer(
     directory = checkpoint or directory_for(name, collection)
     size = loading.batch_size
     trained = checkpoints.load(directory, name, device, frequencies, batch_size=size)
-    # The training part of a collection with given candidates is apart from the part ranked here.
-    if collection.given_candidates is None:
-        _warn_of_seen(trained, collection)
+    source = Path(trained.metrics.get("collection_file", ""))
+    is_other = collection.file and source.is_file() and not source.samefile(collection.file)
+    # The file of values in memory is another one with every change of these.
+    if is_other and not source.is_relative_to((home_directory() / "collections").resolve()):
+        print(
+            f"note: {directory} was trained on {source}, which has the name {collection.name}, "
+            "too; give one of them another `name`",
+            file=sys.stderr,
+        )
     return ModelScorer(trained)
+
+
+def note_elsewhere(collection: Collection) -> None:
+    """Say that a model of a collection's name lies in another folder than that of models."""
+    from platformdirs import user_cache_path, user_data_path
+
+    roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
+    found = [path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")]
+    if found:
+        print(
+            f"note: {found[0]} was trained for {collection.name}, but models are read from "
+            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
+            file=sys.stderr,
+        )
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -135,10 +153,13 @@ def named_frequencies(source: str, language: str | None) -> str:
     return f"wordfreq:{language}" if language and source.split(":")[0] == "wordfreq" else source
 
 
-def _warn_of_seen(trained: Model, collection: Collection) -> None:
-    """Say how many of a collection's judged topics the model was trained and tuned on."""
-    is_part = (trained.directory.parent / "config.json").exists()  # of a fusion, which says it
-    if is_part or collection.name not in trained.metrics.get("trained_on", []):
+def warn_of_seen(ranker: Ranker) -> None:
+    """Say, where figures are printed, how many judged topics the model was trained and tuned on."""
+    collection, trained = ranker.collection, ranker.scorer.checkpoint if ranker.scorer else None
+    # The training part of a collection with given candidates is apart from the part ranked here.
+    if trained is None or collection is None or collection.given_candidates is not None:
+        return
+    if collection.name not in trained.metrics.get("trained_on", []):
         return
     judged = {topic.query_id for topic in collection.topics} & {*(collection.qrels or {})}
     seen, path = judged, trained.directory / TUNING_FILE
@@ -153,8 +174,11 @@ def _warn_of_seen(trained: Model, collection: Collection) -> None:
         )
 
 
-def check_reads_given(checkpoint: Model) -> None:
-    """Raise RerankerError for a model that texts and their first stage do not suffice."""
+def check_reads_given(checkpoint: Any) -> None:
+    """Raise RerankerError for a model that needs more than texts and their first stage.
+
+    ``checkpoint``: a model, or what is known of one that is elsewhere.
+    """
     if not checkpoint.reads_given:
         signals = sorted(checkpoint.signals - {PRIOR})
         reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
@@ -221,7 +245,7 @@ class Tuning:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             raise DataError(
-                f"{path}: found no tuned λ ({error!r}), expected a file of scripts/tune_lambda.py"
+                f"{path}: found no tuned λ ({error!r}), expected a file of tweetrerank tune"
             ) from None
 
 
@@ -234,7 +258,7 @@ def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
     if not within.is_relative_to(shipped):
         return [checkpoint / TUNING_FILE]
-    name, tuned = within.relative_to(shipped), home_directory() / "lambda"
+    name, tuned = within.relative_to(shipped), models_directory() / "lambda"
     own = [tuned / name / f"{collection}.json"] if collection.startswith(OWN) else []
     return [*own, tuned / f"{name}.json", checkpoint / TUNING_FILE]
 
@@ -263,7 +287,7 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
     Returns:
         Name and tuning; None if no model gained enough for searches to use it (λ = 0).
     """
-    root, tunings = home_directory() / "checkpoints", {}
+    root, tunings = models_directory() / "checkpoints", {}
     for name in models.names():
         paths = [root / name / f"{collection}{end}" / TUNING_FILE for end in (ADAPTED_SUFFIX, "")]
         path = next((path for path in paths if path.exists()), None)

@@ -27,10 +27,11 @@ from pipeline.ranking.ranker import (
     Stopwatch,
     Topics,
     hidden,
+    require_positive,
     silent,
     topics_of,
 )
-from pipeline.ranking.retrievers import Candidates, doc_ids_of, with_space
+from pipeline.ranking.retrievers import Candidates, doc_ids_of, searched, with_space
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
@@ -189,7 +190,8 @@ class UnionRetriever:
         if not name.startswith(OFFICIAL):
             if name not in self.collection.methods:
                 return {}
-            return self.index.search(topics, METHODS[name](), hits=hits)
+            skips = self.collection.skips_own_id
+            return searched(self.index, topics, METHODS[name](), hits, skips)
         path = runs.get(name.removeprefix(OFFICIAL))
         if path is None:
             return {}
@@ -288,7 +290,7 @@ class Fusion(Ranker):
 
         Posts that are not scored follow below, in the order of their first score.
         """
-        topics = topics_of(self.collection, topics)
+        topics, hits = topics_of(self.collection, topics), require_positive("hits", hits)
         if self.first_stage:
             return self.rerank(self.first_stage.search(topics, hits), progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.

@@ -18,9 +18,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.collections.topics import Topic
+from pipeline.collections.topics import Topic, as_topics
 from pipeline.collections.trec import Run, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
@@ -181,7 +182,7 @@ class Ranker(ABC):
         """Find the best ``hits`` candidates of each topic, and rerank them.
 
         Args:
-            topics: query_ids with texts, one text, or None for the collection's topics.
+            topics: query_ids with texts, texts, or None for the collection's topics.
             hits: candidates for each topic.
             progress: number of candidates -> a progress bar.
         """
@@ -205,10 +206,9 @@ class Ranker(ABC):
         return explain(self.scorer.checkpoint, *given, doc_ids, query_id, show)
 
 
-Topics = Sequence[Topic] | str | None
-"""Topics to rank: all of a collection for None, one for a text."""
-
-OWN_TOPIC = "q1"  # query_id of a text that is no topic of the collection
+Topics = Any
+"""Topics to rank: all of a collection for None, else what :func:`as_topics` takes: a text, texts,
+query_id -> text, records, or a data frame."""
 
 
 class Stopwatch:
@@ -224,12 +224,17 @@ class Stopwatch:
         self.seconds[stage], self._since = now - self._since, now
 
 
+def require_positive(name: str, value: object) -> int:
+    """A number of posts; raises UsageError for another value."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise UsageError(f"`{name}`: found {value!r}, expected a whole number of at least 1")
+    return int(value)
+
+
 def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
     """Topics as records."""
-    if isinstance(topics, str):
-        return [Topic(OWN_TOPIC, topics)]
     if topics is not None:
-        return topics
+        return as_topics(topics)
     if collection is None:
         raise UsageError("`topics`: found none, expected some: this ranker has no collection")
     return collection.topics
@@ -280,7 +285,7 @@ class Mixture(Ranker):
         """Find candidates, score them, mix both scores; see :class:`Ranker`."""
         if self.retriever is None:
             raise UsageError("found no retriever, expected one; give candidates to rerank()")
-        watch = Stopwatch()
+        watch, hits = Stopwatch(), require_positive("hits", hits)
         candidates = self.retriever.search(topics_of(self.collection, topics), hits)
         watch.stop(self.first_stage_name)
         return self._ranked(candidates, progress, watch)

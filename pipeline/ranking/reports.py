@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline.collections.trec import Qrels, Run, ranked
+from pipeline.collections.trec import Qrels, Run, ranked, run_of
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.evaluation.measures import Evaluator, Values, mean
+from pipeline.evaluation.measures import Evaluator, Values, heading, mean
 from pipeline.text import counted, print_posts, table_lines
 
 if TYPE_CHECKING:
@@ -43,7 +43,12 @@ class Evaluation:
                 known = self.milliseconds.get(stage)
                 row.append("" if known is None else f"{known:.1f}")
             rows.append([*row, self.notes.get(stage, "")])
-        header = [self.title, *measures, *(["ms/topic"] if self.milliseconds else []), ""]
+        header = [
+            self.title,
+            *map(heading, measures),
+            *(["ms/topic"] if self.milliseconds else []),
+            "",
+        ]
         return "\n".join(table_lines(header, rows, left=[0, len(header) - 1]))
 
 
@@ -53,21 +58,29 @@ def evaluate(
     """What a ranking is worth, every stage beside the others.
 
     Args:
-        ranking: result of a :class:`pipeline.ranking.ranker.Ranker`, or a run.
+        ranking: result of a :class:`pipeline.ranking.ranker.Ranker`, or a run as
+            :func:`pipeline.collections.trec.run_of` takes it.
         measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``; else the collection's.
-        qrels: query_id -> doc_id -> grade; else the collection's.
+        qrels: query_id -> doc_id -> grade, rows, or a file; else the collection's.
 
     Raises:
         DataError: there are no judgments.
         UsageError: a measure is unknown.
     """
+    if len(measures) == 1 and not isinstance(measures[0], str):
+        (measures,) = measures
     collection = getattr(ranking, "collection", None)
-    stages: Mapping[str, Run] = getattr(ranking, "stages", None) or {title: ranking}
+    stages: Mapping[str, Run] = getattr(ranking, "stages", None) or {title: run_of(ranking)}
     if qrels is None:
         if collection is None:
             raise DataError("found no judgments of these topics, expected `qrels`")
         if (qrels := collection.qrels) is None:
             raise DataError(collection.missing_judgments)
+        collection.check_judged_posts()
+    else:
+        from pipeline.collections.memory import qrels_of
+
+        qrels = qrels_of(qrels)
     usual = collection.measures if collection else DEFAULT_MEASURES
     evaluator = Evaluator(qrels, measures or usual)
     topics, seconds = 1, getattr(ranking, "seconds", {})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from functools import cache
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,11 +16,11 @@ import numpy.typing as npt
 from indexes.methods import METHODS, EngineQuery, Method
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, best_of, ranked, read_run
+from pipeline.collections.trec import Run, aligned, best_of, ranked, read_run
 from pipeline.command.options import apply_changes
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
-from pipeline.text import listed
+from pipeline.text import did_you_mean, listed
 from rerankers.text.spaces import ADAPTED
 
 if TYPE_CHECKING:
@@ -178,12 +179,37 @@ class Retriever(Protocol):
         """The best ``hits`` posts of each topic."""
 
 
+def searched(
+    index: SearchIndex, topics: Sequence[Topic], method: Method, hits: int, skips_own_id: bool
+) -> Run:
+    """The best posts of an index; for ``skips_own_id`` see :func:`without_own_ids`."""
+    run = index.search(topics, method, hits=hits + skips_own_id)
+    if not skips_own_id:
+        return run
+    kept = without_own_ids(run).items()
+    return {query_id: dict(islice(scores.items(), hits)) for query_id, scores in kept}
+
+
+def without_own_ids(run: Run) -> Run:
+    """A run in which a topic's results lack the post of its id, as in BEIR's evaluation."""
+    if any(query_id in scores for query_id, scores in run.items()):
+        _note_own_ids()
+    return {q: {d: s for d, s in scores.items() if d != q} for q, scores in run.items()}
+
+
+@cache
+def _note_own_ids() -> None:
+    note = "a post with the id of the query does not count as its result, as in BEIR's figures"
+    print(note, file=sys.stderr)
+
+
 @dataclass(frozen=True)
 class IndexRetriever:
     """Finds candidates in an index."""
 
     index: SearchIndex
     method: Method
+    skips_own_id: bool = False  # Whether a post with the id of a topic is none of its results
 
     @property
     def name(self) -> str:
@@ -192,7 +218,7 @@ class IndexRetriever:
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The best ``hits`` posts of each topic, none of them later than the topic."""
-        run = self.index.search(topics, self.method, hits=hits)
+        run = searched(self.index, topics, self.method, hits, self.skips_own_id)
         return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))
 
 
@@ -215,7 +241,8 @@ class RunRetriever:
             DataError: the run has none of the topics, or posts that the collection lacks.
         """
         query_ids = [topic.query_id for topic in topics]
-        run = {query_id: self.run[query_id] for query_id in query_ids if self.run.get(query_id)}
+        known = aligned(self.run, query_ids, self.name)
+        run = {query_id: known[query_id] for query_id in query_ids if known.get(query_id)}
         if not run:
             raise DataError(
                 f"{self.name}: found results for {listed(list(self.run))}, expected some for "
@@ -277,11 +304,14 @@ def retriever_for(
     """
     if candidates:
         path = collection.runs.get(candidates, Path(candidates))
-        return RunRetriever(read_run(path), collection.find_posts, candidates, skip_unknown)
+        run = read_run(path)
+        if collection.skips_own_id:
+            run = without_own_ids(run)
+        return RunRetriever(run, collection.find_posts, candidates, skip_unknown)
     if collection.given_candidates is not None:
         return GivenRetriever(collection)
     found = _method(collection, method, parameters)  # Before an engine is asked.
-    return IndexRetriever(collection.open_index(), found)
+    return IndexRetriever(collection.open_index(), found, collection.skips_own_id)
 
 
 def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
@@ -294,6 +324,10 @@ def _method(collection: Collection, name: str | None, parameters: Sequence[str])
                 "`parameters` out"
             )
         return EngineQuery()
+    if name not in (None, *METHODS):
+        similar = did_you_mean(str(name), list(METHODS))
+        expected = f"expected one of {', '.join(METHODS)}{similar}"
+        raise UsageError(f"`first_stage`: found {name!r}, {expected}")
     found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
     if found.name not in offered and collection.engine:
         raise UsageError(

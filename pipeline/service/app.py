@@ -1,55 +1,291 @@
-"""The ASGI application: routes, lifespan, exception handlers."""
+"""The ASGI application, from a route to its answer: request, scores, response, errors."""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import hashlib
+import hmac
+import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import orjson
+from cachetools import LRUCache
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.service.errors import RequestError
-from pipeline.service.formats import PATHS
-from pipeline.service.http.middleware import PUBLIC, ServiceMiddleware
-from pipeline.service.http.service import Service
-from pipeline.service.proxy.routes import Proxy
+from pipeline.service import formats
+from pipeline.service.errors import PlainErrors, RequestError
+from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
+from pipeline.service.metrics import Metrics
+from pipeline.service.models import Models, ServedModel
+from pipeline.service.queue import Queue, QueuedRequest
+from pipeline.service.record import LOG, Record
+from pipeline.service.requests import (
+    BodyReader,
+    Limits,
+    check_media_type,
+    deadline_of,
+    decoded,
+    unless_gone,
+)
+from pipeline.service.worker import give_back
+from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
+from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
+
+WINDOWS = 8_000_000
+"""Bytes of the scores of the last lists, kept for their caller: the next page of a search needs
+them."""
+
+HANGS = 30.0  # Seconds without a turn of the event loop after which the service ends
+TRIM = 10  # Seconds between two returns of free memory to the system
+MOST_HEADERS = 200
+MOST_CLIENTS = 10_000  # Clients whose requests are counted
+EVENT_BYTES, MOST_EVENTS = 1_000_000, 1000  # Of a request
+
+PUBLIC = frozenset(
+    (
+        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics"),
+        "/openapi.json",
+    )
+)
+"""Paths that need no key."""
+
+PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
+"""Paths whose good answers are not logged."""
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""The header ``traceparent`` of W3C Trace Context; the proxy passes it to the engine."""
+
+# --- From a request to its scores -----------------------------------------------------------------
+
+
+class Service:
+    """Scores documents. ``in_order``: whether they stand in the order of a first stage, best first,
+    where a request does not say."""
+
+    def __init__(
+        self,
+        models: Models,
+        limits: Limits,
+        threads: int,
+        log_texts: bool = False,
+        in_order: bool = True,
+    ) -> None:
+        self.models, self.limits, self.log_texts = models, limits, log_texts
+        self._in_order = in_order
+        self.bodies = BodyReader(limits)
+        self._windows: LRUCache[bytes, npt.NDArray[np.float32]] = LRUCache(
+            WINDOWS, lambda scores: scores.nbytes + 100
+        )
+        self.metrics = Metrics(lambda: self.queue.queued, lambda: models.served.values())
+        most = limits.waiting_documents, limits.waiting_requests
+        self.queue = Queue(threads, *most, self.metrics.batch)
+
+    async def endpoint(self, request: Request) -> Response:
+        """The response to a request for scores; raises RequestError."""
+        state, path = request.state, request.scope["path"].rstrip("/") or "/"
+        state.record.format = state.format.name
+        async with self.bodies.read(request) as body:
+            if b'"texts"' not in body:
+                state.format = PATHS[path]
+            content: formats.Request | None = None
+            if b'"rank_fields"' in body:
+                content = await decoded(body, formats.RankFieldsRequest)
+            if content is None or not content.rank_fields:
+                content = await decoded(body, formats.Request)
+            wire = TEI if content.field == "texts" else PATHS[path]
+            state.format, state.record.format = wire, wire.name
+            if wire.needs_media_type:
+                check_media_type(request)
+            wanted = formats.score_request(content, self.limits.documents)
+            del content
+            return await unless_gone(self._respond(wanted, wire, request), request)
+
+    async def _respond(
+        self, wanted: ScoreRequest, wire: formats.Format, request: Request
+    ) -> Response:
+        model = self.models.choose(wanted.model, True)
+        record: Record = request.state.record
+        deadline = deadline_of(request) or record.started + self.limits.answer
+        response = await self.score(wanted, model, record, deadline, wire.later_first)
+        content = orjson.dumps(wire.write(response, record))
+        record.total = time.perf_counter() - record.started
+        headers = record.headers() | {"x-mix": response.mix, "x-model": quoted(model.name)}
+        return Response(content, headers=headers, media_type="application/json")
+
+    async def score(
+        self,
+        request: ScoreRequest,
+        model: ServedModel,
+        record: Record,
+        deadline: float | None,
+        later_first: bool = False,
+    ) -> ScoreResponse:
+        """The scores of a request, whose sizes and times are added to the record.
+
+        Raises RequestError if the queue is full, or the deadline is past.
+        """
+        record.model, record.device = model.name, model.loaded.device
+        record.documents += len(request.texts)
+        record.truncated += request.truncated
+        long = sum(len(text) > MAX_CHARACTERS for text in request.texts)
+        record.split += long
+        record.characters += sum(map(len, [request.query, *request.texts]))
+        if self.log_texts:
+            record.texts = [*record.texts, request.query, *request.texts]
+        if request.in_order is None:
+            request = replace(request, in_order=self._in_order)
+        read = request.texts
+        if long:
+            read = await asyncio.to_thread(best_passages, [request.query] * len(read), read)
+        pairs, rows = pairs_of(replace(request, texts=read), model)
+        record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
+        key = _key(pairs, model, record.caller) if model.reads_lists else b""
+        if (logits := self._windows.get(key)) is None:
+            queued = QueuedRequest(model.scorer, model.name, pairs, deadline)
+            hits_before = model.counts.hits
+            logits = await self.queue.score(queued)
+            record.queue = max(record.queue, queued.started - queued.queued)
+            record.inference += queued.inference
+            # Of other requests too, at the same time.
+            record.cache_hits += min(max(0, model.counts.hits - hits_before), len(pairs))
+        else:
+            record.cache_hits += len(pairs)
+        if key:
+            self._windows[key] = logits
+        return model.respond(request, logits[rows], later_first)
+
+
+def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
+    """The distinct pairs of a request without long texts, and the pair [D] of each document.
+
+    Equal documents are scored once, so that they get the same score; but by a model of lists each
+    in its place.
+    """
+    query, texts = request.query[:MAX_CHARACTERS], request.texts
+    urls: Sequence[str] = [url[:MAX_CHARACTERS] for url in request.urls]
+    rows, signals = np.arange(len(texts)), dict[str, npt.NDArray[np.float32]]()
+    if model.reads_lists:
+        signals = _first_stage(request)
+    else:
+        priors = _priors(request) if model.reads_prior else [0.0] * len(urls)
+        places: dict[tuple[str, str, float], int] = {}
+        found = zip(texts, urls, priors, strict=True)
+        rows = np.array([places.setdefault(pair, len(places)) for pair in found], np.int64)
+        texts, urls, kept = zip(*places, strict=True)
+        signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}
+    every = np.arange(len(texts))
+    return Pairs([query], [*texts], [*urls], 0 * every, every, signals), rows
+
+
+def _first_stage(request: ScoreRequest) -> dict[str, npt.NDArray[np.float32]]:
+    """Name -> [D] score and place by the first stage, NaN where they are not known."""
+    count = len(request.texts)
+    first, order = np.full((2, count), np.nan, dtype=np.float32)
+    if request.mix != "neural" and request.first_stage is not None:
+        first = np.array(request.first_stage, dtype=np.float32)
+        order = _places(request.first_stage)
+    elif request.in_order:
+        order = np.arange(1, count + 1, dtype=np.float32)
+    return {FIRST_STAGE: first, ORDER: order}
+
+
+def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
+    """Hash of all that the scores of a list depend on, and of whom they are kept for."""
+    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
+    content = f"{[*map(len, texts)]}{''.join(texts)}".encode("utf-8", "surrogatepass")
+    numbers = [signal.tobytes() for _, signal in sorted(pairs.signals.items())]
+    return hashlib.blake2b(b"".join([caller, content, *numbers])).digest()
+
+
+def _priors(request: ScoreRequest) -> Sequence[float]:
+    """[D] the prior of each document's rank by the first stage; 0 if there is none."""
+    if request.first_stage is None:
+        return [0.0] * len(request.texts)
+    priors: list[float] = prior_of_rank(_places(request.first_stage).astype(np.int64)).tolist()
+    return priors
+
+
+def _places(scores: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Place of each score, from 1 for the highest; equal ones keep their order."""
+    return places_of(np.zeros(len(scores), dtype=np.int64), np.array(scores))
+
+
+def quoted(text: str) -> str:
+    """A text as the value of a header."""
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+# --- Routes ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask, and how often.
+
+    Attributes:
+        keys: of which a request needs one, if there are any; they may change.
+        hosts: names in the header Host, or ``*.example.com``; none is any.
+        origins: of pages in browsers, for our own paths.
+        rate: requests of a client in a second.
+    """
+
+    keys: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    rate: int | None = None
 
 
 def build(
     service: Service,
-    keys: Sequence[str] = (),
+    access: Access = Access(),
     page: Sequence[BaseRoute] = (),
-    proxy: Proxy | None = None,
+    proxy: Any = None,
+    events: Any = None,
     reload: Callable[[], None] | None = None,
+    is_watched: bool = False,
 ) -> ASGIApp:
-    """The application, with routes of the page and perhaps of an engine's searches.
+    """The application, with routes of the page, of an engine's searches (a
+    :class:`pipeline.service.proxy.routes.Proxy`), and of events (a
+    :class:`pipeline.service.log.SearchLog`).
 
-    Requests need one of the ``keys``, if there are any; ``reload`` is called after SIGHUP (default:
-    the models are loaded again).
+    ``reload`` is called after SIGHUP (default: the models are loaded again). ``is_watched``: the
+    process ends if the event loop hangs.
     """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        service.scheduler.start()
-        loop = asyncio.get_running_loop()
-        work = partial(loop.run_in_executor, None, reload or service.models.reload)
+        service.queue.start()
         with suppress(RuntimeError, ValueError):  # Only the main thread has signals.
-            loop.add_signal_handler(signal.SIGHUP, work)
+            soon = reloading(reload or service.models.reload)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, soon)
+        watch = asyncio.create_task(_watch()) if is_watched else None
         yield
-        await asyncio.to_thread(service.scheduler.stop)
+        if watch:
+            watch.cancel()
+            faulthandler.cancel_dump_traceback_later()
+        await asyncio.to_thread(service.queue.stop)
         if proxy:
             await proxy.upstream.close()
 
@@ -59,8 +295,9 @@ def build(
             for name in PATHS
             for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))
         ),
-        *_information(service, bool(keys)),
+        *_information(service, bool(access.keys)),
         *page,
+        *([_events(service, events)] if events else []),
     ]
     app = Starlette(
         routes=[*(proxy.routes() if proxy else ()), *own],
@@ -69,11 +306,63 @@ def build(
     )
     app.router.redirect_slashes = False
     if proxy is None:
-        return ServiceMiddleware(app, service, keys)
-    app.router.default = proxy.not_found
+        return ServiceMiddleware(app, service, access)
+    app.router.default = proxy.respond
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
-    guarded = {getattr(route, "path", "") for route in own}
-    return ServiceMiddleware(app, service, keys, guarded)
+    paths = {getattr(route, "path", "") for route in own}
+    return ServiceMiddleware(
+        app, service, access, lambda path: path in paths or path.startswith("/v1/models/")
+    )
+
+
+def reloading(work: Callable[[], None]) -> Callable[[], None]:
+    """A function that does ``work`` soon, in a thread of its own: one at a time, one may wait."""
+    waiting, lock = BoundedSemaphore(1), Lock()
+
+    def run() -> None:
+        with lock:
+            waiting.release()
+            work()
+
+    def soon() -> None:
+        if waiting.acquire(blocking=False):
+            Thread(target=run, name="reload", daemon=True).start()
+
+    return soon
+
+
+async def _watch() -> None:
+    """Tell the system that the loop runs, and give memory back to it."""
+    for second in range(10**9):
+        # After this time all stacks are written to stderr, and the process ends.
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        if second % TRIM == 0:
+            await asyncio.to_thread(give_back)
+        await asyncio.sleep(1)
+
+
+def _events(service: Service, log: Any) -> Route:
+    """Events in the form of OpenSearch's User Behavior Insights, one or a list, for the log."""
+
+    async def endpoint(request: Request) -> Response:
+        request.state.format = PlainErrors()
+        check_media_type(request)
+        async with service.bodies.read(request) as body:
+            if len(body) > EVENT_BYTES:
+                problem = f"found {len(body)} bytes, expected {EVENT_BYTES} at most"
+                raise RequestError("body", problem)
+            try:
+                content = orjson.loads(body)
+            except orjson.JSONDecodeError as error:
+                raise RequestError("json", f"found no JSON in the body: {error}") from None
+        events = content if isinstance(content, list) else [content]
+        if len(events) > MOST_EVENTS:
+            raise RequestError("many", f"found {len(events):,} events, expected {MOST_EVENTS:,}")
+        accepted = log.events(events)
+        return JSONResponse({"accepted": accepted, "unknown": len(events) - accepted})
+
+    service.metrics.log = log.counts
+    return Route("/events", endpoint, methods=["POST"])
 
 
 def _information(service: Service, needs_key: bool) -> list[Route]:
@@ -95,7 +384,7 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "max_batch_requests": None,
             "max_client_batch_size": limits.documents,
             "auto_truncate": True,
-            "tokenization_workers": service.scheduler.threads,
+            "tokenization_workers": service.queue.threads,
             "version": version("tweetrerank"),
             "sha": None,
             "docker_label": None,
@@ -103,31 +392,27 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
         return JSONResponse(content)
 
     async def models(request: Request) -> Response:
-        data = [
-            {
-                "id": name,
-                "object": "model",
-                "created": 0,
-                "owned_by": "tweetrerank",
-                "weight": model.weight,  # λ
-                "reads_order": model.reads_windows,
-            }
-            for name, model in service.models.served.items()
-        ]
-        return JSONResponse({"object": "list", "data": data})
+        listed = [_described(model) for model in service.models.served.values()]
+        return JSONResponse({"object": "list", "data": listed})
+
+    async def one_model(request: Request) -> Response:
+        request.state.format = formats.RERANK
+        return JSONResponse(_described(service.models.choose(request.path_params["id"], False)))
 
     async def health(request: Request) -> Response:
-        return _status(await service.is_healthy())
+        model = service.models.default
+        return _status(await service.queue.is_well(model.scorer, model.name))
 
     async def ready(request: Request) -> Response:
-        return _status(service.is_ready)
+        return _status(not service.queue.is_full)
 
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     endpoints = dict.fromkeys(("/health", "/ping"), health) | {"/ready": ready, "/info": info}
     endpoints |= dict.fromkeys(("/models", "/v1/models"), models) | {"/metrics": metrics}
-    content = openapi(endpoints, PUBLIC if needs_key else None)
+    endpoints |= {"/v1/models/{id}": one_model}
+    content = openapi([*endpoints], needs_key)
 
     async def description(request: Request) -> Response:
         return JSONResponse(content)
@@ -136,42 +421,79 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 
-def openapi(information: Iterable[str], public: Container[str] | None) -> dict[str, Any]:
-    """The OpenAPI description, with the models of requests as schemas.
-
-    Paths other than the ``public`` ones need a key; None is no path.
-    """
-    formats = [wire for wires in PATHS.values() for wire in wires]
-    names, schemas = models_json_schema(
-        [(wire.request, "validation") for wire in formats],
-        ref_template="#/components/schemas/{model}",
-    )
-    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
-    paths: dict[str, Any] = {}
-    for path, wires in PATHS.items():
-        if path == "/":  # As /rerank; GET is the page's there.
-            continue
-        schema = {"anyOf": [names[wire.request, "validation"] for wire in wires]}
-        body = {"required": True, "content": {"application/json": {"schema": schema}}}
-        paths[path] = {"post": {"requestBody": body, "responses": responses}}
-    for path in information:
-        is_open = public is not None and path in public
-        paths[path] = {"get": {"responses": responses} | ({"security": []} if is_open else {})}
-    description: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": "tweetrerank", "version": version("tweetrerank")},
-        "paths": paths,
-        "components": {"schemas": schemas["$defs"]},
+def _described(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "tweetrerank",
+        "model_type": "rerank",
+        "weight": model.weight,  # λ
+        "reads_order": model.reads_lists,
     }
-    if public is not None:
-        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        description["security"] = [{"key": []}]
-    return description
 
 
 def _status(is_well: bool) -> Response:
     content = {"status": "ok" if is_well else "unavailable", "unix": time.time()}
     return JSONResponse(content, 200 if is_well else 503)
+
+
+def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
+    """The OpenAPI description, with the models of requests as schemas."""
+    kinds = formats.Request, formats.RankFieldsRequest
+    template = "#/components/schemas/{name}"
+    names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
+    schemas = _lax(schemas)
+    some = {"type": "array", "minItems": 1}
+    for kind in kinds:
+        schemas[kind.__name__]["anyOf"] = [
+            {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
+        ]
+    schemas["RankFieldsRequest"]["required"].append("rank_fields")
+    schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
+    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
+    body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
+    # "/" is as /rerank; GET is the page's there.
+    post = {"post": {"requestBody": body, "responses": responses}}
+    paths: dict[str, Any] = {path: post for path in PATHS if path != "/"}
+    for path in information:
+        is_open = needs_key and path in PUBLIC
+        paths[path] = {"get": {"responses": responses} | ({"security": []} if is_open else {})}
+        if "{id}" in path:
+            wanted = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+            paths[path]["get"]["parameters"] = [wanted]
+    description: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "tweetrerank", "version": version("tweetrerank")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if needs_key:
+        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        description["security"] = [{"key": []}]
+    return description
+
+
+_TEXTS: Mapping[str, dict[str, Any]] = {
+    "integer": {"pattern": "^[0-9]{1,9}$"},
+    "number": {"pattern": r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"},
+    "boolean": {"enum": [True, False, 1, 0, "true", "false"]},
+}
+"""Type -> the texts that are taken for it."""
+
+
+def _lax(schema: Any) -> Any:
+    """A schema, with texts where they are taken for numbers and flags."""
+    if isinstance(schema, list):
+        return [*map(_lax, schema)]
+    if not isinstance(schema, dict):
+        return schema
+    own = {key: _lax(value) for key, value in schema.items()}
+    kind = own.get("type")
+    if isinstance(kind, str) and kind in _TEXTS:
+        kinds = [kind, "string", *(["integer"] if kind == "boolean" else [])]
+        own |= {"type": kinds} | _TEXTS[kind]
+    return own
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -190,3 +512,110 @@ async def _fail(request: Request, error: Exception) -> Response:
     """The response after a mistake of ours; the error is raised again, and logged."""
     problem = f"an internal error; see the log for {request.state.record.request_id}"
     return await _refuse(request, RequestError("internal", problem))
+
+
+# --- Around every request -------------------------------------------------------------------------
+
+
+class ServiceMiddleware:
+    """Wraps an application: a request's id, who may ask, the line in the log, the metrics.
+
+    ``is_own``: whether a path is ours, which needs a key; None is all.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        service: Service,
+        access: Access,
+        is_own: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.app, self.service, self._access, self._is_own = app, service, access, is_own
+        self._cors = CORSMiddleware(
+            app,
+            access.origins,
+            ("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("x-request-id", "x-mix", "x-model", "x-search-id", "retry-after"),
+        )
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(MOST_CLIENTS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers, path = Headers(scope=scope), scope["path"]
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        record = Record(request_id, scope["method"], path, (scope.get("client") or ("",))[0])
+        named = f"{record.client}\n{headers.get('authorization', '')}".encode()
+        record.caller = hashlib.blake2b(named, digest_size=16).digest()
+        if _TRACE.fullmatch(trace := headers.get("traceparent", "")):
+            record.trace_id, record.span_id = trace.split("-")[1:3]
+        wire = assumed(path.rstrip("/"))
+        scope.setdefault("state", {}).update(record=record, format=wire)
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            is_own = self._is_own is None or self._is_own(path)
+            app = self._cors if self._access.origins and is_own else self.app
+            if error := self._refused(scope["method"], path, headers, is_own, record.client):
+                app = wire.refuse(error, record)
+            await app(scope, receive, send_with_id)
+        except Exception:
+            if not record.status:
+                raise
+            LOG.exception("request %s failed", request_id)
+        finally:
+            record.total = time.perf_counter() - record.started
+            if path not in PROBES or record.status >= 400:
+                LOG.info("%s %s", record.method, path, extra={"request": record})
+            if record.format or record.engine:
+                self.service.metrics.request(record)
+
+    def _refused(
+        self, method: str, path: str, headers: Headers, is_own: bool, client: str
+    ) -> RequestError | None:
+        """Why a request is not answered."""
+        if len(headers) > MOST_HEADERS:
+            problem = f"found {len(headers)} headers, expected at most {MOST_HEADERS}"
+            return RequestError("headers", problem)
+        host = re.sub(r":\d*$", "", headers.get("host", "").lower())
+        hosts = [*self._access.hosts] if host else []
+        if hosts and host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
+            problem = f"found the host {host[:100]!r}, expected {', '.join(hosts)}; name others by "
+            return RequestError("host", problem + "--allow-host")
+        if self._access.rate and path not in PROBES and self._is_too_often(client):
+            problem = f"found more than {self._access.rate} requests in a second"
+            return RequestError("rate", problem, retry=1)
+        is_asked = method == "OPTIONS" and "access-control-request-method" in headers
+        is_preflight = bool(self._access.origins) and is_asked
+        if is_own and not is_preflight and not self._may_pass(method, path, headers):
+            problem = "found no known key, expected `Authorization: Bearer KEY`"
+            return RequestError("key", problem)
+        return None
+
+    def _is_too_often(self, client: str) -> bool:
+        """Whether a client's bucket, which fills by the rate, is empty."""
+        rate, now = self._access.rate or 1, time.monotonic()
+        left, then = self._buckets.get(client, (rate, now))
+        left = min(rate, left + (now - then) * rate)
+        self._buckets[client] = max(0.0, left - 1), now
+        return left < 1
+
+    def _may_pass(self, method: str, path: str, headers: Headers) -> bool:
+        # The path of the page is that of scores, too.
+        keys = self._access.keys
+        if not keys or (path in PUBLIC and (path, method) != ("/", "POST")):
+            return True
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = key.strip().encode("latin-1", errors="replace")
+        # All keys are compared, whichever it is, so that the time tells nothing.
+        same = [hmac.compare_digest(given, known.encode()) for known in keys]
+        return scheme.lower() == "bearer" and any(same)

@@ -1,121 +1,101 @@
-"""Wire formats: requests, responses and errors of TEI, of Cohere's kin and of Voyage.
+"""Wire formats: one request in the words of all vendors, and their responses and errors.
 
-A request's path and keys choose its format.
+``texts`` make a request one of Text Embeddings Inference. All others get one response that the
+clients of Cohere, Jina, vLLM, LiteLLM and Voyage read, but for ``/infinity/rerank``.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import ne
 from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
+from msgspec import Meta, Raw, Struct
 from orjson import Fragment
-from pydantic import (
-    AllowInfNan,
-    BaseModel,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Strict,
-    StrictBool,
-    Tag,
-    model_validator,
-)
 
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
 from rerankers.text.words import MAX_CHARACTERS
 
 CHARACTERS_OF_TOKEN = 4  # Mean length of a token of English text in vendors' limits
-LARGEST_SCORE = 3.4e38  # Of a first stage: scores are in single precision
 
-
-def _whole(value: object) -> object:
-    """2.0 is a whole number in JSON; ``true`` and ``"2"`` are none."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("expected a whole number")
-    return value
-
-
-_AtLeast0 = Annotated[int, Field(ge=0)]
-_AtLeast1 = Annotated[int, Field(ge=1)]
-Count = Annotated[_AtLeast0, BeforeValidator(_whole, json_schema_input_type=_AtLeast0)]
-Positive = Annotated[_AtLeast1, BeforeValidator(_whole, json_schema_input_type=_AtLeast1)]
-Score = Annotated[float, Strict(), AllowInfNan(False), Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)]
-Flag = StrictBool
 Mix = Literal["neural", "interpolated"]
 """The model's score, or mixed with the first stage's."""
 Order = Literal["first_stage", "unknown"]
 """Of the documents of a request: best first by a first stage, as all clients send them, or any."""
+Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Scores are in single precision
+Count = Annotated[int, Meta(ge=0)]
 
 
-class Document(BaseModel):
+class Document(Struct):
     """A post."""
 
     text: str
-    url: str | None = Field(None, description="that the post links to")
-    first_stage_score: Score | None = Field(
-        None,
-        description="if every document has one, it is a part of the new score: mixed with the "
-        "model's by the tuned weight, or read by the model window",
-    )
+    url: Annotated[str | None, Meta(description="that the post links to")] = None
+    first_stage_score: Score | None = None
 
 
-class Request(BaseModel):
-    """Fields of every format; unknown ones are ignored, and null is as good as no value."""
+class Request(Struct, kw_only=True):
+    """A request; unknown fields are ignored, null is no value, and texts may hold numbers."""
 
     query: str
-    model: str | None = Field(None, description="one of /v1/models; needed if there are several")
-    mix: Mix | None = Field(
-        None,
-        description="interpolated with the first stage's scores (default: if there are any), or "
-        "the neural score alone",
-    )
-    order: Order | None = Field(
-        None,
-        description="unknown, where the documents do not stand in the order of a first stage "
-        "(default: first_stage); the model window reads it",
-    )
-    truncate: Flag | None = Field(
-        None,
-        description=f"false refuses documents of more than {MAX_CHARACTERS} characters, of which "
-        "the best passage is read (default: the header x-split-documents counts them)",
-    )
-    links: Literal["around"] | None = Field(
-        None,
-        description="around: a document's text has its link before and after it, without blanks, "
-        "as search engines join the fields link, text, link",
-    )
-    needs_text: Flag | None = Field(
-        None,
-        description="refuse two or more documents that are all empty: a search engine sends such "
-        "ones where a search leaves their fields out",
-    )
-    shift: Flag | None = Field(
-        None,
-        description="logits less the lowest one of the request, so from 0 on: for Elasticsearch, "
-        "which bends negative scores",
-    )
+    documents: list[str | Document] | None = None
+    texts: Annotated[
+        list[str | Document] | None, Meta(description="documents; the answer is then TEI's")
+    ] = None
+    model: Annotated[
+        str | None, Meta(description="one of /v1/models; needed if there are several")
+    ] = None
+    top_n: Annotated[Count | None, Meta(description="results, as top_k; 0 is all")] = None
+    top_k: Count | None = None
+    return_documents: bool | None = None
+    return_text: bool | None = None
+    raw_scores: Annotated[
+        bool | None, Meta(description="true gives logits, as use_activation false does")
+    ] = None
+    use_activation: bool | None = None
+    max_tokens_per_doc: Annotated[
+        Count | None,
+        Meta(description="cuts documents to as many tokens of four characters; 0 is no limit"),
+    ] = None
+    truncate: Annotated[
+        bool | None,
+        Meta(description="false, as truncation false, refuses texts that are not read as a whole"),
+    ] = None
+    truncation: bool | None = None
+    rank_fields: Annotated[
+        list[str] | None, Meta(description="keys of documents whose values are joined as the text")
+    ] = None
+    mix: Annotated[
+        Mix | None, Meta(description="neural leaves the first-stage scores of the documents out")
+    ] = None
+    order: Order | None = None
+    links: Annotated[
+        Literal["around"] | None,
+        Meta(description="documents have their links around their texts, as engines join fields"),
+    ] = None
+    needs_text: Annotated[
+        bool | None, Meta(description="refuse several documents that are all empty")
+    ] = None
+    shift: Annotated[
+        bool | None, Meta(description="logits less the lowest: Elasticsearch bends negative ones")
+    ] = None
+
+    @property
+    def field(self) -> str:
+        """Name of the field with the documents."""
+        return "documents" if self.texts is None or (self.documents and not self.texts) else "texts"
 
 
-BRANCHES = ("string", "object")  # Parts of an error's location that name the form of a value
+class RankFieldsRequest(Request, kw_only=True):
+    """A request whose documents are any objects, of which ``rank_fields`` are read."""
 
-
-def _branch(value: object) -> str | None:
-    return "string" if isinstance(value, str) else "object" if isinstance(value, dict) else None
-
-
-_Document = Annotated[
-    Annotated[str, Tag("string")] | Annotated[Document, Tag("object")],
-    Discriminator(_branch, "document", "expected a string or an object with text"),
-]
-Documents = Annotated[list[_Document], Field(json_schema_extra={"minItems": 1})]
-"""An empty list is no wrong value: each format has its own response to it."""
+    documents: list[str | dict[str, Raw]] | None = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -126,9 +106,10 @@ class ScoreRequest:
         texts, urls, first_stage: of the D documents; no URL is "", no scores are None.
         top: number of results; None is all.
         raw: logits, not probabilities.
-        echo: give the texts back.
+        echo: give the texts back; None is as the format does.
         shift: logits less the lowest one.
-        in_order: whether the documents stand in the order of a first stage, best first.
+        in_order: whether the documents stand in the order of a first stage, best first; None is as
+            the service is set.
         truncated: number of documents that were cut as the request says.
     """
 
@@ -139,10 +120,10 @@ class ScoreRequest:
     model: str | None = None
     top: int | None = None
     raw: bool = False
-    echo: bool = False
+    echo: bool | None = None
     mix: Mix | None = None
     shift: bool = False
-    in_order: bool = True
+    in_order: bool | None = None
     truncated: int = 0
 
 
@@ -160,89 +141,81 @@ class ScoreResponse:
         """(row, score) of the documents that the request wants, best first."""
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
 
-    def results(self, score: str, field: str, shape: Callable[[str], Any] = str) -> list[Any]:
-        """Those documents as objects, with a field for the text if the request wants it."""
-        found: list[dict[str, Any]] = [{"index": row, score: value} for row, value in self.best()]
-        for result in found if self.request.echo else ():
-            result[field] = shape(self.request.texts[result["index"]])
-        return found
 
-
-class Format(ErrorFormat):
-    """A wire format: how a request is read, and how responses and errors are written."""
-
-    name: ClassVar[str]
-    request: ClassVar[Any]  # Its pydantic model
-    marks: ClassVar[frozenset[str]] = frozenset()  # Fields that only its requests have
-    documents: ClassVar[str] = "documents"  # Field of the documents
-    needs_media_type: ClassVar[bool] = False  # Whether a body has to call itself JSON
-    later_first: ClassVar[bool] = False  # Which of two documents of equal scores comes first
-    echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
-
-    def read(self, request: Any) -> ScoreRequest:
-        """A request of this format; raises RequestError if it contradicts itself."""
-
-        def given(*names: str) -> Any:
-            """The value of the first of these fields that the format has."""
-            return next((getattr(request, name) for name in names if hasattr(request, name)), None)
-
-        documents: list[str | Document] = given(self.documents)
-        texts = [post if isinstance(post, str) else post.text for post in documents]
-        urls = ["" if isinstance(post, str) else post.url or "" for post in documents]
-        for row, post in enumerate(documents if request.links else ()):
-            if isinstance(post, str):
-                texts[row], urls[row] = between_links(post)
-        truncated = 0
-        if tokens := given("max_tokens_per_doc"):
-            whole, texts = texts, [text[: CHARACTERS_OF_TOKEN * tokens] for text in texts]
-            truncated = sum(map(ne, whole, texts))
-        for row, text in enumerate(texts if given("truncation", "truncate") is False else ()):
+def score_request(request: Request, most: int) -> ScoreRequest:
+    """A request, checked: its number of documents first. Raises RequestError."""
+    name = request.field
+    documents: Sequence[Any] = getattr(request, name) or ()
+    if not documents:
+        raise RequestError("empty", "found no documents, expected at least one", (name,))
+    if len(documents) > most:
+        problem = f"found {len(documents)} documents, expected at most {most}"
+        raise RequestError("many", problem, (name,))
+    if request.rank_fields:
+        try:
+            documents = [_joined(post, request.rank_fields) for post in documents]
+        except (ValueError, RecursionError) as error:
+            problem = f"found a field that cannot be read: {error}"
+            raise RequestError("value", problem, (name,)) from None
+    posts = [Document(post) if isinstance(post, str) else post for post in documents]
+    texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
+    for row, post in enumerate(posts if request.links else ()):
+        if not post.url:
+            texts[row], urls[row] = between_links(post.text)
+    truncated, whole = 0, texts
+    if request.max_tokens_per_doc:
+        texts = [text[: CHARACTERS_OF_TOKEN * request.max_tokens_per_doc] for text in texts]
+        truncated = sum(map(ne, whole, texts))
+    if request.truncate is False or request.truncation is False:
+        places = [("query",), *((name, row) for row in range(len(texts)))]
+        for place, text in zip(places, [request.query, *texts], strict=True):
             if len(text) > MAX_CHARACTERS:
-                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}, as "
-                problem += "no part may be left out"
-                raise RequestError("value", problem, (self.documents, row))
-        if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
-            problem = (
-                f"found {len(texts)} empty texts, expected some text: leave the fields of the "
-                "search pipeline in the search's _source, and the index's"
-            )
-            raise RequestError("value", problem, (self.documents,))
-        echo = given("return_documents", "return_text")
-        return ScoreRequest(
-            request.query,
-            texts,
-            urls,
-            self._first_stage(documents, request.mix == "interpolated"),
-            request.model,
-            given("top_n", "top_k") or None,
-            given("raw_scores") is True or given("use_activation") is False,
-            self.echoes if echo is None else echo,
-            request.mix,
-            request.shift is True,
-            request.order != "unknown",
-            truncated,
-        )
+                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
+                raise RequestError("value", f"{problem}, as no part may be left out", place)
+    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
+        expected = "expected some text: leave the fields of the search pipeline in the search's"
+        problem = f"found {len(texts)} empty texts, {expected} _source, and the index's"
+        raise RequestError("value", problem, (name,))
+    return ScoreRequest(
+        request.query,
+        texts,
+        urls,
+        _first_stage(posts, name, request.mix == "interpolated"),
+        request.model,
+        request.top_n or request.top_k or None,
+        request.raw_scores is True or request.use_activation is False,
+        request.return_documents if request.return_text is None else request.return_text,
+        request.mix,
+        request.shift is True,
+        None if request.order is None else request.order == "first_stage",
+        truncated,
+    )
 
-    def _first_stage(
-        self, documents: Sequence[str | Document], needed: bool
-    ) -> Sequence[float] | None:
-        """Scores of all documents, or None; raises RequestError if only some have one."""
-        scores = [None if isinstance(post, str) else post.first_stage_score for post in documents]
-        known = [score for score in scores if score is not None]
-        if len(known) == len(scores) > 0:
-            return known
-        if not known and not needed:
-            return None
-        problem = "found none, expected one for each document, as mix is interpolated"
-        if known:
-            problem = f"found none, but {len(known)} of the {len(scores)} documents have one; "
-            problem += "expected one for all or for none"
-        row = scores.index(None) if scores else 0
-        raise RequestError("value", problem, (self.documents, row, "first_stage_score"))
 
-    @abstractmethod
-    def write(self, response: ScoreResponse, record: Record) -> Any:
-        """The body of a response, as orjson writes it."""
+def _joined(post: Any, names: Sequence[str]) -> Any:
+    """A document of the values of some fields, which are JSON if not texts; raises ValueError."""
+    if not isinstance(post, dict):
+        return post
+    values = [bytes(post[name]) for name in names if name in post]
+    texts = [str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values]
+    own = {name: post[name] for name in ("url", "first_stage_score") if name in post}
+    read = {name: msgspec.json.decode(value) for name, value in own.items()}
+    return msgspec.convert({**read, "text": " ".join(texts)}, Document, strict=False)
+
+
+def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
+    """Scores of all documents, or None; raises RequestError if only some have one."""
+    known = [post.first_stage_score for post in posts if post.first_stage_score is not None]
+    if len(known) == len(posts):
+        return known
+    if not known and not needed:
+        return None
+    problem = "found none, expected one for each document, as mix is interpolated"
+    if known:
+        problem = f"found none, but {len(known)} of the {len(posts)} documents have one; expected "
+        problem += "one for all or for none"
+    row = [post.first_stage_score for post in posts].index(None)
+    raise RequestError("value", problem, (name, row, "first_stage_score"))
 
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
@@ -262,189 +235,115 @@ def between_links(document: str) -> tuple[str, str]:
     return document, ""
 
 
-class TeiRequest(Request):
-    """A request with ``texts``; ``top_n`` is Elasticsearch's."""
+class Format(ErrorFormat):
+    """A wire format: how responses and errors are written."""
 
-    texts: Documents
-    raw_scores: Flag | None = None
-    return_text: Flag | None = None
-    top_n: Count | None = None
+    name: ClassVar[str]
+    needs_media_type: ClassVar[bool] = False  # Whether a body has to call itself JSON
+    later_first: ClassVar[bool] = False  # Which of two documents of equal scores comes first
+    echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
 
+    @abstractmethod
+    def write(self, response: ScoreResponse, record: Record) -> Any:
+        """The body of a response, as orjson writes it."""
 
-_TEI_TYPES = {
-    "empty": "Empty",
-    "overload": "Overloaded",
-    "deadline": "Overloaded",
-    "internal": "Backend",
-    "unready": "Unhealthy",
-    "key": "Unauthorized",
-    "path": "NotFound",
-}
+    def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
+        """The documents as objects, with a field for the text if it comes back."""
+        found: list[dict[str, Any]] = [{"index": row, score: s} for row, s in response.best()]
+        echo = response.request.echo
+        for result in found if (self.echoes if echo is None else echo) else ():
+            result[field] = response.request.texts[result["index"]]
+        return found
 
 
 class Tei(Format):
     """Text Embeddings Inference of Hugging Face: a bare array as the response."""
 
     name = "tei"
-    request = TeiRequest
-    marks = frozenset(("texts",))
-    documents = "texts"
     needs_media_type = True
     later_first = True
     statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
+    types: ClassVar = {
+        "empty": "Empty",
+        "overload": "Overloaded",
+        "deadline": "Overloaded",
+        "internal": "Backend",
+        "unready": "Unhealthy",
+        "key": "Unauthorized",
+        "path": "NotFound",
+    }
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
         """Index, score and perhaps text of each document."""
-        return response.results("score", "text")
+        return self.results(response, "score", "text")
 
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A text, and a word for its kind."""
-        return {"error": error.message, "error_type": _TEI_TYPES.get(error.kind, "Validation")}
+        return {"error": error.message, "error_type": self.types.get(error.kind, "Validation")}
 
 
-class CohereRequest(Request):
-    """A request to ``/v2/rerank``."""
+class Rerank(Format):
+    """``results`` as Cohere, Jina and vLLM have them, and Voyage's ``data``."""
 
-    documents: Documents
-    top_n: Positive | None = None
-    max_tokens_per_doc: Positive | None = Field(
-        None,
-        description=f"cuts documents to as many tokens of {CHARACTERS_OF_TOKEN} characters "
-        "(default: they are read whole); the header x-truncated-documents counts them",
-    )
-
-
-class Cohere(Format):
-    """Cohere's second version, ``/v2/rerank``."""
-
-    name = "cohere"
-    request: ClassVar[Any] = CohereRequest
-    version = "2"
+    name = "rerank"
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """Index, score and perhaps text of each document."""
+        """A document is an object in ``results``, a text in ``data``; usage counts words."""
+        data = self.results(response, "relevance_score", "document")
+        results = [
+            {**item, "document": {"text": item["document"]}} if "document" in item else item
+            for item in data
+        ]
+        version = {"version": "2" if record.path.startswith("/v2/") else "1"}
         return {
             "id": record.request_id,
+            "object": "list",
             "model": response.model,
             "mix": response.mix,
-            "results": response.results("relevance_score", "document", lambda text: {"text": text}),
-            "meta": {"api_version": {"version": self.version}, "billed_units": {"search_units": 1}},
+            "results": results,
+            "data": data,
+            "meta": {"api_version": version, "billed_units": {"search_units": 1}},
+            "usage": {"prompt_tokens": record.words, "total_tokens": record.words},
         }
 
     def explain(self, error: RequestError, request_id: str) -> Any:
-        """A text, and the request's id."""
-        return {"message": error.message, "id": request_id}
+        """A text under Cohere's key and Voyage's, and the request's id."""
+        return {"message": error.message, "detail": error.message, "id": request_id}
 
 
-class JinaRequest(CohereRequest):
-    """A request to ``/v1/rerank``."""
-
-    return_documents: Flag | None = None
-    rank_fields: list[str] | None = Field(
-        None, description="keys of documents that are objects, whose values are joined as the text"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _joined(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """The documents with the text of ``rank_fields``."""
-        names, documents = content.get("rank_fields"), content.get("documents")
-        if not (names and isinstance(names, list) and isinstance(documents, list)):
-            return content
-        if not all(isinstance(name, str) for name in names):
-            return content  # To be refused.
-        joined = [
-            {**post, "text": " ".join(str(post[name]) for name in names if name in post)}
-            if isinstance(post, dict)
-            else post
-            for post in documents
-        ]
-        return {**content, "documents": joined}
-
-
-class Jina(Cohere):
-    """Jina and Cohere's first version, ``/v1/rerank``: also the number of words."""
-
-    name = "jina"
-    request: ClassVar[Any] = JinaRequest
-    version = "1"
-
-    def write(self, response: ScoreResponse, record: Record) -> Any:
-        """As Cohere's second version; words are those of query and documents."""
-        words = {"prompt_tokens": record.words, "total_tokens": record.words}
-        return super().write(response, record) | {"usage": words}
-
-    def explain(self, error: RequestError, request_id: str) -> Any:
-        """A text under both keys, and the request's id."""
-        return super().explain(error, request_id) | {"detail": error.message}
-
-
-class VllmRequest(JinaRequest):
-    """A request to ``/rerank`` with ``documents``."""
-
-    top_n: Count | None = Field(None, description="0 is all")
-    raw_scores: Flag | None = Field(None, description="true gives logits")
-    use_activation: Flag | None = Field(None, description="false gives logits")
-
-
-class Vllm(Jina):
-    """vLLM and Infinity, ``/rerank``: Jina's response, with the texts unless they are refused."""
+class Vllm(Rerank):
+    """The same at ``/rerank``, where texts come back unless they are refused, as vLLM has it."""
 
     name = "vllm"
-    request = VllmRequest
     echoes = True
-    statuses: ClassVar = {"value": 400}  # Infinity's client reads a 422 as FastAPI's
+    statuses: ClassVar = {"value": 400}
 
 
-class VoyageRequest(Request):
-    """A request with ``top_k`` or ``truncation``."""
+class Infinity(Rerank):
+    """Infinity: a document is a text."""
 
-    documents: Documents
-    top_k: Positive | None = None
-    return_documents: Flag | None = None
-    truncation: Flag | None = None
-
-
-class Voyage(Format):
-    """Voyage: ``data`` in the response."""
-
-    name = "voyage"
-    request = VoyageRequest
-    marks = frozenset(("top_k", "truncation"))
-    statuses: ClassVar = {"model": 400}
+    name = "infinity"
+    statuses: ClassVar = {"value": 400}  # Its client reads a 422 as FastAPI's.
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """Index, score and perhaps text of each document."""
-        return {
-            "object": "list",
-            "data": response.results("relevance_score", "document"),
-            "model": response.model,
-            "mix": response.mix,
-            "usage": {"total_tokens": record.words},
-        }
-
-    def explain(self, error: RequestError, request_id: str) -> Any:
-        """A text."""
-        return {"detail": error.message}
+        """Without ``data``."""
+        content = super().write(response, record)
+        results = content.pop("data")
+        more = {"object": "rerank", "results": results, "created": int(time.time())}
+        return content | more
 
 
-TEI, COHERE, JINA, VLLM, VOYAGE = Tei(), Cohere(), Jina(), Vllm(), Voyage()
+TEI, RERANK, VLLM, INFINITY = Tei(), Rerank(), Vllm(), Infinity()
 
-PATHS: Mapping[str, Sequence[Format]] = {
-    "/rerank": (TEI, VOYAGE, VLLM),
-    "/v1/rerank": (TEI, VOYAGE, JINA),
-    "/v2/rerank": (TEI, COHERE),
-    "/": (TEI,),
+PATHS: Mapping[str, Format] = {
+    "/rerank": VLLM,
+    "/infinity/rerank": INFINITY,
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/invocations"), RERANK),
+    "/": TEI,
 }
-"""Path -> its formats: the first of whose marks a request has one, else the last."""
-
-
-def format_of(path: str, keys: Iterable[str]) -> Format:
-    """The format of a request to one of :data:`PATHS` with these keys."""
-    *others, last = PATHS[path]
-    return next((wire for wire in others if not wire.marks.isdisjoint(keys)), last)
+"""Path -> its format for requests with ``documents``; those with ``texts`` are :data:`TEI`."""
 
 
 def assumed(path: str) -> Format:
-    """The format for the errors of a request whose keys are not known."""
-    return COHERE if path.startswith("/v2/") else JINA if path == "/v1/rerank" else TEI
+    """The format for the errors of a request that cannot be read."""
+    return TEI if path == "/rerank" else PATHS.get(path, TEI)

@@ -31,6 +31,8 @@ class Record:
         trace_id, span_id: of the client's span, in which this one is.
         format: wire format; "" if the request was not for scores.
         kind: of the error, if there was one.
+        client: its address.
+        caller: hash of this and of its key.
         index: name or pattern of the served indexes that a search is within.
         truncated: documents that were cut as the request says.
         split: long documents, of which the best passage is read.
@@ -42,6 +44,8 @@ class Record:
     request_id: str
     method: str
     path: str
+    client: str = ""
+    caller: bytes = b""
     started: float = field(default_factory=time.perf_counter)
     trace_id: str = ""
     span_id: str = ""
@@ -71,6 +75,7 @@ class Record:
             "request_id": self.request_id,
             "method": self.method,
             "path": self.path[:200],
+            "client": self.client,
             "status": self.status,
             "total_ms": _milliseconds(self.total),
         }

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.collections.trec import Run
+from pipeline.runtime import bar
 from pipeline.training.folds import Outcome, split_topics
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.networks.base import Reranker
@@ -128,5 +129,7 @@ def examples_of(network: Network, data: JudgedCandidates, settings: Settings) ->
     tokenized = Tokenized.from_pairs(data.candidates.pairs(), network.encoder, model)
     # Corrupted pairs are made during training, so they cannot be compared beforehand.
     if model.interactions_are_fixed() and settings.sampling != "corrupted":
-        return Examples(CachedInteractions.compute(model, tokenized), data.relevant())
+        with bar(len(tokenized.query_index), "comparing", "pair") as progress:
+            compared = CachedInteractions.compute(model, tokenized, progress)
+        return Examples(compared, data.relevant())
     return Examples(tokenized, data.relevant())

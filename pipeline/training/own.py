@@ -50,6 +50,7 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
         development=None,
         texts=[post.text for post in collection.posts()],
         minimum_count=2,
+        collection_file=str(collection.file.resolve()) if collection.file else "",
     )
 
 
@@ -63,6 +64,7 @@ def require_judgments(collection: SearchedCollection) -> Qrels:
             f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
             "on, expected at least 2: one to train on while the other is held out"
         )
+    collection.check_judged_posts()
     return qrels
 
 

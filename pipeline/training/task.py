@@ -14,8 +14,8 @@ from pipeline.collections.collection import (
     NO_FILE,
     SearchedCollection,
     default_vectors,
-    home_directory,
     is_own,
+    models_directory,
 )
 from pipeline.command.options import (
     apply_changes,
@@ -271,7 +271,7 @@ class _Task:
             name = "on-" + "-".join(years)
         if self.reads_adapted:
             name += ADAPTED_SUFFIX
-        return options.output or home_directory() / "checkpoints" / options.model / name
+        return options.output or models_directory() / "checkpoints" / options.model / name
 
     def first_stage(self) -> TrainingSet:
         """Official or given candidates with judgments."""

@@ -91,6 +91,7 @@ class Trainer:
             "configuration": self.configuration,
             "changed_settings": list(self.changes),
             "trained_on": list(data.trained_on),
+            **({"collection_file": data.collection_file} if data.collection_file else {}),
             "left_out": data.left_out,
             "topics": len(data.training.candidates.topics),
             "pairs": len(data.training.candidates.keys()),

@@ -207,6 +207,7 @@ class TrainingSet:
     development: JudgedCandidates | None  # Chooses the epoch; None holds out topics of ``training``
     texts: Sequence[str]  # Of the vocabulary; no judgment chooses them
     minimum_count: int  # Of a word in ``texts``, to be in the vocabulary
+    collection_file: str = ""  # That describes an own collection
 
 
 def microblog_training_set(

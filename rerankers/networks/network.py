@@ -102,7 +102,7 @@ class Network(Model):
         return score(self.model, pairs, self.encoder, self.batch_size, progress)
 
     def tuned_weight(self) -> float:
-        """The λ that was tuned with the checkpoint, by ``scripts/tune_lambda.py``.
+        """The λ that was tuned with the checkpoint, by ``tweetrerank tune``.
 
         Raises:
             RerankerError: there is none, or it is for scores of another normalisation.

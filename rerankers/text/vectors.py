@@ -33,7 +33,7 @@ def read_vectors(path: Path) -> WordVectors:
     except (OSError, EOFError, zlib.error) as error:
         raise RerankerError(
             f"{path}: word vectors cannot be read ({error}); fetch them with "
-            "`python scripts/fetch_data.py embeddings`, or name a GloVe or word2vec file"
+            "`tweetrerank fetch embeddings`, or name a GloVe or word2vec file"
         ) from None
     parse = _parse_binary if ".bin" in path.suffixes else _parse_text
     try:

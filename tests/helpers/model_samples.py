@@ -13,7 +13,7 @@ from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, smal
 from rerankers.networks import batches as scoring
 from rerankers.networks.base import Reranker
 from rerankers.pairs import Pairs
-from rerankers.text.words import words
+from rerankers.text.words import STOP_WORDS, words
 
 Vector = npt.NDArray[np.float64]
 Weights = dict[str, Vector]
@@ -28,6 +28,7 @@ CASES: list[tuple[str, str]] = [
     ("xyzzy the plugh", "plugh xyzzy xyzzy a 5 nothing"),  # words without vectors
     (QUERIES[0], ""),
     ("", POSTS[2][0]),
+    ("i was on the bbc again in 1971", "again on the bbc, was 650 on the bbc in 2024?"),
     ("", ""),
     (LONG, LONG),
 ]
@@ -90,14 +91,36 @@ def naive_perceptron(weights: Weights, prefix: str, x: Vector) -> Vector:
     return weights[f"{prefix}.3.weight"] @ np.maximum(hidden, 0) + weights[f"{prefix}.3.bias"]
 
 
+def is_told(word: str) -> bool:
+    """Whether a word is a stop word that a model can tell: one that has a vector."""
+    return word in STOP_WORDS and word in encoder().vocabulary.known
+
+
+def naive_overlap(query: str, post: str) -> list[float]:
+    """Number of common words, their IDF, and both without stop words."""
+    vocabulary, idf = encoder().vocabulary, encoder().idf
+    theirs = {*vocabulary.ids(words(post))}
+    asked = dict(zip(vocabulary.ids(words(query)), words(query), strict=True))
+    common = [word for row, word in asked.items() if row in theirs]
+    content = [word for word in common if not is_told(word)]
+    return [f for each in (common, content) for f in (len(each), float(idf.weights(each).sum()))]
+
+
 def assert_naive_scores(
-    model: Reranker, naive: Callable[..., float], cases: Sequence[tuple[str, ...]] = CASES
+    model: Reranker,
+    naive: Callable[..., float],
+    cases: Sequence[tuple[str, ...]] = CASES,
+    **signals: npt.NDArray[np.float32],
 ) -> None:
-    """Scores of (query, text) or (query, text, URL), in one batch, are those of ``naive``."""
+    """Scores of (query, text) or (query, text, URL), in one batch, are those of ``naive``.
+
+    It gets the signals' values, too.
+    """
     rows = np.arange(len(cases))
     queries, texts = [case[0] for case in cases], [case[1] for case in cases]
     urls = ["".join(case[2:]) for case in cases]
-    found = scoring.score(model, Pairs(queries, texts, urls, rows, rows), encoder())
-    expected = np.array([naive(*case) for case in cases])
+    found = scoring.score(model, Pairs(queries, texts, urls, rows, rows, signals), encoder())
+    known = np.array([*signals.values()]).reshape(-1, len(cases)).T.tolist()
+    expected = np.array([naive(*case, *values) for case, values in zip(cases, known, strict=True)])
     assert len(cases) == 1 or np.ptp(expected) > 1e-4, "all pairs score the same"
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

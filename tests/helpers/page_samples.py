@@ -10,13 +10,12 @@ from typing import NamedTuple
 from helpers.service_samples import listening, models
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
-from pipeline.service.app import build
-from pipeline.service.http.models import ServedModel
-from pipeline.service.http.requests import Limits
-from pipeline.service.http.service import Service
+from pipeline.service.app import Access, Service, build
+from pipeline.service.models import ServedModel
 from pipeline.service.page.grades import Grades
 from pipeline.service.page.routes import routes
 from pipeline.service.page.searching import SearchPage
+from pipeline.service.requests import Limits
 
 HOSTILE = [
     {
@@ -61,7 +60,7 @@ def served(folder: Path) -> Iterator[ServedPage]:
 @contextmanager
 def serving(page: SearchPage, keys: Sequence[str] = ()) -> Iterator[str]:
     """The address of a service with the page, without a slash at the end."""
-    app = build(Service(models(), Limits(), 1), keys, routes(page))
+    app = build(Service(models(), Limits(), 1), Access(keys), routes(page))
     with listening(app) as address:
         yield address
 
@@ -70,4 +69,6 @@ def seen_model(page: SearchPage) -> ServedModel:
     """The model of a page, as if it was trained on the page's collection."""
     model = models().default
     trained_on = {"trained_on": ["mb2011", page.collection.name]}
-    return replace(model, checkpoint=replace(model.checkpoint, metrics=trained_on))
+    seen = replace(model)
+    vars(seen)["checkpoint"] = replace(model.checkpoint, metrics=trained_on)
+    return seen

@@ -45,6 +45,8 @@ class StubEngine:
         largest: largest window that it takes.
         outside: fields that the sources of hits lack.
         packed: body that is called gzip, in place of an answer.
+        strange: a member of each source.
+        rendered: a template's search.
     """
 
     url: str
@@ -57,7 +59,8 @@ class StubEngine:
         self.requests: list[tuple[Request, bytes]] = []
         self.fail, self.wait, self.largest = 0, 0.0, MOST
         self.outside: set[str] = set()
-        self.packed = b""
+        self.packed, self.rendered = b"", ""
+        self.strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"y":1e5'
 
     @property
     def bodies(self) -> list[Any]:
@@ -92,6 +95,8 @@ class StubEngine:
         if name == "_search":
             status, content = self.search(body, dict(request.query_params))
             return Response(content, status, headers, media_type=VENDOR)
+        if name == "template":
+            return Response(self.rendered, 200, headers, media_type=VENDOR)
         return Response('{"tagline":"You Know"}', 200, headers, media_type=VENDOR)
 
     def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
@@ -135,16 +140,15 @@ class StubEngine:
         )
 
     def _hit(self, row: int, body: dict[str, Any], by_score: bool, fields: list[str]) -> str:
-        """Numbers that no double holds, a half of a surrogate pair, a key that is there twice."""
+        """Numbers that no double holds, and a key that is there twice."""
         score = f"{9 - row / 20:.4f}" if by_score else "null"
         index = "notes" if "body" in self.posts[row] else "posts"
         parts = [f'"_index":"{index}","_id":{json.dumps(_id(row))},"_score":{score}']
         source = body.get("_source", True)
         if source is True and "stored_fields" not in body:
-            strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"half":"\\ud83d"'
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
             members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept]
-            parts.append(f'"_source":{{{",".join([strange, *members])}}}')
+            parts.append(f'"_source":{{{",".join([self.strange, *members])}}}')
         actual = {
             name: [value]
             for name, value in self.posts[row].items()
@@ -185,7 +189,7 @@ def _number(value: Any) -> int:
 def stub_engine() -> Iterator[tuple[str, StubEngine]]:
     """The engine and its address."""
     engine = StubEngine()
-    methods = ["GET", "HEAD", "POST", "PUT", "DELETE"]
+    methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"]
     with listening(Starlette(routes=[Route("/{p:path}", engine.answer, methods=methods)])) as url:
         engine.url = url
         yield url, engine

@@ -2,20 +2,20 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import httpx
 
+from helpers.processes import ROOT
 from helpers.service_samples import WIRES
 
-ROOT = Path(__file__).resolve().parents[2]
 BODY = WIRES["tei"].body(raw_scores=True)
 
 
@@ -46,12 +46,17 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def running(*arguments: object, is_read: bool = True) -> Iterator[Running]:
-    """A service, whose log is read to its end or up to its address."""
+def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> Iterator[Running]:
+    """A service, whose log is read to its end or up to its address; perhaps before it is ready."""
     command = [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     lines: list[str] = []
     stderr = process.stderr
@@ -67,9 +72,14 @@ def running(*arguments: object, is_read: bool = True) -> Iterator[Running]:
     reader.start()
     service = Running(process, "", lines)
     try:
-        ready = json.loads(service.wait_for("serving "))["message"]
-        yield service._replace(address=ready.split()[-1])
+        if is_ready:
+            ready = json.loads(service.wait_for("serving "))["message"]
+            service = service._replace(address=ready.split()[-1])
+        yield service
     finally:
         process.kill()
         process.wait()
+        # Its processes that score are deaf to SIGTERM, and a test may have stopped one.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         reader.join()

@@ -22,18 +22,17 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from helpers.reranking_samples import POSTS
-from pipeline.service.app import build
-from pipeline.service.http.connections import config
-from pipeline.service.http.models import Models
-from pipeline.service.http.requests import Limits
-from pipeline.service.http.service import Service
+from pipeline.service.app import Access, Service, build
+from pipeline.service.connections import config
+from pipeline.service.models import Models
 from pipeline.service.page.routes import routes
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
+from pipeline.service.requests import Limits
 from rerankers.errors import RerankerError
 from rerankers.pairs import Pairs
-from rerankers.reranker import SOME, Counts
+from rerankers.reranker import Counts
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
@@ -56,13 +55,15 @@ def app_of(
     limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
 ) -> ASGIApp:
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
+    access = Access(keys, *(options.pop(name, ()) for name in ("hosts", "origins")))
+    access = replace(access, rate=options.pop("rate", None))
     engine, defaults = options.pop("engine", None), options.pop("defaults", SearchDefaults())
     ca = options.pop("ca", None)
     service = Service(
         options.pop("models", None) or models(), limits or Limits(), threads, **options
     )
     proxy = Proxy(service, Upstream(engine.split(","), ca), defaults) if engine else None
-    return build(service, keys, routes(None), proxy=proxy)
+    return build(service, access, routes(None), proxy=proxy)
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
 def scored_by(scorer: Any) -> Models:
     """The shipped model's place, with another scorer in it."""
     actual = copy.copy(models())
-    actual._served = {"mp_hcnn": replace(models().default, scorer=scorer)}
+    actual._all = {"mp_hcnn": replace(models().default, scorer=scorer)}
     return actual
 
 
@@ -105,15 +106,14 @@ class GatedScorer:
     """
 
     def __init__(self) -> None:
-        self.counts = Counts()
         self.gate, self.begun = threading.Event(), threading.Event()
         self.seen: list[int] = []
         self.first_texts: list[list[str]] = []
 
-    def check(self) -> None:
-        self.score(SOME)
+    def counts(self, name: str) -> Counts:
+        return Counts()
 
-    def score(self, pairs: Pairs) -> npt.NDArray[np.float32]:
+    def score(self, number: int, name: str, pairs: Pairs) -> npt.NDArray[np.float32]:
         self.seen.append(len(pairs))
         _, rows = np.unique(pairs.query_index, return_index=True)
         self.first_texts.append([pairs.texts[pairs.post_index[row]] for row in rows])
@@ -164,34 +164,32 @@ class Wire(NamedTuple):
 
 
 _SCORED = {"index", "relevance_score"}
+_FIELDS = {"id", "object", "model", "mix", "results", "data", "meta", "usage"}
+_RAW, _ECHO = {"raw_scores": True}, {"return_documents": "true"}
 WIRES = {
     "tei": Wire(
         *("/rerank", "texts", {}, "", "score", set(), {"index", "score"}),
-        *({"raw_scores": True}, {"return_text": True}, "top_n"),
+        *(_RAW, {"return_text": True}, "top_n"),
     ),
     "cohere": Wire(
         *("/v2/rerank", "documents", {"model": "rerank-v3.5"}, "results", "relevance_score"),
-        *({"id", "model", "mix", "results", "meta"}, _SCORED, {}, {}, "top_n"),
+        *(_FIELDS, _SCORED, _RAW, _ECHO, "top_n"),
     ),
     "jina": Wire(
         *("/v1/rerank", "documents", {"model": "jina-reranker-v2"}, "results", "relevance_score"),
-        *({"id", "model", "mix", "results", "meta", "usage"}, _SCORED),
-        *({}, {"return_documents": True}, "top_n"),
+        *(_FIELDS, _SCORED, _RAW, _ECHO, "top_n"),
     ),
     "voyage": Wire(
         *("/v1/rerank", "documents", {"model": "rerank-2.5", "truncation": True}, "data"),
-        *("relevance_score", {"object", "data", "model", "mix", "usage"}, _SCORED),
-        *({}, {"return_documents": True}, "top_k"),
+        *("relevance_score", _FIELDS, _SCORED, _RAW, _ECHO, "top_k"),
     ),
     "infinity": Wire(
-        *("/rerank", "documents", {"return_documents": False}, "results", "relevance_score"),
-        *({"id", "model", "mix", "results", "meta", "usage"}, _SCORED),
-        *({"raw_scores": True}, {"return_documents": True}, "top_n"),
+        *("/infinity/rerank", "documents", {"return_documents": False}, "results"),
+        *("relevance_score", _FIELDS - {"data"} | {"created"}, _SCORED, _RAW, _ECHO, "top_n"),
     ),
     "vllm": Wire(
         *("/rerank", "documents", {}, "results", "relevance_score"),
-        *({"id", "model", "mix", "results", "meta", "usage"}, _SCORED | {"document"}),
-        *({"use_activation": False}, {}, "top_n"),
+        *(_FIELDS, _SCORED | {"document"}, {"use_activation": False}, {}, "top_n"),
     ),
 }
 """Name -> wire format, as its clients use it."""

@@ -131,18 +131,14 @@ def test_several_shards_and_ids_that_are_texts(server: Server, tmp_path: Path) -
 
 
 def test_methods_that_an_index_does_not_offer(index: OwnIndex) -> None:
-    with pytest.raises(
-        CollectionError, match="ranks ql with mu=100, expected mu=7; search with the former"
+    other = r"does not offer \w+; use one of ql, bm25, or a"
+    for method, problem in (
+        (QueryLikelihood(7), "ranks ql with mu=100, expected mu=7; search with the former"),
+        (BM25(0.9, 0.4), r"bm25 with b=0, k1=0\.15, expected b=0\.4, k1=0\.9"),
+        *((method, other) for method in (RM3(), Axiomatic())),
     ):
-        index.search(TOPICS, QueryLikelihood(7))
-    with pytest.raises(CollectionError, match=r"bm25 with b=0, k1=0\.15, expected b=0\.4, k1=0\.9"):
-        index.search(TOPICS, BM25(0.9, 0.4))
-    for method in (RM3(), Axiomatic()):
-        with pytest.raises(CollectionError, match=r"does not offer \w+; use one of ql, bm25, or a"):
+        with pytest.raises(CollectionError, match=problem):
             index.search(TOPICS, method)
-
-
-# --- indexes that people have ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +178,9 @@ def test_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
         posts = index.posts.get_many([*run["1"], "unknown"])
         assert list(posts) == list(run["1"])
         assert all("alpha" in post.text or "bravo" in post.text for post in posts.values())
-        assert {post.url for d, post in posts.items() if int(d[4:]) % 2 == 0} == {""}
-        assert {post.url for d, post in posts.items() if int(d[4:]) % 2} == {
-            f"http://x/{int(d[4:])}" for d in posts if int(d[4:]) % 2
-        }
+        for doc_id, post in posts.items():
+            number = int(doc_id[4:])
+            assert post.url == (f"http://x/{number}" if number % 2 else "")
         assert len(list(index.posts)) == index.size == 60
 
 
@@ -276,19 +271,16 @@ def test_fields_that_do_not_fit(
 
 
 def test_time_limits_that_an_index_cannot_apply(shop: EngineAddress, tmp_path: Path) -> None:
-    with open_index(shop, tmp_path) as index:
-        with pytest.raises(CollectionError, match=r"has a time limit, and .* no field for it; na"):
-            index.search([Topic("1", "alpha", None, "20")], EngineQuery())
-        with pytest.raises(CollectionError, match="more than 10,000 hits need a field of ids"):
-            index.search([Topic("1", "alpha")], EngineQuery(), hits=10_001)
-    with open_index(dataclasses.replace(shop, time_field="created_at"), tmp_path) as index:
-        with pytest.raises(CollectionError, match="is a date; give the topic a <querytime>"):
-            index.search([Topic("1", "alpha", None, "20")], EngineQuery())
-        with pytest.raises(CollectionError, match="topic 1: found the time 'noon', expected one"):
-            index.search([Topic("1", "alpha", "noon")], EngineQuery())
-
-
-# --- real tweets ----------------------------------------------------------------------------------
+    limited, noon = Topic("1", "alpha", None, "20"), Topic("1", "alpha", "noon")
+    dated = dataclasses.replace(shop, time_field="created_at")
+    for address, topic, hits, problem in (
+        (shop, limited, 9, r"has a time limit, and .* no field for it; na"),
+        (shop, Topic("1", "alpha"), 10_001, "more than 10,000 hits need a field of ids"),
+        (dated, limited, 9, "is a date; give the topic a <querytime>"),
+        (dated, noon, 9, "topic 1: found the time 'noon', expected one"),
+    ):
+        with open_index(address, tmp_path) as index, pytest.raises(CollectionError, match=problem):
+            index.search([topic], EngineQuery(), hits=hits)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,31 +81,44 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
     assert_complete(address, tmp_path)
 
 
-def test_an_engine_that_is_gone_while_posts_are_sent(server: Server, tmp_path: Path) -> None:
-    """The run fails with a message; the next one sends what is missing."""
+def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Something happens while posts are sent, once."""
+    send, left = building._Sender.send, [5]
+
+    def counted(self: Any, chunk: Any, report: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            act()
+        return send(self, chunk, report)
+
+    monkeypatch.setattr(building._Sender, "send", counted)
+
+
+@pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])
+def test_an_engine_that_takes_no_more_posts(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    """It is gone, or has no space left. The next run sends what is missing."""
     address = server.address()
+    engine, path = Engine.connect(address), f"/{address.index}/_settings"
     with Proxy(server.url) as proxy:
         part = through(proxy, address)
 
-        send = building._Sender.send
-        count = [0]
-
-        def sometimes(self: Any, chunk: Any, report: Any) -> Any:
-            count[0] += 1
-            if count[0] == 6:
+        def fail() -> None:
+            if problem == "no answer":
                 proxy.refuses = True
                 proxy.cut()
-            return send(self, chunk, report)
+            else:
+                engine.request("PUT", path, {"index.blocks.write": True})
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(building._Sender, "send", sometimes)
-            with pytest.raises(CollectionError, match="no answer"):
-                build(part, POSTS, [], tmp_path / "kept", "again")
+        at_the_fifth_chunk(monkeypatch, fail)
+        with pytest.raises(CollectionError, match=problem):
+            build(part, POSTS, [], tmp_path / "kept", "again")
         with pytest.raises(CollectionError, match="is not complete; send the posts that it lacks"):
             open_index(address, tmp_path / "kept")
         proxy.refuses = False
-        done = build(part, POSTS, [], tmp_path / "kept", "again")
-        assert 0 < done.sent < len(POSTS)
+        engine.request("PUT", path, {"index.blocks.write": None})
+        assert 0 < build(part, POSTS, [], tmp_path / "kept", "again").sent < len(POSTS)
     assert_complete(address, tmp_path)
 
 
@@ -148,9 +161,6 @@ def test_a_run_is_whole_or_absent(
         assert output.read_bytes() == whole
 
 
-# --- users and certificates -----------------------------------------------------------------------
-
-
 def test_an_unknown_authority(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     if "TWEETRERANK_ENGINE_PASSWORD" not in server.credentials:
         pytest.skip("this server asks for no password")
@@ -160,26 +170,3 @@ def test_an_unknown_authority(server: Server, monkeypatch: pytest.MonkeyPatch) -
     plain = EngineAddress(server.url.replace("https", "http"), "x")
     with pytest.raises(EngineError, match="https://"):
         Engine.connect(plain)
-
-
-def test_an_index_that_becomes_read_only(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As engines make it when their disks are full."""
-    address = server.address()
-    engine, path = Engine.connect(address), f"/{address.index}/_settings"
-    send, calls = building._Sender.send, [0]
-
-    def block(self: Any, chunk: Any, report: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == 5:
-            engine.request("PUT", path, {"index.blocks.write": True})
-        return send(self, chunk, report)
-
-    monkeypatch.setattr(building._Sender, "send", block)
-    with pytest.raises(CollectionError, match=r"the index cannot be written to .*free space"):
-        build(address, POSTS, [], tmp_path / "kept", "again")
-    monkeypatch.setattr(building._Sender, "send", send)
-    engine.request("PUT", path, {"index.blocks.write": None})
-    assert 0 < build(address, POSTS, [], tmp_path / "kept", "again").sent < len(POSTS)
-    assert_complete(address, tmp_path)

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.processes import ROOT
 
 from indexes.files import atomic_directory, atomic_file
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def names(folder: Path) -> list[str]:
@@ -52,10 +51,9 @@ def test_a_failure_leaves_what_was_there_and_no_litter(
 
 
 def test_permissions_and_links_stay(tmp_path: Path) -> None:
-    target = tmp_path / "target"
+    target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
     target.chmod(0o640)
-    link = tmp_path / "link"
     link.symlink_to(target)
     with atomic_file(link) as stream:
         stream.write("new")

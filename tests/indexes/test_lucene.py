@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Command
-from helpers.index_samples import POSTS, WORDS, random_posts
+from helpers.index_samples import POSTS, TOPICS, random_posts
 from helpers.processes import run_python
 
 from indexes import lucene
@@ -91,7 +91,7 @@ ALL_METHODS = [pytest.param(method(), id=name) for name, method in METHODS.items
 def test_results_are_ordered_cut_and_the_same_every_time(
     index: LuceneIndex, method: Method
 ) -> None:
-    topics = [Topic(str(n), " ".join(WORDS[n : n + 3]), None, str(9000 * n)) for n in range(1, 10)]
+    topics = TOPICS[:9]
     results = index.search(topics, method, threads=1)
     assert list(results) == [topic.query_id for topic in topics]
     # Topics with different limits, by threads that change places all the time: a filter must not
@@ -105,27 +105,24 @@ def test_results_are_ordered_cut_and_the_same_every_time(
     finally:
         sys.setswitchinterval(interval)
     assert found_by_many == {key: results[topic.query_id] for key, topic in many.items()}
-    known = {post.doc_id for post in POSTS}
     for topic in topics:
         found = results[topic.query_id]
-        assert found
-        assert found.keys() <= known
-        order = sorted(found, key=lambda doc_id: (-found[doc_id], -int(doc_id)))
-        assert list(found) == order
+        assert found and found.keys() <= {post.doc_id for post in POSTS}
+        assert list(found) == sorted(found, key=lambda doc_id: (-found[doc_id], -int(doc_id)))
         (few,) = index.search([topic], method, hits=7).values()
         assert list(few.items()) == list(found.items())[:7]
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
-@pytest.mark.parametrize("ceiling", ["0", "100", "9999", "10000", "79999"])
-def test_no_post_from_the_future(index: LuceneIndex, method: Method, ceiling: str) -> None:
-    topic = Topic("q", "alpha bravo", None, ceiling)
-    found = index.search([topic], method)["q"]
-    past = {post.doc_id for post in POSTS if int(post.doc_id) <= int(ceiling)}
-    assert found.keys() <= past
-    if not isinstance(method, RM3 | Axiomatic):
-        text = {post.doc_id: post.text.split() for post in POSTS}
-        assert found.keys() == {d for d in past if {"alpha", "bravo"} & set(text[d])}
+def test_no_post_from_the_future(index: LuceneIndex, method: Method) -> None:
+    ceilings = ("0", "100", "9999", "10000", "79999")
+    topics = [Topic(ceiling, "alpha bravo", None, ceiling) for ceiling in ceilings]
+    for ceiling, found in index.search(topics, method).items():
+        past = {post.doc_id for post in POSTS if int(post.doc_id) <= int(ceiling)}
+        assert found.keys() <= past
+        if not isinstance(method, RM3 | Axiomatic):
+            text = {post.doc_id: post.text.split() for post in POSTS}
+            assert found.keys() == {d for d in past if {"alpha", "bravo"} & set(text[d])}
 
 
 def leaky_posts() -> tuple[list[Post], list[Post]]:
@@ -207,15 +204,10 @@ def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
             index.search([Topic("q", "alpha", None, limit)], BM25())
 
 
-@pytest.mark.parametrize(
-    ("method", "wrong"), [(QueryLikelihood, {"mu": 0}), (BM25, {"b": 1.1}), (RM3, {"mu": math.nan})]
-)
-def test_parameters_out_of_range(method: type[Method], wrong: dict[str, float]) -> None:
-    with pytest.raises(CollectionError, match=r"found .*=.*; expected values in the ranges"):
-        method(**wrong)  # type: ignore[arg-type]
-
-
-# --- building, and what can happen to an index --------------------------------------------------
+def test_parameters_out_of_range() -> None:
+    for make in (lambda: QueryLikelihood(0), lambda: BM25(b=1.1), lambda: RM3(mu=math.nan)):
+        with pytest.raises(CollectionError, match=r"found .*=.*; expected values in the ranges"):
+            make()
 
 
 @pytest.fixture
@@ -261,12 +253,11 @@ def interrupted(posts: Iterable[Post], error: BaseException) -> Iterator[Post]:
     raise error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("broken")])
 @pytest.mark.parametrize("phase", ["reading", "indexing"])
 def test_an_interrupted_build_leaves_no_trace(
-    tmp_path: Path, built: Path, monkeypatch: pytest.MonkeyPatch, phase: str, error: BaseException
+    tmp_path: Path, built: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
-    before = listing(tmp_path)
+    before, error = listing(tmp_path), KeyboardInterrupt()
     monkeypatch.setattr(
         lucene,
         "progress",
@@ -301,18 +292,13 @@ def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     LuceneIndex.open(built).close()
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_is_no_index_is_not_replaced(tmp_path: Path, kind: str) -> None:
-    place = tmp_path / "precious"
-    if kind == "file":
-        place.write_text("thesis")
-    else:
-        place.mkdir()
-        (place / "thesis.txt").write_text("thesis")
-    before = listing(tmp_path)
-    with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
-        lucene.build([Post("1", "x")], place, [])
-    assert listing(tmp_path) == before
+def test_what_is_no_index_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("thesis")
+    for kind, place in (("folder", tmp_path / "folder"), ("file", tmp_path / "folder" / "file")):
+        with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
+            lucene.build([Post("1", "x")], place, [])
+    assert listing(tmp_path) == ["folder", "folder/file"]
 
 
 def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
@@ -399,9 +385,6 @@ def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], messa
         path.write_bytes(damaged)
         with pytest.raises(CollectionError, match=r"manifest\.json: not a readable manifest"):
             LuceneIndex.open(built)
-
-
-# --- real tweets ----------------------------------------------------------------------------------
 
 
 def test_query_likelihood_on_2011(tmp_path: Path, data_dir: Path) -> None:

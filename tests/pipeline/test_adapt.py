@@ -80,7 +80,7 @@ def test_the_sample_is_adapted_and_searched(run: Run, command: Command, tmp_path
     assert result.code == 0, result.err
     sample = find("sample")
     path, space = sample.adapted_path, sample.adapted_space
-    assert path is not None and space is not None and str(path) in result.out
+    assert str(path) in result.out
     assert "of the encodings' variance explained" in result.out
     assert space.size == 16 and len(space.words) > 500
     made = description_of(path)
@@ -91,11 +91,10 @@ def test_the_sample_is_adapted_and_searched(run: Run, command: Command, tmp_path
     before, after = (read_run(tmp_path / name) for name in ("before.txt", "after.txt"))
     assert before.keys() == after.keys() and before != after
     path.unlink()
-    same = command(
-        "adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny", "--check"
-    )
+    by_index = ("adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny")
+    same = command(*by_index, "--check")
     assert same.code == 1 and f"--index {sample.index_directory}" in same.err
-    same = command("adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny")
+    same = command(*by_index)
     assert same.code == 0 and path.exists(), same.err
     path.unlink()
     command("search", "--topics", "sample", "--output", tmp_path / "again.txt")
@@ -107,8 +106,7 @@ def test_a_teacher_of_words_is_explained(run: Run, mine: Path, teacher: Words) -
     assert result.code == 0, result.err
     explained = float(result.out.partition("held-out posts: ")[2].partition("%")[0])
     assert explained > 80
-    space = find(str(mine)).adapted_space
-    assert space is not None and sorted(space.words) == ["bakery", "ferry", "storm"]
+    assert sorted(find(str(mine)).adapted_space.words) == ["bakery", "ferry", "storm"]
 
 
 def test_an_interrupted_adaptation_goes_on(
@@ -116,7 +114,6 @@ def test_an_interrupted_adaptation_goes_on(
 ) -> None:
     monkeypatch.setattr(teachers, "PART", 5)
     path = find(str(mine)).adapted_path
-    assert path is not None
     teacher.fail_after = 12
     assert run(mine).code == 130 and not path.exists()
     teacher.fail_after = None
@@ -125,12 +122,7 @@ def test_an_interrupted_adaptation_goes_on(
     assert teacher.encoded == 12 + distinct - 10  # of the parts of five, two were whole
     assert run(mine).code == 0
     assert teacher.encoded == 2 + distinct
-
-
-def test_a_failure_leaves_the_old_vectors(run: Run, mine: Path, teacher: Words) -> None:
-    assert run(mine).code == 0
-    path = find(str(mine)).adapted_path
-    assert path is not None
+    # A failure leaves the old vectors.
     before = path.read_bytes()
     write_posts(mine.parent / "posts.jsonl", ["another storm", "the ferry", "a bakery"])
     teacher.fail_after = teacher.encoded + 1
@@ -155,8 +147,7 @@ def test_of_many_posts_a_sample_is_read(run: Run, mine: Path, teacher: Words) ->
     result = run(mine, "--posts", "20")
     assert result.code == 0, result.err
     assert "a sample of 20 of 61 posts" in result.err and teacher.encoded <= 20
-    path = find(str(mine)).adapted_path
-    assert path is not None and description_of(path)["posts"] == "20"
+    assert description_of(find(str(mine)).adapted_path)["posts"] == "20"
 
 
 @pytest.mark.parametrize("texts", [["storm"], ["storm", " "], ["...", "!", "?"]])

@@ -44,7 +44,6 @@ FILES: dict[str, list[str]] = {
 
 
 def folder_of(folder: Path, **changed: list[str] | None) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, lines in {**FILES, **{k.replace("_", "."): v for k, v in changed.items()}}.items():
         if lines is not None:
             (folder / name).write_text("".join(f"{line}\n" for line in lines))
@@ -127,10 +126,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder with a small checkpoint for each collection, trained on it as it says."""
     folder = tmp_path_factory.mktemp("home")
     for name in NAMES:
-        checkpoint.save(
-            folder / "checkpoints" / "mp_hcnn" / name,
-            network(small_model("mp_hcnn", "robust"), metrics={"trained_on": [name]}),
-        )
+        model = network(small_model("mp_hcnn", "robust"), metrics={"trained_on": [name]})
+        checkpoint.save(folder / "checkpoints" / "mp_hcnn" / name, model)
     return folder
 
 
@@ -167,6 +164,13 @@ def test_answers_are_ranked_by_the_model_alone(search: Search, home: Path) -> No
 
 
 def test_evaluation_has_the_collections_measures(search: Search, command: Command) -> None:
+    result = search("wikiqa", "--reranker", "none")
+    assert result.code == 0, result.err
+    assert "wikiqa has no judgments of its test part here" in result.out
+    # Without a model the ids decide.
+    for scores in read_run("run").values():
+        order = [doc_id for doc_id, _ in ranked(scores)]
+        assert order == sorted(order, reverse=True)
     search("trecqa-raw", "--reranker", "none")
     result = command("evaluate", "trecqa-raw", "run")
     assert result.code == 0, result.err
@@ -179,15 +183,6 @@ def test_evaluation_has_the_collections_measures(search: Search, command: Comman
     result = command("evaluate", "wikiqa", "run")
     assert result.code == 1
     assert "wikiqa has no judgments of its test part here" in result.err
-
-
-def test_without_a_model_the_ids_decide(search: Search) -> None:
-    result = search("wikiqa", "--reranker", "none")
-    assert result.code == 0, result.err
-    assert "wikiqa has no judgments of its test part here" in result.out
-    for scores in read_run("run").values():
-        order = [doc_id for doc_id, _ in ranked(scores)]
-        assert order == sorted(order, reverse=True)
 
 
 def test_a_run_of_ones_own_is_mixed(search: Search) -> None:
@@ -227,9 +222,8 @@ def test_the_real_collections(data_dir: Path) -> None:
     assert sizes["trecqa-clean"][2] == (68, 1442)
     assert [topics for topics, _ in sizes["wikiqa"]] == [873, 126, 243]
     assert sizes["wikiqa"][2][1] == 2351
-    raw, clean = (named.find(name, data_dir).qrels for name in NAMES[:2])
-    assert raw is not None and clean is not None
+    raw, clean = (named.find(name, data_dir).qrels or {} for name in NAMES[:2])
     assert (len(raw), len(clean)) == (95, 68) and set(clean) <= set(raw)
     assert (len(without_relevant(raw)), len(without_relevant(clean))) == (6, 0)
-    wiki = named.find("wikiqa", data_dir).qrels
-    assert wiki is not None and (len(wiki), without_relevant(wiki)) == (243, [])
+    wiki = named.find("wikiqa", data_dir).qrels or {}
+    assert (len(wiki), without_relevant(wiki)) == (243, [])

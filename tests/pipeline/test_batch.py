@@ -24,7 +24,7 @@ from helpers.batch_samples import (
 from helpers.processes import ROOT
 from helpers.reranking_samples import AWKWARD, encoder, network, small_model
 
-from pipeline import batches
+from pipeline import batch
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
 from rerankers.networks.inputs import TextEncoder
@@ -38,13 +38,13 @@ def shipped() -> Model:
 
 @pytest.fixture(autouse=True)
 def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = batches.load
+    real = batch.load
 
-    def load(name: str, folder: Path | None, *where: Any) -> Model:
-        is_shipped = name == "mp_hcnn" and folder is None
-        return shipped() if is_shipped else real(name, folder, *where)
+    def load(folder: Path, *how: Any) -> Model:
+        is_shipped = folder == checkpoint.find("mp_hcnn")
+        return shipped() if is_shipped else real(folder, *how)
 
-    monkeypatch.setattr(batches, "load", load)
+    monkeypatch.setattr(batch, "load", load)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_every_post_gets_the_model_s_score(
     tmp_path: Path, score: Any, monkeypatch: pytest.MonkeyPatch, ending: str, as_pairs: bool
 ) -> None:
     """Whatever is scored together; of a folder the files in the order of their names."""
-    monkeypatch.setattr("pipeline.batch.POSTS", 1)
+    monkeypatch.setattr("pipeline.batch.TOGETHER", 1)
     rows = nested(2)
     given = pairs(rows) if as_pairs else rows
     (tmp_path / "in").mkdir()
@@ -147,8 +147,8 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
 
 
 BAD = {
-    "{": "found no JSON",
-    "[1]": "row: found '[1]', expected an object",
+    "{": "row: found '{', expected one JSON object a line",
+    "[1]": "row: found '[1]', expected a JSON object",
     '{"query_id": "q", "query": "a", "doc_id": "d"}': "text: found nothing, expected a text",
     '{"query_id": "q", "query": 5, "doc_id": "d", "text": "a"}': "query: found '5'",
     '{"query_id": true, "query": "a", "doc_id": "d", "text": "a"}': "query_id: found 'True'",
@@ -161,7 +161,7 @@ BAD = {
     ),
     '{"query_id": "q", "query": "a", "doc_id": "d", "text": "a", "first_stage_score": 1, '
     '"score": 1}': "score: found '1', expected no column of this name: rename it",
-    "[" * 100_000: "found no JSON",
+    "[" * 100_000: "row: found '[[",
 }
 
 
@@ -252,7 +252,7 @@ def test_what_cannot_be_done_is_an_error(
 def test_nothing_half_written_is_left(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.batch.POSTS", 1)
+    monkeypatch.setattr("pipeline.batch.TOGETHER", 1)
     rows = pairs(nested(first_stage=True))
     write_lines(tmp_path / "apart.jsonl", [*rows[::2], *rows[1::2]])
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "cut.parquet")

@@ -25,7 +25,8 @@ from pipeline.command.options import (
     run_command,
 )
 from pipeline.errors import DataError, UsageError
-from pipeline.runtime import choose_device, device_name
+from pipeline.runtime import choose_device
+from rerankers.devices import device_name
 from rerankers.errors import RerankerError
 
 
@@ -50,13 +51,10 @@ def parse(*arguments: str) -> Options:
 
 def test_values() -> None:
     assert parse("go") == Options("go", (), 1000, None, "ql", (), (), False, None)
-    line = (
-        "go a b --hits 5 --lambda 0.25 --method bm25 -m AP -m P@30 --files c d --quiet --files e "
-        "--output x.txt"
-    )
+    line = "go a b --hits 5 --lambda 0.25 --method bm25 -m AP -m P@30 --files c d --quiet --files e"
     measures, files = ("AP", "P@30"), ("c", "d", "e")
     found = Options("go", ("a", "b"), 5, 0.25, "bm25", measures, files, True, Path("x.txt"))
-    assert parse(*line.split()) == found
+    assert parse(*line.split(), "--output", "x.txt") == found
 
 
 def test_all_bad_arguments_are_named_at_once(tmp_path: Path) -> None:
@@ -118,12 +116,15 @@ def test_errors_become_messages_and_exit_codes(
     assert message in capsys.readouterr().err
 
 
-def test_a_warning_for_the_user_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_lines_and_mistakes_of_ours_keep_their_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def main(options: Options) -> None:
         warnings.warn("the memory is too small", RuntimeWarning, stacklevel=1)
         warnings.warn("use another name", FutureWarning, stacklevel=1)
+        raise ZeroDivisionError
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(ZeroDivisionError):
         run_command(Options, main, "program", None, ["go"])
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "warning: the memory is too small"
@@ -143,14 +144,6 @@ def test_a_gpu_that_is_not_there_is_bad_usage(monkeypatch: pytest.MonkeyPatch) -
         choose_device("cuda:0")
 
 
-def test_mistakes_of_ours_keep_their_traceback() -> None:
-    def main(options: Options) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run_command(Options, main, "program", None, ["go"])
-
-
 def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         run_command(Options, lambda options: None, "program", "What it does.", ["--help"])
@@ -161,38 +154,29 @@ def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "way; one of ql, bm25 (default: ql)" in text
 
 
-def tweetrerank(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> Result:
-    """Run the console command, without the restart that sets the allocator."""
-    monkeypatch.setattr(main, "keep_allocations", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["tweetrerank", *arguments])
-    with pytest.raises(SystemExit) as left:
-        main.tweetrerank()
-    output, errors = capsys.readouterr()
-    return Result(int(left.value.code or 0), output, errors)
-
-
-def test_console_command_lists_its_subcommands(
+def test_the_console_command_and_its_subcommands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = tweetrerank(monkeypatch, capsys, "--help")
+    def tweetrerank(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["tweetrerank", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main.tweetrerank()
+        return Result(int(left.value.code or 0), *capsys.readouterr())
+
+    # Without the restart that sets the allocator.
+    monkeypatch.setattr(main, "keep_allocations", lambda: None)
+    done = tweetrerank("--help")
     assert done.code == 0
     assert all(re.search(rf"^  {name} +[A-Z].*\.$", done.out, re.M) for name in main.COMMANDS)
-    done = tweetrerank(monkeypatch, capsys, "serch")
+    done = tweetrerank("serch")
     assert done.code == 2
     assert "unknown command 'serch'; did you mean 'search'?" in done.err
-    assert tweetrerank(monkeypatch, capsys).code == 2
-
-
-def test_subcommand_speaks_in_its_own_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = tweetrerank(monkeypatch, capsys, "search", "--help")
+    assert tweetrerank().code == 2
+    done = tweetrerank("search", "--help")
     assert done.code == 0
     assert done.out.startswith("usage: tweetrerank search ")
     assert "python -m pipeline" not in done.out
-    done = tweetrerank(monkeypatch, capsys, *["search", "--topics", "sample", "--hits", "none"])
+    done = tweetrerank("search", "--topics", "sample", "--hits", "none")
     assert done.code == 2
     assert done.err.startswith("tweetrerank search: bad usage:\n  --hits: found 'none'")
 

@@ -135,13 +135,16 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
         {"query_id": q, "action_name": a, "event_attributes": {"object": {"object_id": o}}}
         for q, a, o in (("s", "click", 2), ("s", "CLICK", "2"), ("t", "click", "1"), ("s", "x", 1))
     ]
-    write(tmp_path / "ubi_events.jsonl.gz", *events, {"action_name": "click"})
+    foreign = events[0] | {"timestamp": "1730561896000", "event_attributes": {"object": ["2"]}}
+    login = {"action_name": "login", "timestamp": 1730561896000}
+    write(tmp_path / "ubi_events.jsonl.gz", login, *events, foreign)
     write(tmp_path / "ubi_queries.jsonl", query, query, {"_source": query | {"query_id": "u"}})
     log = read_click_log(tmp_path)
     assert (log.impressions, log.with_click) == (2, 1)
     assert log.click.tolist() == [False, True, False, False]
     assert [note.partition(": ")[2] for note in log.notes] == [
-        "found 'null' under \"search_id\", expected a text; the line is passed over",
+        "found 'null', expected an id; the line is passed over",
+        "'list' object has no attribute 'get'; the line is passed over",
         "found a page of a search once more; the line is passed over",
         "found clicks of 1 unknown searches",
     ]
@@ -153,20 +156,17 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
         ("{", "Expecting property name"),
         ('{"query": "\udcff"}', "can't decode byte 0xff"),
         ("[1]", "found '[1]', expected a JSON object"),
-        ({"qeury": "x", "shown": []}, "found 'null' under \"query\", expected a text"),
+        ({"qeury": "x", "shown": []}, "found the query 'null', expected a text"),
         (record("x", "4", []), 'found \'"4"\' under "shown", expected a list of ids'),
-        (record(" ", [], []), 'found \'" "\' under "query"'),
-        (record("x", ["1", "1"], []), 'found a post twice under "shown"'),
+        (record(" ", [], []), "found the query '\" \"'"),
+        (record("x", ["1", "1"], []), "found a post twice in the list"),
         (record("x", [True], []), "found 'true', expected an id"),
         (record("x", ["1"], ["2"]), "found a click on '2', expected one of the shown posts"),
         (record("x", ["1"], [], query_id="a b"), "found query_id 'a b', expected one word"),
-        (record("x", ["1"], [], query_id=1), "found query_id 1, expected one for each query"),
-        ({"search_id": "s", "query": "x", "shown": ["1"], "start": -1}, 'found -1 under "start"'),
-        (
-            {"search_id": "s", "query": "x", "shown": ["1"], "teams": [1, 2]},
-            "argument 3 is longer",
-        ),
-        ({"search_id": [], "query": "x", "shown": ["1"]}, "unhashable"),
+        ({"query_id": "s", "query_response_hit_ids": ["1"], "start": -1}, "found the start -1"),
+        ({"query_id": "s", "query_response_hit_ids": ["1"], "teams": [1, 2]}, "2 teams of 1 posts"),
+        ({"query_id": [], "query_response_hit_ids": ["1"]}, "found '[]', expected an id"),
+        ({"query_id": "x" * 600, "query_response_hit_ids": ["1"]}, "expected an id"),
     ],
 )
 def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path: Path) -> None:
@@ -180,6 +180,13 @@ def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path
     assert len(found.notes) == (4 if line == "{" else 1)
     if line == "{":
         assert found.notes[-1] == f"{log}: 5 lines in all were passed over"
+
+
+def test_a_query_id_names_one_text(tmp_path: Path) -> None:
+    named = [record(text, ["1"], ["1"], query_id=name) for text, name in (("x", 1), ("y", 1))]
+    log = read_click_log(write(tmp_path / "log", *named))
+    assert [topic.query_id for topic in log.topics] == ["1", query_id("y")]
+    assert "1 query_ids are another query's" in log.notes[0]
 
 
 def test_no_id_becomes_another_line_of_judgments(tmp_path: Path, command: Command) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from helpers.processes import ROOT
 from helpers.service_samples import QUERY, TEXTS, app_of, chance, listening, models
 
-README = Path(__file__).parents[2] / "pipeline" / "service" / "README.md"
+README = ROOT / "pipeline" / "service" / "README.md"
 SHOWN = "http://127.0.0.1:8080"
 KEY = "correct-horse"
 REFUSED = "found no known key"

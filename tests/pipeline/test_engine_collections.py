@@ -162,20 +162,14 @@ def test_commands_rank_as_with_a_local_index(
 
 @pytest.mark.slow
 def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
-    server: Server,
-    tmp_path: Path,
-    command: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    server: Server, tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
     address = server.address(text_field="body")
     engine = server.engine(address)
     lines = b""
     for post in read_posts(SAMPLE / "posts.jsonl"):
-        lines += encoded({"index": {"_id": post.doc_id}}) + b"\n"
-        at = {"number": int(post.doc_id)}
-        lines += encoded({"body": post.text, "link": post.url, **at}) + b"\n"
+        content = {"body": post.text, "link": post.url, "number": int(post.doc_id)}
+        lines += encoded({"index": {"_id": post.doc_id}}) + b"\n" + encoded(content) + b"\n"
     properties = {"body": {"type": "text"}, "link": {"type": "keyword"}, "number": {"type": "long"}}
     engine.request("PUT", f"/{address.index}", {"mappings": {"properties": properties}})
     engine.request("POST", f"/{address.index}/_bulk", lines, {"refresh": True})

@@ -20,13 +20,14 @@ from helpers.engine_servers import Server, running
 from helpers.engine_stub import stub
 from helpers.index_samples import POSTS
 from helpers.inference_stub import FakeElasticsearch
+from helpers.processes import ROOT
 from helpers.service_samples import QUERY, GatedScorer, app_of, listening, models
 
 from indexes.engines.building import build
 from pipeline import engine as engine_command
 from pipeline import serve
 from pipeline.command.options import parse_arguments
-from pipeline.service.http import connections
+from pipeline.service import connections
 
 JSON = {"content-type": "application/json"}
 PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
@@ -105,7 +106,7 @@ def test_shifted_scores_begin_at_0(service: str) -> None:
 
 
 def test_commands_of_the_containers_exist() -> None:
-    folder = Path(__file__).parents[2] / "scripts" / "docker"
+    folder = ROOT / "scripts" / "docker"
     compose = (folder / "compose.yaml").read_text().replace("\\\n#", "")
     (arguments,) = re.findall(r"tweetrerank engine (.*)", compose)
     options = parse_arguments(engine_command.Options, "", "", arguments.split())
@@ -118,8 +119,8 @@ def test_commands_of_the_containers_exist() -> None:
 
 
 def test_the_manifest_of_the_cluster_fits_its_schema_and_the_service() -> None:
-    path = Path(__file__).parents[2] / "scripts" / "docker" / "kubernetes.yaml"
-    deployment, service = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    manifest = (ROOT / "scripts" / "docker" / "kubernetes.yaml").read_text(encoding="utf-8")
+    deployment, service = yaml.safe_load_all(manifest)
     for resource in (deployment, service):
         kubernetes_validate.validate(resource, "1.30", strict=True)
     pod = deployment["spec"]["template"]
@@ -133,11 +134,8 @@ def test_the_manifest_of_the_cluster_fits_its_schema_and_the_service() -> None:
     assert container["resources"]["limits"]["cpu"] == str(options.threads)
     assert [*options.checkpoint] == [serve.DEFAULT_CHECKPOINT]
     probes = {name: container[name]["httpGet"]["path"] for name in container if "Probe" in name}
-    assert probes == {
-        "startupProbe": "/ready",
-        "readinessProbe": "/ready",
-        "livenessProbe": "/health",
-    }
+    ready = dict.fromkeys(("startupProbe", "readinessProbe"), "/ready")
+    assert probes == ready | {"livenessProbe": "/health"}
     assert pod["spec"]["terminationGracePeriodSeconds"] > connections.GRACE
 
 

@@ -7,11 +7,10 @@ import pytest
 from conftest import Command
 from scipy import stats
 
-from pipeline.collections.trec import Qrels, Run, write_run
+from pipeline.collections.trec import Run, write_run
 from pipeline.evaluation.significance import holm
 
 TOPICS = [str(number) for number in range(1, 13)]
-QRELS: Qrels = {query_id: {"a": 1, "b": 0} for query_id in TOPICS}
 
 
 def at_rank(ranks: dict[str, int]) -> Run:
@@ -33,8 +32,7 @@ Evaluate = Callable[..., tuple[int, list[str], list[str]]]
 @pytest.fixture
 def evaluate(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """Runs the command in a folder with qrels and runs; gives exit code, stdout, stderr."""
-    lines = [f"{q} 0 {d} {grade}\n" for q, grades in QRELS.items() for d, grade in grades.items()]
-    (tmp_path / "qrels").write_text("".join(lines))
+    (tmp_path / "qrels").write_text("".join(f"{q} 0 a 1\n{q} 0 b 0\n" for q in TOPICS))
     for name, ranks in (("base", BASE), ("better", BETTER), ("best", BEST)):
         write_run(tmp_path / name, at_rank(ranks), name)
     monkeypatch.chdir(tmp_path)

@@ -38,11 +38,7 @@ POST = Post("5", "storm today", "http://x.org")
 
 
 def topic_of(
-    explanation: Explanation,
-    *posts: Post,
-    query: str,
-    query_id: str = "7",
-    name: str = "made up",
+    explanation: Explanation, *posts: Post, query: str, query_id: str = "7", name: str = "made up"
 ) -> ExplainedTopic:
     """Posts in the order of the new ranking, which is the reverse of the old one."""
     before = {post.doc_id: float(n) for n, post in enumerate(posts)}
@@ -138,11 +134,8 @@ def test_words_are_shaded_by_their_nearness_to_the_query() -> None:
     text = "The winner, marathons & a RACE in New York! Coffee @winner"
     post = (text, "http://x.org/Marathon-2012")
     ((words, link),) = shade_words("the marathon winners", [post], by_meaning=True)
-    assert [(part.strip(), step) for part, step in words if step] == [
-        ("winner", 3),
-        ("marathons", 3),
-        ("RACE", 1),
-    ]
+    shaded = [(part.strip(), step) for part, step in words if step]
+    assert shaded == [("winner", 3), ("marathons", 3), ("RACE", 1)]
     assert [part for part, step in link if step == 4] == ["Marathon"]
     assert "".join(part for part, _ in words) == text
     ((plain, _),) = shade_words("race", [post], by_meaning=False)
@@ -162,22 +155,12 @@ def reranker() -> ModelScorer:
 def candidates() -> Candidates:
     """Twenty posts, the last with nothing but a rank; rm3 knows every second one."""
     doc_ids = [str(n) for n in range(1, 21)]
-    random = np.random.default_rng(3)
-    posts = {
-        d: Post(d, f"storm {d} today", "http://x.org/storm" if int(d) % 3 else "") for d in doc_ids
-    }
+    posts = {d: Post(d, f"storm {d} today", "http://x.org/storm" * (int(d) % 3)) for d in doc_ids}
     posts["20"] = Post("20", "")
-    ql, rm3 = random.random((2, 20)).tolist()
-    return Candidates(
-        [Topic("7", "storm warning")],
-        {"7": dict(zip(doc_ids, ql, strict=True))},
-        posts,
-        {},
-        {
-            "ql": {"7": dict(zip(doc_ids, ql, strict=True))},
-            "rm3": {"7": dict(list(zip(doc_ids, rm3, strict=True))[1::2])},
-        },
-    )
+    ql, rm3 = np.random.default_rng(3).random((2, 20)).tolist()
+    run = {"7": dict(zip(doc_ids, ql, strict=True))}
+    signals = {"ql": run, "rm3": {"7": dict([*zip(doc_ids, rm3, strict=True)][1::2])}}
+    return Candidates([Topic("7", "storm warning")], run, posts, {}, signals)
 
 
 def test_families_add_up_to_the_scores_of_a_search(reranker: ModelScorer) -> None:
@@ -252,10 +235,7 @@ def test_a_query_and_a_post_without_words() -> None:
 
 def test_posts_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = "\x1b[2Jwater [bold]x[/bold] :smile: \u202e"
-    for explanation in (
-        matches(text),
-        contributions({"links": 1.0}, post=Post("5", text)),
-    ):
+    for explanation in (matches(text), contributions({"links": 1.0}, post=Post("5", text))):
         print_explanation(explanation)
         output = capsys.readouterr().out
         assert "\x1b" not in output

@@ -40,14 +40,9 @@ def source(folder: Path | None = None) -> Any:
     if folder:
         runs["rm3"] = folder / "rm3.run"
         write_run(runs["rm3"], {"1": {"z": 2.0, "a": 1.0}, "9": {"q": 1.0}}, "official")
-    return SimpleNamespace(
-        name="mb",
-        topics=TOPICS,
-        open_index=lambda: Index(),
-        runs=runs,
-        adapted_space=None,
-        methods=METHODS,
-    )
+    more = {"topics": TOPICS, "runs": runs, "adapted_space": None, "methods": METHODS}
+    more["skips_own_id"] = False
+    return SimpleNamespace(name="mb", open_index=Index, **more)
 
 
 def test_every_ranker_brings_its_best(tmp_path: Path) -> None:

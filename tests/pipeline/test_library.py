@@ -1,16 +1,24 @@
 """The public functions: from a collection to a ranking, its runs, its measures and its reasons."""
 
+import copy
 import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ir_measures
+import numpy
+import pandas
 import pytest
 from helpers.processes import run_python
 
 import pipeline
+import rerankers
+from pipeline.collections.topics import Topic
 from pipeline.collections.trec import ranked
 from pipeline.errors import DataError, UsageError
+from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.ranker import Mixture
 from pipeline.ranking.retrievers import Candidates
 
@@ -29,10 +37,13 @@ def collection(**more: Any) -> Any:
 
 
 def test_importing_the_package_loads_nothing() -> None:
-    code = (
-        "import sys, pipeline; print([m for m in ('torch', 'numpy', 'jnius') if m in sys.modules])"
-    )
-    assert run_python("-c", code).stdout == "[]\n"
+    names = "import indexes; [getattr(indexes, name) for name in indexes.__all__]"
+    for code, absent in (
+        ("import pipeline", {"torch", "numpy", "jnius"}),
+        (names, {"jnius", "jnius_config", "pyserini"}),
+    ):
+        done = run_python("-c", f"import sys; {code}; print(*sys.modules)")
+        assert done.returncode == 0 and not absent & {*done.stdout.split()}
     assert all(hasattr(pipeline, name) for name in pipeline.__all__)
     assert {*pipeline.__all__} <= {*dir(pipeline)}
     with pytest.raises(AttributeError, match="no attribute 'rank'"):
@@ -94,6 +105,22 @@ def test_given_candidates_keep_their_posts(reranker: str) -> None:
             ranker.explain(ranking, ["0"], query_id="a")
 
 
+def test_every_way_that_is_shown_is_better_than_its_first_stage() -> None:
+    """The ranker, a fusion of a run, and texts with scores, as behind a search engine."""
+    first = pipeline.ranker("sample", "none").rank(hits=100)
+    posts, reranker, by_texts = first.candidates.posts, rerankers.load(), {}
+    for topic in first.candidates.topics:
+        scores = first.run[topic.query_id]
+        texts = [(posts[doc_id].text, posts[doc_id].url) for doc_id in scores]
+        best = reranker.rank(topic.text, texts, scores=[*scores.values()])
+        by_texts[topic.query_id] = {[*scores][row]: score for row, score, _ in best}
+    whole = pipeline.ranker("sample").rank(hits=100).run
+    fused = pipeline.ranker("sample", "fusion").rerank(first.candidates).run
+    runs, qrels = (first.run, whole, fused, by_texts), first.collection.qrels
+    before, *after = (mean(evaluate(qrels, run, ["AP"])["AP"]) for run in runs)
+    assert min(after) > before
+
+
 def test_a_collection_searches_and_measures_itself() -> None:
     mine = collection()
     hits = mine.search("storm", k=2)
@@ -115,6 +142,84 @@ def test_mistakes_name_the_arguments() -> None:
     ranking = pipeline.ranker("sample", "none").rank("storm")
     with pytest.raises(DataError, match="expected `qrels`"):
         pipeline.evaluate(ranking.run, "AP")  # type: ignore[operator]
+
+
+FORMS: dict[str, Any] = {
+    "ids": {1: "storm", 2: "coffee"},
+    "texts": ["storm", "coffee"],
+    "records": [{"qid": "a", "query": "storm"}, {"_id": "b", "text": "coffee"}],
+    "frame": pandas.DataFrame({"qid": ["1", "2"], "query": ["storm", "coffee"]}),
+    "column": pandas.Series(["storm", "coffee"], index=[9, 8]),
+    "one": Topic("1", "storm"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_topics_as_people_hold_them(form: str) -> None:
+    run = pipeline.ranker(collection(), "none").rank(FORMS[form]).run
+    assert [*map(set, run.values())] == [{"0", "2"}, {"1"}][: 1 if form == "one" else 2]
+    assert all(isinstance(query_id, str) for query_id in run)
+
+
+def test_runs_and_grades_of_numbers(tmp_path: Path) -> None:
+    pipeline.write_run(tmp_path / "run", {1: {10: numpy.float32(0.5)}})
+    assert pipeline.read_run(tmp_path / "run") == {"1": {"10": 0.5}}
+    grades = pandas.DataFrame({"qid": [1], "docno": [10], "label": [1.0]})
+    (tmp_path / "qrels").write_text("1 0 10 1\n")
+    for qrels in ({1: {10: 1}}, grades, tmp_path / "qrels"):
+        found = pipeline.evaluate({1: {10: 1}}, ["AP"], qrels=qrels)  # type: ignore[operator]
+        assert found["run"] == {"AP": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ranks([None]), r"topics\[0\]: found 'null'"),
+        (lambda: ranks(5), "topics: found '5', expected rows in a list"),
+        (lambda: ranks([Topic("1", "a"), Topic("1", "b")]), "found a second topic 1"),
+        (lambda: ranks("storm", hits=0), "`hits`: found 0, expected a whole number of at least 1"),
+        (lambda: ranks("storm", hits=True), "`hits`: found True"),
+        (lambda: collection().search(None), "`query`: found None, expected a text"),
+        (lambda: collection().search("storm", k=0), "`k`: found 0"),
+        (lambda: pipeline.write_run("x", {1: {10: "a"}}), "`run`: .*'a' is no score"),
+        (lambda: pipeline.write_run("x", [1]), "`run`: found .*, expected query_id -> doc_id"),
+        (lambda: pipeline.ranker("sample", weight=3), "`weight`: found 3"),
+        (lambda: pipeline.ranker(5), "`collection`: found 5"),
+        (lambda: pipeline.ranker("sample", device="mps"), "`device`: found 'mps', expected auto"),
+        (lambda: pipeline.ranker("sample", "none", "bm52"), "`first_stage`.*mean 'bm25'"),
+        (lambda: pipeline.open_collection(posts=POSTS, qrels={"1": 5}), "posts: found"),
+    ],
+)
+def test_public_calls_check_their_arguments(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((DataError, UsageError), match=message):
+        call()
+
+
+def ranks(topics: Any, **options: Any) -> Any:
+    return pipeline.ranker(collection(), "none").rank(topics, **options)
+
+
+def test_rankers_and_collections_travel() -> None:
+    for ranker in (pipeline.ranker(collection()), pipeline.ranker(collection(), "none")):
+        expected = ranker.rank("storm").run
+        for other in (pickle.loads(pickle.dumps(ranker)), copy.deepcopy(ranker)):
+            assert other.rank("storm").run == expected
+    mine = collection()
+    assert pickle.loads(pickle.dumps(mine)).search("storm") == mine.search("storm")
+
+
+def test_a_fork_says_that_it_cannot_search() -> None:
+    code = """if __name__ == "__main__":
+        import multiprocessing, pipeline
+        mine = pipeline.open_collection("sample")
+        mine.search("storm")
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            for task in (mine.search, pipeline.ranker("sample", "none").rank):
+                try:
+                    pool.map_async(task, ["storm"]).get(60)
+                except Exception as error:
+                    print(error)"""
+    assert run_python("-c", code).stdout.count('multiprocessing.get_context("spawn")') == 2
 
 
 def test_a_ranker_in_pyterrier() -> None:

@@ -120,6 +120,54 @@ def test_all_problems_of_a_file_are_named_at_once(
         assert problem in message
 
 
+def test_files_in_lists_a_name_and_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "posts.csv").write_text("number,body\n1,storm closes the harbour\n3,ferry\n")
+    (folder / "more.jsonl").write_text(
+        '{"qid": "a", "query": "storm harbour"}\n{"qid": "3", "query": "x"}'
+    )
+    (folder / "grades.csv").write_text("qid,docno,label\na,1,2.0\nMB003,3,1\n")
+    toml = folder / "harbour.toml"
+    toml.write_text(
+        'posts = "posts.csv"\ncolumns = {id = "number", text = "body"}\nname = "mine"\n'
+        'topics = ["topics.tsv", "more.jsonl"]\nqrels = ["qrels.txt", "grades.csv"]\n'
+    )
+    found = cast(SearchedCollection, find(str(toml)))
+    assert (found.name, found.key) == ("mine", "own/mine")
+    assert [topic.query_id for topic in found.topics] == ["a", "b", "3"]
+    assert found.qrels == {"a": {"1": 2, "2": 0}, "b": {"3": 1}, "3": {"3": 1}}
+    assert [post.text for post in found.posts()] == ["storm closes the harbour", "ferry"]
+    told = capsys.readouterr().err
+    assert "1 grades differ, those of the later file count" in told
+    assert "grades.csv: 1 ids of topics have another form" in told and "(MB003 for 3)" in told
+    (folder / "more.jsonl").write_text('{"qid": "a", "query": "other"}\n')
+    with pytest.raises(DataError, match="found topic a as 'other', expected 'storm harbour' as in"):
+        find(str(toml))
+
+
+def test_judged_posts_that_are_not_there_are_told(folder: Path, command: Command) -> None:
+    with (folder / "qrels.txt").open("a") as stream:
+        stream.write("a 0 1.23E+17 1\nb 0 77 1\n")
+    toml, run = folder / "harbour.toml", folder / "run.txt"
+    told = "2 of the 5 judged posts are not in harbour (1.23E+17, 77), whose posts have ids such as"
+    search = command("search", "--collection", toml, "--reranker", "none", "--output", run)
+    assert search.err.count(told) == 1
+    assert command("evaluate", toml, run).err.count(told) == 1
+    (folder / "qrels.txt").write_text("a 0 8 1\na 0 9 1\n")
+    apart = command("evaluate", folder / "qrels.txt", run)
+    assert "is among the 2 judged ones (8, 9), so all figures are 0" in apart.err
+
+
+def test_a_query_is_searched_in_the_terminal(folder: Path, command: Command) -> None:
+    found = command("search", folder / "harbour.toml", "ferry tickets", "--reranker", "none")
+    assert "ferry tickets sold out" in found.out and found.out.split()[2] == "3"
+    nothing = command("search", "--collection", folder / "harbour.toml", "zebra")
+    assert "found no post for “zebra”" in nothing.out
+    assert command("search").code == 2
+    assert "nothing was trained here" in command("models").out
+
+
 def test_some_topics_are_for_training(folder: Path) -> None:
     """They need not be among those that are searched, and no other one is trained on."""
     toml = folder / "harbour.toml"
@@ -369,7 +417,7 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable
     trained = command(*["train", "fusion", "--collection", toml, "--set", "trees=20"])
     assert trained.code == 0, trained.err
     assert f"{len(found)} held-out topics:" in trained.out
-    assert "AP(judged_only=True)" in trained.out
+    assert "AP (judged)" in trained.out
     (folder,) = (sample / "home" / "checkpoints" / "fusion" / "own").iterdir()
     assert Tuning.load(folder / "lambda.json").measure == "AP(judged_only=True)"
     opened = open_collection(str(toml), qrels=SAMPLE / "qrels.txt")

@@ -21,7 +21,7 @@ from pipeline.collections.trec import read_qrels
 from pipeline.errors import UsageError
 from pipeline.ranking import interpolation
 from pipeline.service.errors import RequestError
-from pipeline.service.http.models import ServedModel
+from pipeline.service.models import ServedModel
 from pipeline.service.page import searching
 from pipeline.service.page.routes import describe, results, search_request
 from pipeline.service.page.searching import SearchPage

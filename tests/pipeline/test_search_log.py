@@ -16,22 +16,23 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Command
+from helpers.processes import run_python
 from helpers.proxy_samples import StubEngine, search, stub_engine
 from helpers.service_process import running
 from helpers.service_samples import QUERY, models
 from starlette.testclient import TestClient
 
-from pipeline.collections.clicks import CHALLENGER, CHAMPION
+from pipeline.collections.clicks import CHALLENGER, CHAMPION, read_searches
 from pipeline.collections.trec import read_qrels
-from pipeline.compare import evidence
-from pipeline.service.app import build
-from pipeline.service.http.models import Models
-from pipeline.service.http.requests import Limits
-from pipeline.service.http.service import Service
-from pipeline.service.log import MOST_EVENTS, Loop, SearchLog, team_draft
+from pipeline.compare import evidence, read_comparison
+from pipeline.service.app import MOST_EVENTS, Access, Service, build
+from pipeline.service.errors import RequestError
+from pipeline.service.log import Loop, SearchLog, team_draft
+from pipeline.service.models import Models
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
+from pipeline.service.requests import Limits
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +43,11 @@ def served() -> Iterator[tuple[str, StubEngine]]:
 
 @contextmanager
 def client_of(url: str, log: SearchLog, *keys: str, challenger: str = "") -> Iterator[TestClient]:
-    service = Service(models(), Limits(), 2)
-    loop = Loop(service, log, Models([challenger], 10**6) if challenger else None, 1.0)
+    served = Models(["mp_hcnn"], 10**6, challenger=challenger) if challenger else models()
+    service = Service(served, Limits(), 2)
+    loop = Loop(service, log, 1.0)
     proxy = Proxy(service, Upstream([url]), SearchDefaults(seconds=60, reads_ubi=True), loop)
-    with TestClient(build(service, keys, loop.routes(), proxy)) as client:
+    with TestClient(build(service, Access(keys), (), proxy, log)) as client:
         yield client
     log.close()
 
@@ -58,7 +60,7 @@ def click(search_id: str, object_id: Any, **more: Any) -> dict[str, Any]:
 
 def logged(folder: Path, is_event: bool = False) -> list[dict[str, Any]]:
     lines = [line for path in folder.glob("*.jsonl") for line in path.open()]
-    return [record for record in map(json.loads, lines) if ("action" in record) is is_event]
+    return [record for record in map(json.loads, lines) if ("action_name" in record) is is_event]
 
 
 def test_from_searches_to_judgments_and_a_comparison(
@@ -74,7 +76,7 @@ def test_from_searches_to_judgments_and_a_comparison(
             answer = service.post(search(f"{QUERY} {number}", size=10), path)
             shown = [hit["_id"] for hit in answer.json()["hits"]["hits"]]
             events = [click(answer.headers["x-search-id"], shown[place]) for place in (1, 3, 3)]
-            assert service.post(events, "/events").json() == {"accepted": 3}
+            assert service.post(events, "/events").json() == {"accepted": 3, "unknown": 0}
         service.process.send_signal(signal.SIGTERM)
         service.process.wait(30)
     assert stat.S_IMODE(log.stat().st_mode) == 0o700
@@ -87,7 +89,9 @@ def test_from_searches_to_judgments_and_a_comparison(
     assert {grade for grades in judged.values() for grade in grades.values()} <= {0, 1}
     done = command("compare", log)
     assert done.code == 0, done.err
-    assert re.search(r"^searches +wins +losses +ties\n +3 ", done.out, re.M)
+    # The served model is its own challenger, so that nobody's posts are clicked.
+    numbers = r"^searches +repeated +without a click +wins +losses +ties\n +3 +0 +"
+    assert re.search(numbers, done.out, re.M)
     assert "not known to be better" in done.out
     assert "--log: found no --engine" in command("serve", "--log", log).err
     assert "--challenger: found no --log" in command("serve", "--challenger", "mp_hcnn").err
@@ -104,33 +108,42 @@ def test_a_search_and_its_click_are_logged(
         assert answer.json()["ext"] == {"tweetrerank": {"search_id": search_id}}
         shown = [hit["_id"] for hit in answer.json()["hits"]["hits"]]
         events = [click(search_id, shown[1]), click(search_id, 7), click("other", "x")]
-        assert client.post("/events", json=events).json() == {"accepted": 3}
+        assert client.post("/events", json=events).json() == {"accepted": 2, "unknown": 1}
         assert client.post("/events", json=click(search_id, shown[2])).status_code == 200
+        for forged in ("a.b", search_id[:-1] + "_", search_id.partition(".")[0]):
+            assert client.post("/events", json=click(forged, shown[0])).status_code == 422
         metrics = client.get("/metrics").text
-        assert 'tweetrerank_log_lines{outcome="unknown"} 1.0' in metrics
+        assert 'tweetrerank_log_lines{outcome="unknown"} 4.0' in metrics
         assert 'tweetrerank_log_lines{outcome="dropped"} 0.0' in metrics
     [record] = logged(tmp_path)
-    assert record["shown"] == shown
+    assert record["query_response_hit_ids"] == shown
     assert (record["index"], record["model"], record["start"]) == ("posts", "mp_hcnn", 0)
-    found = [event["object_id"] for event in logged(tmp_path, True)]
-    assert found == [shown[1], "7", "x", shown[2]]
+    attributes = [event["event_attributes"] for event in logged(tmp_path, True)]
+    assert [of["object"]["object_id"] for of in attributes] == [shown[1], "7", shown[2]]
     text = "".join(path.read_text() for path in tmp_path.glob("*.jsonl"))
     assert "kept nowhere" not in text
     if is_plain:
-        assert record["query"] == long[:1000]
+        assert record["user_query"] == long[:1000]
     else:
         assert QUERY not in text
-        assert "found hashed queries" in command("clicks", tmp_path, "--output", "no").err
+        assert (
+            "found searches without their queries"
+            in command("clicks", tmp_path, "--output", "no").err
+        )
 
 
 def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> None:
     """Its id is that of the search, and the engine, which may lack the plugin, does not see it."""
-    ubi = {"query_id": "mine", "client_id": "me", "object_id_field": "contents"}
+    ubi = {"query_id": "mine", "client_id": "me"}
     with client_of(served[0], SearchLog(tmp_path, True)) as client:
         answer = client.post("/posts/_search", json=search(ext={"ubi": ubi}))
-        assert answer.headers["x-search-id"] == "mine"
-        ext = {"tweetrerank": {"search_id": "mine"}, "ubi": {"query_id": "mine"}}
+        signed = answer.headers["x-search-id"]
+        ext = {"tweetrerank": {"search_id": signed}, "ubi": {"query_id": "mine"}}
         assert answer.json()["ext"] == ext
+        for name in ("mine", signed):
+            assert client.post("/events", json=click(name, "1")).status_code == 200
+        further = search(ext={"ubi": ubi | {"query_id": signed}}, **{"from": 10})
+        assert client.post("/posts/_search", json=further).headers["x-search-id"] == signed
         plain = client.post(
             "/posts/_search", json={"query": {"match_all": {}}, "ext": {"ubi": ubi}}
         )
@@ -141,8 +154,7 @@ def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> No
         wrong = client.post("/posts/_search", json=search(ext={"ubi": {"query_id": 3}}))
         assert wrong.status_code == 400
         assert "ext.ubi.query_id" in wrong.text
-    texts = [post["contents"] for post in served[1].posts]
-    assert {*logged(tmp_path)[0]["objects"]} < {*texts}
+    assert {record["query_id"] for record in logged(tmp_path)} == {"mine"}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +166,9 @@ def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> No
         ("{", 400),
         (click("a", [2]), 422),
         (click("a" * 600, "b"), 422),
-        ([click("a", "b")] * (MOST_EVENTS + 1), 400),
+        (click("a", "b"), 422),
+        ([click("KNOWN", "b"), click("KNOWN", "b" * 600)], 422),
+        ([click("KNOWN", "b")] * (MOST_EVENTS + 1), 400),
     ],
 )
 def test_wrong_events_are_refused(
@@ -162,6 +176,8 @@ def test_wrong_events_are_refused(
 ) -> None:
     with client_of(served[0], SearchLog(tmp_path), "secret") as client:
         assert client.post("/events", json=click("a", "b")).status_code == 401
+        search_id = client.post("/posts/_search", json=search()).headers["x-search-id"]
+        body = json.loads(json.dumps(body).replace("KNOWN", search_id))
         content = body if isinstance(body, str) else json.dumps(body)
         headers = {"authorization": "Bearer secret"}
         assert client.post("/events", content=content, headers=headers).status_code == 415
@@ -188,21 +204,18 @@ def test_all_pages_of_a_search_are_one_list(
         assert scores == sorted(scores, reverse=True)
         # Without an id of the client the further page is the champion's.
         client.post("/posts/_search", json=search(**{"from": 10}))
-        client.post("/events", json=click("lost", "1"))
-        place = next(p for p, hit in enumerate(hits) if p > 9)
-        assert place == 10
     records = logged(tmp_path)
     assert records[3]["teams"] is None
     assert pages[1] == pages[2]
     teams = [team for page in records[:2] for team in page["teams"]]
     assert {CHAMPION, CHALLENGER} <= {*teams}
-    shown = [doc_id for page in records[:2] for doc_id in page["shown"]]
+    shown = [doc_id for page in records[:2] for doc_id in page["query_response_hit_ids"]]
     wanted = shown[teams.index(CHALLENGER)]
     with next(tmp_path.glob("*.jsonl")).open("a") as stream:
-        event = {"search_id": "mine", "action": "product_click", "object_id": wanted}
-        stream.write(json.dumps(event) + "\n")
+        for event in (click("mine", wanted), click("lost", "1")):
+            stream.write(json.dumps(event | {"action_name": "product_click"}) + "\n")
     done = command("compare", tmp_path)
-    assert re.search(r"\n +1 +1 +0 +0\n", done.out)
+    assert re.search(r"\n +1 +0 +0 +1 +0 +0\n", done.out)
     assert "found a page of a search once more" in done.err
     assert "found clicks of 1 unknown searches" in done.err
 
@@ -213,7 +226,7 @@ from pathlib import Path
 from pipeline.service.log import SearchLog
 log = SearchLog(Path(sys.argv[1]))
 for number in range(int(sys.argv[2])):
-    log.write({"search_id": str(number), "time": time.time(), "action": "click"})
+    log.write([{"query_id": str(number), "time": time.time(), "action_name": "click"}])
     print(time.time(), flush=True)
     time.sleep(.002)
 """
@@ -227,14 +240,14 @@ def test_a_killed_service_loses_the_last_second_at_most(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         times += [float(line) for line in process.stdout]
     records = logged(tmp_path, True)
-    assert [int(event["search_id"]) for event in records] == [*range(len(records))]
+    assert [int(event["query_id"]) for event in records] == [*range(len(records))]
     assert times[-1] - times[len(records) - 1] < 1
 
 
 def test_a_full_disk_costs_lines(tmp_path: Path) -> None:
     """A limit on the size of files stands for it; whole lines alone are kept, others counted."""
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n" + WRITER
-    code = limited + "\nlog.close()\nprint(log.written, log.dropped)"
+    code = limited + "\nlog.close()\nprint(log.counts['written'], log.counts['dropped'])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path), "300"],
         capture_output=True,
@@ -248,23 +261,77 @@ def test_a_full_disk_costs_lines(tmp_path: Path) -> None:
     assert re.search(r"lines are lost until now: (\[Errno 27\]|the disk)", done.stderr)
 
 
-def test_what_waits_and_what_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["searches-2020-01-01-ab.jsonl", "searches-2999-01-01-ab.jsonl", "mine.jsonl"]
-    for name in names:
-        (tmp_path / name).touch()
-    log, can_write = SearchLog(tmp_path, days=1), threading.Event()
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, can_write = SearchLog(tmp_path), threading.Event()
     append = log._append
-    monkeypatch.setattr(log, "_append", lambda line: (can_write.wait(), append(line)))
-    monkeypatch.setattr("pipeline.service.log.MOST_WAITING", 1000)
+    monkeypatch.setattr(log, "_append", lambda *lines: (can_write.wait(), append(*lines)))
+    monkeypatch.setattr("pipeline.service.log.MOST_WAITING", 50_000)
     for number in range(100):
-        log.write({"search_id": str(number), "action": "click", "object_id": "x" * 10})
-    log.write({"search_id": "half", "action": "\ud83d"})
-    assert log.dropped > 50
+        log.search({"query_id": f"{number}"}, "storm", "127.0.0.1", is_named=True)
+    assert 50 < log.counts["dropped"] < 100
+    with pytest.raises(RequestError) as raised:
+        log.events([click("1", "x" * 500)] * 100)
+    assert (raised.value.kind, raised.value.retry) == ("overload", 1)
     can_write.set()
     log.close()
-    assert log.written + log.dropped == 101
-    assert len(logged(tmp_path, True)) == log.written > 0
-    assert [name for name in names if (tmp_path / name).exists()] == names[1:]
+    assert log.counts["written"] + log.counts["dropped"] == 200
+    assert len(logged(tmp_path)) == log.counts["written"] > 0
+
+
+@pytest.mark.parametrize(
+    ("days", "kept"),
+    [
+        (["2020-01-01", "2020-03-01", "2999-01-01"], ["2020-03-01", "2999-01-01"]),
+        (["2020-01-01"], ["2020-01-01"]),
+        (["2999-01-01"], ["2999-01-01"]),
+    ],
+)
+def test_old_days_are_deleted_by_the_newest(
+    tmp_path: Path, days: list[str], kept: list[str]
+) -> None:
+    """Whatever the clock says; other files stay."""
+    for name in [*(f"searches-{day}-ab.jsonl" for day in days), "mine.jsonl"]:
+        (tmp_path / name).touch()
+    log = SearchLog(tmp_path, days=30)
+    log.write([{}])
+    log.close()
+    names = [path.name for path in tmp_path.glob("searches-*-ab.jsonl")]
+    assert sorted(names) == [f"searches-{day}-ab.jsonl" for day in kept]
+    assert (tmp_path / "mine.jsonl").exists()
+
+
+def test_a_client_has_one_vote_for_a_search(tmp_path: Path) -> None:
+    """However often it searches and clicks; the numbers of a comparison add up."""
+    log, versions = SearchLog(tmp_path), {"version": "a", "challenger": "b"}
+    for number in range(30):
+        search_id, client = f"{number}", f"10.0.0.{max(0, number - 20)}"
+        page = {"query_id": search_id, "query_response_hit_ids": ["1", "2"], "teams": [1, 2]}
+        log.search(page | versions, " Storm"[number % 2 :], client, is_named=True)
+        if number % 5:
+            log.events([click(search_id, "2")] * 3)
+    log.close()
+    models, counts = read_comparison(read_searches(tmp_path, notes := []))
+    assert (models, notes) == (("a", "b"), [])
+    assert [*counts.values()] == [30, 20, 1, 9, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_large_log_is_compared_in_little_memory(tmp_path: Path) -> None:
+    page = {
+        "query_response_hit_ids": ["1", "2"],
+        "teams": [1, 2],
+        "version": "a",
+        "challenger": "b",
+    }
+    with (tmp_path / "searches.jsonl").open("w") as stream:
+        for number in range(50_000):
+            name = {"query_id": f"{number:032x}"}
+            stream.write(f"{json.dumps(name | page)}\n{json.dumps(click(name['query_id'], '2'))}\n")
+    code = "import sys; from pipeline.compare import *; main(Options(Path(sys.argv[1])))"
+    code += "; print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
+    done = run_python("-c", f"import re; {code}", tmp_path)
+    assert re.search(r"\n +50,000 +0 +0 +50,000 ", done.stdout), done.stderr
+    assert int(done.stdout.split()[-1]) < 150_000  # kB, most of them of NumPy and SciPy
 
 
 def test_team_draft() -> None:

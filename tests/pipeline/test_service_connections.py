@@ -23,8 +23,8 @@ from urllib.request import urlopen
 import pytest
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
-from pipeline.service.formats import PATHS as FORMATS
-from pipeline.service.http.connections import Connection
+from pipeline.service.connections import Connection
+from pipeline.service.formats import Request as Fields
 
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
@@ -41,9 +41,7 @@ SPECIAL = [
     *(b"1e999999", b"9" * 20_000, b"NaNaN", b'"\\ud83d\\ud83d\\u0000\\udc00"', b'"\xff\xfe\xc0"'),
 ]
 """JSON, or none, in place of a value."""
-FIELDS = sorted(
-    {name for formats in FORMATS.values() for item in formats for name in item.request.model_fields}
-)
+FIELDS = sorted(Fields.__struct_fields__)
 VALUES = [None, True, -1, 3, 1e300, "x", "\ud83d", [], {}, [[]], [5], [{"text": 5}, {"url": "x"}]]
 VALUES += [[{"text": "x", "first_stage_score": score}] for score in (1, -1e38, 1e39, float("nan"))]
 PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
@@ -242,6 +240,21 @@ def test_silent_connections_are_closed(port: int, monkeypatch: pytest.MonkeyPatc
                 assert response.status == 200
             time.sleep(0.2)
         assert [received(connection, 0.1) for connection in silent] == [b""] * 40
+
+
+def test_connections_of_a_client_are_bounded_if_wanted(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "most_of_client", 3)
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(5):
+            opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
+            time.sleep(0.05)
+        for connection in opened[3:]:
+            assert received(connection, 5) == b""
+        opened[0].sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert received(opened[0], 5).startswith(b"HTTP/1.1 200")
 
 
 def memory() -> int:

@@ -39,5 +39,5 @@ def test_the_service_keeps_to_its_description(address: str, tmp_path: Path) -> N
         timeout=300,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr
-    assert "Tested: 10" in done.stdout
+    assert "Tested: 13" in done.stdout
     assert "Authentication failed" not in done.stdout

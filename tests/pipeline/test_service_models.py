@@ -10,7 +10,7 @@ from helpers.service_samples import QUERY, TEXTS, client_of
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
-from pipeline.service.http.models import Models
+from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.networks.inputs import TextEncoder
@@ -35,7 +35,8 @@ def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
     documents = {str(n): Post(str(n), *post) for n, post in enumerate(posts)}
     candidates = Candidates([Topic("q", QUERY)], run, documents)
     checkpoint = models.default.checkpoint
-    expected = checkpoint.score(candidates.pairs())
+    slope, intercept = models.default.calibration
+    expected = slope * checkpoint.score(candidates.pairs()) + intercept
     body = {
         "query": QUERY,
         "mix": "neural",
@@ -55,7 +56,7 @@ def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
         actual = {item["index"]: item["relevance_score"] for item in results}
         rows = np.arange(len(TEXTS))
         pairs = Pairs([QUERY], TEXTS, [""] * len(TEXTS), rows * 0, rows)
-        expected = checkpoint.score(pairs)
+        expected = slope * checkpoint.score(pairs) + intercept
         assert [actual[n] for n in range(len(TEXTS))] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
@@ -80,7 +81,8 @@ def test_a_network_on_a_gpu_gives_the_scores_of_the_cpu(
 ) -> None:
     folder, rows = saved(tmp_path / "mine", "mp_hcnn", "small"), np.arange(len(TEXTS))
     pairs = Pairs([QUERY], TEXTS, [url for _, url in POSTS], 0 * rows, rows)
-    expected = Models([str(folder)], 10**6).default.scorer.score(pairs)
+    expected = Models([str(folder)], 10**6).default.scorer.score(0, "mine", pairs)
     monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
     served = Models([str(folder)], 10**6).default
-    np.testing.assert_allclose(served.scorer.score(pairs), expected, rtol=1e-5, atol=1e-5)
+    actual = served.scorer.score(0, "mine", pairs)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

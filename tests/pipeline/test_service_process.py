@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -91,6 +92,19 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
         for client in clients:
             client.join()
     assert set(statuses) == {200}
+
+
+def test_an_early_signal_ends_nothing() -> None:
+    with running("--threads", 1, is_ready=False) as service:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            ignored = Path(f"/proc/{service.process.pid}/status").read_text()
+            if int(re.findall(r"SigIgn:\s+(\w+)", ignored)[0], 16) & 1:
+                break
+            time.sleep(0.02)
+        for _ in range(5):
+            service.process.send_signal(signal.SIGHUP)
+        service.wait_for("serving ")
 
 
 def test_keys_are_read_again(tmp_path: Path) -> None:
@@ -188,8 +202,8 @@ def test_a_terminated_service_finishes_its_requests() -> None:
         asking = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
         for thread in asking:
             thread.start()
-        # Until all wait, of the first one its rest: connections not accepted yet are lost.
-        all_wait = f"te_queue_size {len(asking)}.0"
+        # Until all but the first one wait: connections not accepted yet are lost.
+        all_wait = f"te_queue_size {len(asking) - 1}.0"
         while all_wait not in (text := httpx.get(f"{service.address}/metrics").text):
             assert not answers, text
         service.process.send_signal(signal.SIGTERM)
@@ -207,8 +221,9 @@ def test_a_terminated_service_finishes_its_requests() -> None:
 def test_processes_that_score_live_and_die_with_the_service() -> None:
     with running("--checkpoint", "mp_hcnn", "--threads", "2", "--cache", "32MB") as service:
         expected = service.post().json()
-        # The first of two that score; the one that they are forked from came before them.
-        os.kill(descendants(service.process.pid)[-2], signal.SIGKILL)
+        # Both that score; the one that they are forked from came before them.
+        for pid in descendants(service.process.pid)[-2:]:
+            os.kill(pid, signal.SIGKILL)
         assert service.post().json() == expected
         service.wait_for("has died")
         actual = descendants(service.process.pid)

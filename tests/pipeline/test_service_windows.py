@@ -1,5 +1,6 @@
 """The service with the model ``window``: whole lists, by scores, by order, or as sets."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from starlette.testclient import TestClient
 
 import rerankers
 from pipeline.collections import named
-from pipeline.service.http.models import Models
-from pipeline.service.http.processes import ParallelScorer
+from pipeline.service.app import Service, build
+from pipeline.service.models import Models
+from pipeline.service.requests import Limits
 from rerankers import checkpoint as checkpoints
-from rerankers.checkpoint import version_of
-from rerankers.pairs import FIRST_STAGE, ORDER, Pairs
 from rerankers.text.passages import best_passages
 
 LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
@@ -54,7 +54,9 @@ def test_a_request_is_ranked_as_in_python(
     client: TestClient, fields: dict[str, Any], how: dict[str, Any]
 ) -> None:
     body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
-    expected = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
+    slope, intercept = models("window").default.calibration
+    scores = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
+    expected = slope * scores + intercept
     for _ in range(2):
         results = client.post("/rerank", json=body).json()["results"]
         found = {item["index"]: item["relevance_score"] for item in results}
@@ -75,18 +77,27 @@ def test_probabilities_do_not_depend_on_the_scale_of_an_engine(client: TestClien
     assert all(0 < value < 1 for value in first.values())
 
 
-def test_a_list_goes_to_one_process_as_a_whole() -> None:
-    folder = checkpoints.find("window")
-    scorer = ParallelScorer(folder, version_of(folder), 1_000_000, 2)
-    scorer.warm_up()
-    rows = np.arange(len(LISTED))
-    texts, urls = zip(*LISTED, strict=True)
-    order = (1 + rows).astype(np.float32)
-    signals = {ORDER: order, FIRST_STAGE: np.full(len(rows), np.nan, dtype=np.float32)}
-    pairs = Pairs([QUERY], texts, urls, rows * 0, rows, signals)
-    expected = rerankers.load("window").predict([(QUERY, post) for post in LISTED], in_order=True)
-    for _ in range(3):
-        assert scorer.score(pairs).tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+def test_where_requests_do_not_say_the_service_does() -> None:
+    """``serve --order unknown``."""
+    body = {"query": QUERY, "documents": documents()}
+    bodies = [body, body | {"order": "unknown"}, body | {"order": "first_stage"}]
+    app = build(Service(models("window"), Limits(), 1, in_order=False))
+    with TestClient(app) as client:
+        unsaid, unknown, ordered = (
+            client.post("/v2/rerank", json=each).json()["results"] for each in bodies
+        )
+    assert unsaid == unknown != ordered
+
+
+def test_the_scores_of_a_list_are_kept_for_its_caller(client: TestClient) -> None:
+    """Times tell nobody what others have searched."""
+    body, key = {"query": f"{QUERY} 3", "documents": documents()}, {"authorization": "Bearer x"}
+    scored = []
+    for headers in ({}, {}, key, key):
+        assert client.post("/v2/rerank", json=body, headers=headers).status_code == 200
+        (line,) = re.findall(r"te_batch_next_size_count (\d+)", client.get("/metrics").text)
+        scored.append(int(line))
+    assert np.diff(scored).tolist() == [0, 1, 0]
 
 
 def test_a_collection_is_served_by_what_is_best_for_it(
@@ -95,20 +106,20 @@ def test_a_collection_is_served_by_what_is_best_for_it(
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
     served = Models([], 1_000_000, collections=[named.find("sample")])
     assert [*served.served] == ["sample"]
-    assert served.default.checkpoint.directory == checkpoints.SHIPPED / "window" / "all"
+    assert served.default.loaded.directory == checkpoints.SHIPPED / "window" / "all"
     # A model trained on it since then is taken over.
     trained = tmp_path / "checkpoints" / "window" / "sample"
-    copied = command("export", checkpoints.SHIPPED / "window" / "mb2012", trained)
+    copied = command("export", checkpoints.SHIPPED / "window" / "mb2012", "--output", trained)
     assert copied.code == 0, copied.err
     served.reload()
-    assert served.default.checkpoint.directory == trained
+    assert served.default.loaded.directory == trained
 
 
 def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:
     shared = checkpoints.SHIPPED / "mp_hcnn" / "mb2011"
-    done = command("export", shared, tmp_path / "copy")
+    done = command("export", shared, "--output", tmp_path / "copy")
     assert done.code == 0, done.err
-    assert command("export", shared, tmp_path / "copy").code == 2
+    assert command("export", shared, "--output", tmp_path / "copy").code == 2
     pairs = [(QUERY, post) for post in POSTS]
     first, again = (rerankers.load(folder) for folder in (shared, tmp_path / "copy"))
     np.testing.assert_array_equal(first.predict(pairs), again.predict(pairs))
@@ -137,9 +148,7 @@ def test_an_answer_far_into_a_document_ranks_first(
     with client_of(models=Models([name], 1_000_000)) as client:
         response = client.post(path, json={**body, **fields})
     assert response.headers["x-split-documents"] == "2"
-    content = response.json()
-    results = content.get("results") or content["data"]
-    found = {item["index"]: item.get("relevance_score", item.get("score")) for item in results}
+    found = {item["index"]: item["relevance_score"] for item in response.json()["results"]}
     assert max(found, key=lambda row: found[row]) == 2
 
 
@@ -167,3 +176,5 @@ def test_a_client_may_refuse_or_bound_long_documents(client: TestClient) -> None
         refused = client.post(path, json={**body, field: False})
         assert refused.status_code in (400, 422)
         assert "documents[1]: found 1500 characters, expected at most 1000" in refused.text
+        refused = client.post(path, json={"query": "cuts " * 300, "documents": ["a"], field: False})
+        assert "query: found 1500 characters, expected at most 1000" in refused.text

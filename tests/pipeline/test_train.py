@@ -109,9 +109,8 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
     assert content["checkpoint"] == "mp_hcnn/mb2012"
     assert len(content["curve"]) == 21
     assert "<- chosen" in capsys.readouterr().out
-    found = pipeline(
-        *SEARCH, "--candidates", "ql", "--reranker", "mp_hcnn", "--output", tmp_path / "run.txt"
-    )
+    mixed = ["--candidates", "ql", "--reranker", "mp_hcnn", "--output", tmp_path / "run.txt"]
+    found = pipeline(*SEARCH, *mixed)
     assert found.code == 0, found.err
     assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}" in found.err
     assert len(read_run(tmp_path / "run.txt")) == 8
@@ -137,16 +136,12 @@ def test_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
         HeldOut.read(tmp_path, "mb2012", data)
 
 
-@pytest.mark.slow
 def test_fusion_is_trained_and_searched_with(pipeline: Command, data: Path, tmp_path: Path) -> None:
     families = "signal:ql,signal:run_rm3,overlap"
     changes = [f"families={families}", "minimum_leaf=1", "trees=5"]
     folder = tmp_path / "home" / "checkpoints" / "fusion" / "mb2012"
-    train(
-        data,
-        *["fusion", "--test", "mb2012", "--folds", "2", "--output", folder],
-        *[text for change in changes for text in ("--set", change)],
-    )
+    settings = [text for change in changes for text in ("--set", change)]
+    train(data, "fusion", "--test", "mb2012", "--folds", "2", "--output", folder, *settings)
     metrics = metrics_of(folder)
     assert metrics["trained_on"] == ["mb2011", "mb2013", "mb2014"]
     assert metrics["candidates"] == "the best 1000 of each of ql, run_rm3"
@@ -165,14 +160,7 @@ def test_checkpoint_of_a_training_part(
     answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Held-out scores and figures are those of the development part."""
-    small = [
-        "--set",
-        "training.epochs=3",
-        "--set",
-        "training.steps=4",
-        "--set",
-        "training.batch_pairs=8",
-    ]
+    small = [*SMALL[:4], "--set", "training.batch_pairs=8"]
     train(answers, "bigram", "--collection", "trecqa-raw", *small)
     printed = capsys.readouterr()
     assert "training bigram on trecqa-raw" in printed.err
@@ -217,15 +205,7 @@ def test_checkpoint_of_a_training_part(
         ),
         (["bigram", "--test", "mb2012", "--collection", "trecqa-raw"], "found both"),
         (
-            [
-                "bigram",
-                "--collection",
-                "trecqa-raw",
-                "--set",
-                "training.sampling=pairs",
-                "--set",
-                "training.loss=pairwise",
-            ],
+            ["bigram", "--set", "training.sampling=pairs", "--set", "training.loss=pairwise"],
             "setting sampling: found pairs with the loss pairwise",
         ),
         (["bigram", "--collection", "trecqa"], "a collection of questions with given answers"),

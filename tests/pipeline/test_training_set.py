@@ -12,6 +12,7 @@ from pipeline.collections import named
 from pipeline.collections.topics import Topic
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.retrievers import Candidates
+from pipeline.training.folds import split_topics
 from pipeline.training.training_set import (
     JudgedCandidates,
     PriorRuns,
@@ -75,12 +76,8 @@ def test_microblog_training_set(microblog: Path) -> None:
     assert data.candidates.keys() == keys
     assert data.relevant().tolist() == relevant
     assert 0 < sum(relevant) < len(relevant) == 24 * len(years)
-    everything = [
-        text
-        for year in (2011, 2012, 2013, 2014)
-        for text in (folder / f"trec-{year}" / "b.toks").read_text().splitlines()
-    ]
-    assert sorted(training_set.texts) == sorted(everything)
+    texts = [(folder / f"trec-{year}" / "b.toks").read_text() for year in (*years, 2014)]
+    assert sorted(training_set.texts) == sorted("".join(texts).splitlines())
 
 
 def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_path: Path) -> None:
@@ -113,23 +110,19 @@ def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_pa
         microblog_training_set(None, microblog, ["mb2013"], PriorRuns(paths[:3]))
 
 
-def test_unjudged_years_cannot_be_trained_on(microblog: Path) -> None:
+def test_what_is_not_judged_cannot_be_trained_on(microblog: Path, answers: Path) -> None:
     with pytest.raises(DataError, match="mb2014 has no judgments here and cannot be trained on"):
         load_training_data([named.find("mb2014", microblog)])
     with pytest.raises(UsageError, match="--collection trecqa-raw"):
         microblog_training_set("trecqa-raw", microblog)
-
-
-def test_a_part_without_labels_is_not_trained_on(answers: Path) -> None:
     with pytest.raises(DataError, match="wikiqa has no judgments of its test part"):
         load_answers(named.find_answers("wikiqa", answers))
 
 
 def test_right_answers_are_drawn_among_those_of_other_questions(answers: Path) -> None:
     part = named.find_answers("trecqa-raw", answers).part("train")
-    judgments = part.qrels
-    assert judgments is not None
-    right = {d: q for q, grades in judgments.items() for d, grade in grades.items() if grade}
+    judged = (part.qrels or {}).items()
+    right = {d: q for q, grades in judged for d, grade in grades.items() if grade}
     drawn = draw_answers(part, repeats=2)
     assert len(drawn.candidates.topics) == 2 * len(right)
     others = []
@@ -146,9 +139,8 @@ def test_right_answers_are_drawn_among_those_of_other_questions(answers: Path) -
     assert again.candidates.run == drawn.candidates.run
     # The development part of a training, three draws of each right answer.
     collection = named.find_answers("wikiqa", answers)
-    development = answer_training_set(collection, draws=True).development
-    assert development is not None
-    assert development.qrels == draw_answers(collection.part("dev"), 3).qrels
+    trained = answer_training_set(collection, draws=True)
+    assert trained.development.qrels == draw_answers(collection.part("dev"), 3).qrels
 
 
 def test_too_few_right_answers_to_draw_from_are_named(tmp_path: Path) -> None:
@@ -165,9 +157,13 @@ def test_too_few_right_answers_to_draw_from_are_named(tmp_path: Path) -> None:
 def test_every_tenth_post_that_nobody_was_shown_is_trained_on() -> None:
     posts = {f"{number}": Post(f"{number}", "storm") for number in range(1000)}
     found = Candidates([Topic("q", "storm")], {"q": dict.fromkeys(posts, 0.0)}, posts, {})
-    shown = {"3": 1, "4": 0}
-    rows = np.arange(1000)
+    shown, rows = {"3": 1, "4": 0}, np.arange(1000)
     kept = JudgedCandidates(found, {"q": shown}, judged_only=True).to_train(rows)
     assert {3, 4} <= {*kept.tolist()}
     assert 70 < len(kept) < 130
     assert len(JudgedCandidates(found, {"q": shown}).to_train(rows)) == 1000
+
+
+def test_a_share_of_every_group_of_topics_is_held_out() -> None:
+    (each,) = split_topics(np.arange(20), 1, 1, 0.2, ["a"] * 10 + ["b"] * 10)
+    assert sorted(each.held_out < 10) == [False] * 2 + [True] * 2

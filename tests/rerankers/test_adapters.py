@@ -49,21 +49,26 @@ def test_a_transformer_of_pyterrier(reranker: Model, weight: float | None) -> No
         assert ranked["docno"].iloc[0] == f"d{expected[0].index}"
 
 
+def test_topics_of_one_text_are_apart() -> None:
+    ranker = adapters.for_pyterrier(rerankers.load())
+    one = results()[results()["qid"] == "0"]
+    both = pd.concat([one, one.assign(qid="x", text=one["text"] + " storm")]).sample(frac=1)
+    alone, beside = ranker.transform(one), ranker.transform(both)
+    beside = beside[beside["qid"] == "0"].sort_values("rank")
+    assert beside["docno"].tolist() == alone.sort_values("rank")["docno"].tolist()
+    assert beside["score"].tolist() == pytest.approx(alone.sort_values("rank")["score"].tolist())
+
+
 def test_pyterrier_without_urls_or_results(reranker: Model) -> None:
     ranker = adapters.for_pyterrier(reranker)
     empty = ranker.transform(results().iloc[:0])
     assert len(empty) == 0
     assert {"qid", "docno", "text", "score", "rank"} <= set(empty.columns)
     assert pt.inspect.transformer_inputs(ranker) == [["qid", "docno", "query", "text"]]
-    one = ranker.transform(results().drop(columns=["url", "score"]).iloc[:1])
-    assert one["score"].item() == pytest.approx(
-        reranker.predict([(QUERIES[0], POSTS[0][0])]).item(), abs=1e-5
-    )
-
-
-def test_pyterrier_says_what_is_missing(reranker: Model) -> None:
+    one = ranker.transform(results().drop(columns=["url", "score"]).iloc[:1])["score"].item()
+    assert one == pytest.approx(reranker.predict([(QUERIES[0], POSTS[0][0])]).item(), abs=1e-5)
     with pytest.raises(pt.validate.InputValidationError, match="text"):
-        adapters.for_pyterrier(reranker).transform(results().drop(columns="text"))
+        ranker.transform(results().drop(columns="text"))
 
 
 def test_a_compressor_of_langchain(reranker: Model) -> None:
@@ -77,11 +82,10 @@ def test_a_compressor_of_langchain(reranker: Model) -> None:
         compressor.compress_documents(documents, QUERIES[0]),
         run_apart(lambda: compressor.acompress_documents(documents, QUERIES[0])),
     ):
-        assert [(one.id, one.page_content) for one in found] == [
-            (str(one.index), one.text) for one in expected
-        ]
-        assert [one.metadata["relevance_score"] for one in found] == [one.score for one in expected]
-        assert [one.metadata["likes"] for one in found] == [one.index for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert (one.id, one.page_content) == (str(other.index), other.text)
+            assert one.metadata["relevance_score"] == other.score
+            assert one.metadata["likes"] == other.index
     assert not any("relevance_score" in one.metadata for one in documents)
     for document, score in zip(documents, FIRST, strict=True):
         document.metadata["score"] = score
@@ -89,17 +93,11 @@ def test_a_compressor_of_langchain(reranker: Model) -> None:
     expected = reranker.rank(QUERIES[0], POSTS, 3, FIRST)
     assert [one.id for one in mixed] == [str(one.index) for one in expected]
     whole = adapters.for_langchain(reranker)
-    assert len(whole.compress_documents([Document(text) for text, _ in POSTS], "cuts")) == len(
-        POSTS
-    )
+    plain = [Document(text) for text, _ in POSTS]
+    assert len(whole.compress_documents(plain, "cuts")) == len(POSTS)
     assert whole.compress_documents([], "cuts") == []
-
-
-def test_langchain_with_no_text_as_url(reranker: Model) -> None:
     with pytest.raises(RerankerError, match="found the post"):
-        adapters.for_langchain(reranker).compress_documents(
-            [Document("a", metadata={"url": 5})], "a"
-        )
+        whole.compress_documents([Document("a", metadata={"url": 5})], "a")
 
 
 @pytest.mark.parametrize("name", ["for_pyterrier", "for_langchain"])

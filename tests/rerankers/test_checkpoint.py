@@ -52,18 +52,14 @@ def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
     assert set(config["files"]) == FILES - {"config.json"}
     assert json.loads((saved / "metrics.json").read_text()) == {"seed": 0}
     assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o644}
-
-
-def test_further_files_of_a_checkpoint(tmp_path: Path) -> None:
-    folder, extras = tmp_path / "other", {"held_out.run.gz": b"a run"}
-    checkpoint.save(folder, small("sm_cnn", "static"), extras)
-    files = json.loads((folder / "config.json").read_text())["files"]
-    assert set(files) == FILES - {"config.json"} | {"held_out.run.gz"}
-
-
-def test_only_an_empty_folder_is_written(saved: Path) -> None:
     with pytest.raises(RerankerError, match="saved: found files, expected an empty folder"):
         checkpoint.save(saved, small("bigram", "count"))
+    message = r"saved: found a checkpoint of mp_hcnn, expected .*knrm; name mp_hcnn as `reranker`"
+    with pytest.raises(RerankerError, match=message):
+        checkpoint.load(saved, "knrm")
+    checkpoint.save(saved.parent / "other", small("sm_cnn", "static"), {"held_out.run.gz": b"run"})
+    files = json.loads((saved.parent / "other" / "config.json").read_text())["files"]
+    assert set(files) == FILES - {"config.json"} | {"held_out.run.gz"}
 
 
 def test_every_shipped_file_has_its_sha256() -> None:
@@ -189,12 +185,6 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind:
     with pytest.raises(RerankerError, match=message) as error:
         checkpoint.load(saved)
     assert str(saved.parent) in str(error.value)
-
-
-def test_a_checkpoint_of_another_model_says_what_to_ask_for(saved: Path) -> None:
-    message = r"saved: found a checkpoint of mp_hcnn, expected .*knrm; name mp_hcnn as `reranker`"
-    with pytest.raises(RerankerError, match=message):
-        checkpoint.load(saved, "knrm")
 
 
 def test_weights_with_code_in_them_are_not_read(saved: Path) -> None:

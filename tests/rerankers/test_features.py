@@ -1,22 +1,425 @@
-"""Families of features against naive computations, and the table of features."""
+"""Families of features against naive loops, and the table of features."""
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
 
 from rerankers import features
 from rerankers.errors import RerankerError
+from rerankers.features import feedback, lexical, meaning, temporal
+from rerankers.features._candidates import CandidateList
+from rerankers.features._tables import PERSONAL_WORDS, PostTable, WordTable
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.networks.tokenized import Tokenized
-from rerankers.pairs import FIRST_STAGE, PRIOR, Pairs
-from rerankers.text.spaces import general
-from rerankers.text.words import STOP_WORDS, hashtags, url_text, words
+from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs
+from rerankers.text.spaces import ADAPTED, WordSpace, general
+from rerankers.text.stems import stem
+from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, url_text, words
 
+Vector = npt.NDArray[np.float64]
 IDF = encoder().idf
+
+
+def of_letters(tokens: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Vectors that only depend on the word; that of ``cuts`` is 0."""
+    seeds = [sum(ord(c) * 31**n for n, c in enumerate(token)) for token in tokens]
+    rows = [np.random.default_rng(seed).normal(size=7) for seed in seeds]
+    return (np.array(rows) * [[token != "cuts"] for token in tokens]).astype(np.float32)
+
+
+SPACE = WordSpace(7, of_letters)
+
+
+def of_texts(query: str, *texts: str, ids: Sequence[str] = (), **signals: Vector) -> CandidateList:
+    """Candidates with these texts, and with word vectors of the collection."""
+    table = WordTable(IDF)
+    posts = PostTable.read(texts, [""] * len(texts), table)
+    known = {name: values.astype(np.float32) for name, values in signals.items()}
+    return CandidateList(query, posts, ids, known, table, {ADAPTED: SPACE}, texts)
+
+
+def random_list(query: str, *left_out: str, count: int = 70) -> CandidateList:
+    """Posts of random words of the samples and some awkward ones, without the signals named.
+
+    Scores have one decimal, so that some are equal; 30 % of the posts have no score of ``rm3``.
+    """
+    random = np.random.default_rng(len(query))
+    known = [word for text, _ in POSTS for word in text.split()]
+    lengths = random.integers(1, 14, size=count)
+    texts = [" ".join(random.choice(known, size=length)) for length in lengths]
+    # Two days, at 2^22 to the millisecond.
+    ids = random.integers(2**54, 2**54 + 172_800_000 * 2**22, size=count)
+    first, rm3 = random.normal(size=(2, count)).round(1)
+    rm3[random.random(count) < 0.3] = math.nan
+    signals = {FIRST_STAGE: first, ORDER: 1.0 + random.permutation(count), "rm3": rm3 - 8}
+    kept = {name: values for name, values in signals.items() if name not in left_out}
+    return of_texts(query, *[*AWKWARD.values(), *texts][:count], ids=[*map(str, ids)], **kept)
+
+
+def computed(family: str, candidates: CandidateList) -> dict[str, list[float]]:
+    """Feature -> its values."""
+    found = features.find(family)
+    values = found.compute(candidates)
+    assert values.shape == (len(candidates), len(found.NAMES)) and values.dtype == np.float32
+    return dict(zip(found.NAMES, values.T.tolist(), strict=True))
+
+
+# Naive families: candidates -> {feature: values}
+
+
+def idf(token: str) -> float:
+    return float(IDF.weights([token])[0])
+
+
+def share(found: Sequence[bool]) -> float:
+    return sum(found) / len(found) if found else 0.0
+
+
+def scaled(values: Any) -> Any:
+    low, high = np.nanmin(values), np.nanmax(values)
+    return (np.array(values) - low) / (high - low) if high > low else 0.0 * np.array(values)
+
+
+def standard(values: Any) -> Any:
+    if np.nanmax(values) == np.nanmin(values):
+        return 0.0 * np.array(values)
+    return (np.array(values) - np.nanmean(values)) / np.nanstd(values)
+
+
+def log_rank(values: Any) -> list[float]:
+    better = [sum(other > value + 1e-9 for other in values) for value in values]
+    return [math.log(1 + n) + 0 * v for n, v in zip(better, values, strict=True)]
+
+
+def normalised(values: Any, prefix: str = "") -> dict[str, Any]:
+    found = {"minmax": scaled(values), "z": standard(values), "log_rank": log_rank(values)}
+    return {f"{prefix}{name}": column for name, column in found.items()}
+
+
+def unit(vector: Vector) -> Vector:
+    length = float(np.linalg.norm(vector))
+    return vector / length if length else vector
+
+
+def centroids(vectors: Sequence[Vector], weights: Any, depth: int) -> list[float]:
+    """Product with the centroid of the others among the best, with all of the last one's score."""
+    last = sorted(weights)[-min(depth, len(weights))]
+    found = []
+    for i, vector in enumerate(vectors):
+        others = [j for j in range(len(vectors)) if weights[j] >= last and j != i]
+        centroid = sum(((weights[j] + 0.001) * vectors[j] for j in others), 0 * vector)
+        found.append(float(vector @ unit(centroid)))
+    return found
+
+
+def naive_overlap(candidates: CandidateList) -> dict[str, Any]:
+    common = [set(words(candidates.query)) & set(words(text)) for text in candidates.texts]
+    content = [each - STOP_WORDS for each in common]
+    found = {}
+    for prefix, sets in (("", common), ("content_", content)):
+        found[f"{prefix}words"] = [len(each) for each in sets]
+        found[f"{prefix}idf"] = [sum(map(idf, each)) for each in sets]
+    return found
+
+
+def naive_first_stage(candidates: CandidateList) -> dict[str, Any]:
+    scores = candidates.signal(FIRST_STAGE).tolist()
+    ranks = [1 / (1 + sum(other > score for other in scores)) for score in scores]
+    return {"score": scores, "minmax": scaled(scores), "reciprocal_rank": ranks}
+
+
+def naive_given(candidates: CandidateList) -> dict[str, Any]:
+    scores, order = candidates.signals.get(FIRST_STAGE), candidates.signals.get(ORDER)
+    unknown = np.full(len(candidates), math.nan)
+    found = {"minmax": unknown, "z": unknown, "log_rank": unknown, "rank_share": unknown}
+    if scores is not None:
+        found |= normalised(scores)
+    elif order is not None:
+        found["log_rank"] = np.log(order)
+    return found | {"rank_share": np.expm1(found["log_rank"]) / len(candidates)}
+
+
+def naive_lexical(candidates: CandidateList) -> dict[str, Any]:
+    """By the formulas; a stem has the IDF of its commonest word in the query."""
+    asked = words(candidates.query)
+    rarity = {stem(w): min(idf(v) for v in asked if stem(v) == stem(w)) for w in asked}
+    posts = [Counter(map(stem, words(text))) for text in candidates.texts]
+    mean = max(1.0, sum(post.total() for post in posts) / len(posts))
+    bm25, likelihood = [], []
+    for post in posts:
+        norm = 0.9 * (0.6 + 0.4 * post.total() / mean)
+        parts = [rarity[t] * post[t] / (post[t] + norm) for t in rarity]
+        bm25.append(sum(parts) / sum(rarity.values()) if rarity else 0.0)
+        priors = {t: lexical.MU * math.exp(-lexical.RANGE * rarity[t]) / mean for t in rarity}
+        smooth = [(post[t] + p) / p / (1 + post.total() / lexical.MU) for t, p in priors.items()]
+        likelihood.append(sum(map(math.log, smooth)) / max(1, len(smooth)))
+    found = {"bm25": bm25, **normalised(bm25, "bm25_")}
+    return found | {"ql": likelihood, **normalised(likelihood, "ql_")}
+
+
+def trigrams(text: str) -> set[str]:
+    line = f" {' '.join(words(text))} "
+    return {line[i : i + 3] for i in range(len(line) - 2)}
+
+
+def shortest_cover(tokens: list[str], wanted: set[str]) -> int:
+    best = len(tokens)
+    for begin in range(len(tokens)):
+        ends = range(begin + 1, min(begin + best, len(tokens)) + 1)
+        best = next((end - begin for end in ends if wanted <= {*tokens[begin:end]}), best)
+    return best
+
+
+def naive_phrases(candidates: CandidateList) -> dict[str, Any]:
+    query = candidates.query
+    asked, theirs = [stem(word) for word in words(query)], trigrams(query)
+    content = {stem(word) for word in words(query) if word not in STOP_WORDS} or set(asked)
+    pairs, rows = set(itertools.pairwise(asked)), []
+    for text in candidates.texts:
+        tokens, ours = [stem(word) for word in words(text)], trigrams(text)
+        found = content & set(tokens)
+        runs = [tokens[i : i + len(asked)] for i in range(len(tokens))] if asked else []
+        places = [place for place, token in enumerate(tokens) if token in content]
+        row = {
+            "pairs": len(pairs & set(itertools.pairwise(tokens))) / max(1, len(pairs)),
+            "whole_query": float(asked in runs),
+            "proximity": len(found) / shortest_cover(tokens, found) if found else 0.0,
+            "first_place": 1 / (1 + places[0]) if places else 0.0,
+            "trigram_jaccard": len(ours & theirs) / max(1, len(ours | theirs)),
+            "trigram_share": len(ours & theirs) / max(1, len(theirs)),
+        }
+        rows.append(row)
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def naive_quality(candidates: CandidateList) -> dict[str, Any]:
+    rows = []
+    for text in (text[:MAX_CHARACTERS] for text in candidates.texts):
+        tokens = words(text)
+        weights = [idf(word) for word in tokens]
+        lower = re.sub("[A-Z]", lambda letter: letter[0].lower(), text)
+        row = {
+            "words": len(tokens),
+            "characters": len(text),
+            "hashtags": len(hashtags(text)),
+            "is_retweet": float(bool(re.match(r"(?i)\s*rt\b", text))),
+            "exclamation_marks": text.count("!"),
+            "question_marks": text.count("?"),
+            "other_scripts": share([not character.isascii() for character in text]),
+            "digits": share([character in "0123456789" for character in text]),
+            "is_elongated": float(bool(re.search(r"([a-z])\1\1", lower))),
+            "unknown_words": share([weight == 1.0 for weight in weights]),
+            "stop_words": share([word in STOP_WORDS for word in tokens]),
+            "mean_idf": sum(weights) / max(1, len(weights)),
+            "personal_words": sum(word in PERSONAL_WORDS for word in tokens),
+        }
+        rows.append(row)
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def naive_temporal(candidates: CandidateList) -> dict[str, Any]:
+    if not candidates.doc_ids:
+        return dict.fromkeys(temporal.NAMES, [0.0] * len(candidates))
+    hours = [(int(doc_id) >> 22) / 3_600_000 for doc_id in candidates.doc_ids]
+    weights = (candidates.minmax(FIRST_STAGE) ** 2).tolist()
+    found: dict[str, Any] = {}
+    for width in temporal.WIDTHS:
+        rows = []
+        for i, now in enumerate(hours):
+            others = [j for j in range(len(hours)) if j != i]
+            kernel = {j: math.exp(-((now - hours[j]) ** 2) / (2 * width**2)) for j in others}
+            total = sum(weights[j] for j in others)
+            density = sum(weights[j] * kernel[j] for j in others) / total if total else 0.0
+            rows.append((density, density / max(1e-6, sum(kernel.values()) / len(others))))
+        found[f"density_{width:.0f}h"], found[f"surplus_{width:.0f}h"] = zip(*rows, strict=True)
+    age = [math.log1p(max(hours) - hour) for hour in hours]
+    newer = [sum(other > hour for other in hours) / len(hours) for hour in hours]
+    return found | {"age": age, "newer": newer}
+
+
+def naive_feedback(candidates: CandidateList) -> dict[str, Any]:
+    posts = [words(text) for text in candidates.texts]
+    rarity: dict[str, float] = {}
+    for word in {word for post in posts for word in post}:
+        rarity[stem(word)] = min(rarity.get(stem(word), 2.0), idf(word))
+    columns = {name: column for column, name in enumerate(sorted(rarity))}
+    whole = np.zeros((len(posts), len(columns)))
+    for row, post in enumerate(posts):
+        for name, count in Counter(map(stem, post)).items():
+            whole[row, columns[name]] = (1 + math.log(count)) * rarity[name]
+        whole[row] = unit(whole[row])
+    rest = whole.copy()
+    rest[:, [columns[stem(w)] for w in words(candidates.query) if stem(w) in columns]] = 0.0
+    return {
+        f"{name}_{depth}": centroids([*vectors], candidates.evidence.tolist(), depth)
+        for name, vectors in (("every", whole), ("rest", rest))
+        for depth in feedback.DEPTHS
+    }
+
+
+def naive_meaning(candidates: CandidateList, space: WordSpace) -> dict[str, Any]:
+    query, texts, zero = candidates.query, candidates.texts, np.zeros(space.size)
+
+    def vectors(tokens: Sequence[str]) -> list[Vector]:
+        return list(space.vectors(tokens).astype(np.float64))
+
+    def total(text: str) -> Vector:
+        return unit(sum(vectors(words(text)), zero))
+
+    def weighted(text: str) -> Vector:
+        both = zip(words(text), vectors(words(text)), strict=True)
+        return unit(sum((idf(token) * unit(vector) for token, vector in both), zero))
+
+    distinct = list(dict.fromkeys(words(query)))
+    asked = [word for word in distinct if word not in STOP_WORDS] or distinct
+    weights = [idf(word) for word in asked]
+    best = []
+    for text in texts:
+        post = [unit(vector) for vector in vectors(words(text))]
+        best.append([max((unit(q) @ v for v in post), default=0.0) for q in vectors(asked)])
+    sums, first = [total(text) for text in texts], candidates.evidence
+    cosine = [float(total(query) @ vector) for vector in sums]
+    mixed = (scaled(cosine) + first) / 2
+    mean = [sum(w * b for w, b in zip(weights, row, strict=True)) for row in best]
+    return {
+        "cosine": cosine,
+        "cosine_minmax": scaled(cosine),
+        "cosine_z": standard(cosine),
+        "idf_cosine": [float(weighted(query) @ weighted(text)) for text in texts],
+        "mean_best": [m / sum(weights) if weights else 0.0 for m in mean],
+        "least_best": [min(row, default=0.0) for row in best],
+        **{f"feedback_{d}": centroids(sums, first.tolist(), d) for d in meaning.DEPTHS},
+        "mixed_feedback": centroids(sums, mixed.tolist(), 10),
+        "mixed_minmax": mixed,
+    }
+
+
+def naive_signal(candidates: CandidateList) -> dict[str, Any]:
+    scores = candidates.signals["rm3"].astype(np.float64)
+    return {"gap": np.nanmax(scores) - scores, **normalised(scores)}
+
+
+NAIVE: Mapping[str, Callable[[CandidateList], dict[str, Any]]] = {
+    "feedback": naive_feedback,
+    "first_stage": naive_first_stage,
+    "given": naive_given,
+    "lexical": naive_lexical,
+    "meaning:adapted": lambda candidates: naive_meaning(candidates, SPACE),
+    "meaning:general": lambda candidates: naive_meaning(candidates, general()),
+    "overlap": naive_overlap,
+    "phrases": naive_phrases,
+    "quality": naive_quality,
+    "signal:rm3": naive_signal,
+    "temporal": naive_temporal,
+}
+
+
+def assert_naive(family: str, candidates: CandidateList) -> None:
+    wanted, found = NAIVE[family](candidates), computed(family, candidates)
+    assert sorted(found) == sorted(wanted)
+    # Densities are computed on a grid.
+    close = {"rtol": 2e-3, "atol": 1e-6} if family == "temporal" else {"rtol": 1e-5, "atol": 1e-4}
+    for feature, values in wanted.items():
+        np.testing.assert_allclose(found[feature], values, err_msg=feature, **close)
+
+
+# Words that come twice, a word whose vector is 0, stop words with others or alone, no words.
+@pytest.mark.parametrize(
+    "query", ["bbc world service cuts", "is the cuts in the water", "cut cut cuts", "the", ""]
+)
+@pytest.mark.parametrize("family", NAIVE)
+def test_features_are_those_of_loops(family: str, query: str) -> None:
+    for left_out in ((), (FIRST_STAGE,), (FIRST_STAGE, ORDER)):
+        assert_naive(family, random_list(query, *left_out))
+
+
+@pytest.mark.parametrize("family", NAIVE)
+@pytest.mark.parametrize("texts", [["bbc cuts"], [""], ["", " "], ["zzz"] * 3], ids=str)
+def test_few_empty_or_equal_posts(family: str, texts: list[str]) -> None:
+    assert_naive(family, of_texts("bbc water 日本", *texts, rm3=np.full(len(texts), -7.3)))
+    nothing = computed(family, of_texts("bbc water"))
+    assert nothing and not any(nothing.values())
+
+
+def test_posts_are_told_apart() -> None:
+    """No phrase, repeated letter or link goes on in the next post."""
+    found = computed(
+        "phrases", of_texts("bbc world cuts", "bbc", "world", "cuts bbc", "world cuts")
+    )
+    assert (found["whole_query"], found["pairs"]) == ([0] * 4, [0, 0, 0, 0.5])
+    found = computed("quality", of_texts("", "so", "oo", "SoOo", "!!!", "111", "ooo", "www.x.org"))
+    assert found["is_elongated"] == [0, 0, 1, 0, 0, 1, 1]
+    assert found["exclamation_marks"] == [0, 0, 0, 3, 0, 0, 0]
+    urls = ["http://a.org/bb", "http://c.org/cu", "http://cu.ts/é", "http://a.org/bbcbbc"]
+    found = table(lists(["x"] * 5, [*urls, "http://cuts.org"], "bbc cuts é"), "links")
+    assert found["links.query_words"] == pytest.approx([0, 0, 0, 1 / 3, 1 / 3])
+
+
+def test_times_of_identifiers() -> None:
+    milliseconds = temporal.milliseconds
+    assert milliseconds("29700859247") == 1_288_834_981_738  # the first, 2010-11-04 01:43:01
+    assert milliseconds(str(2**63 - 1)) is not None
+    # Numbers of other collections' posts are smaller.
+    numbers = ["30000000", str(10**10 - 1), "0" * 5 + str(10**10 - 1), str(2**63)]
+    unknown = ["", "doc1", "-29000000000000000", "2e17", "²" * 11, *numbers]
+    assert {*map(milliseconds, unknown)} == {None}
+    candidates = dataclasses.replace(random_list("bbc", count=len(unknown)), doc_ids=unknown)
+    assert not np.array([*computed("temporal", candidates).values()]).any()
+
+
+def test_evidence_is_the_best_that_is_known() -> None:
+    whole = random_list("bbc world service cuts")
+    np.testing.assert_allclose(whole.evidence, scaled(whole.signals[FIRST_STAGE]), atol=1e-6)
+    # The unit of scores says nothing.
+    other = {FIRST_STAGE: whole.signals[FIRST_STAGE] * 250 - 3}
+    again = computed("given", dataclasses.replace(whole, signals=other))
+    for name, values in computed("given", whole).items():
+        np.testing.assert_allclose(again[name], values, atol=1e-4)
+    by_place = random_list("bbc", FIRST_STAGE)
+    place = by_place.signals[ORDER]
+    np.testing.assert_allclose(by_place.evidence, 1 - np.log(place) / math.log(70), atol=1e-6)
+    by_text = random_list("bbc world service cuts", FIRST_STAGE, ORDER)
+    np.testing.assert_allclose(by_text.evidence, naive_lexical(by_text)["bm25_minmax"], atol=1e-6)
+
+
+def test_missing_scores_and_spaces_are_nan() -> None:
+    unknown = np.full(2, math.nan)
+    for family, candidates in (
+        ("signal:rm3", of_texts("bbc", "a", "b", rm3=unknown)),
+        ("signal:rm3", of_texts("bbc", "a", "b", bm25=unknown + 1)),
+        ("given", of_texts("bbc", "a", "b", **{FIRST_STAGE: unknown, ORDER: unknown})),
+        ("meaning:adapted", dataclasses.replace(random_list("bbc cuts"), resources={})),
+    ):
+        assert np.isnan([*computed(family, candidates).values()]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("signal", "signal with the name ''"),
+        ("signal:a.b", "with the name 'a.b'"),
+        ("hashtag", r"'hashtag'.*hashtags.*overlap"),
+        ("links:x", "links takes no parameter"),
+        (":rm3", "found the feature family ':rm3', expected one of .*signal:NAME"),
+        *((f"meaning{s}", "meaning:general or meaning:adapted") for s in ("", ":", ":generally")),
+    ],
+)
+def test_wrong_names_of_families_are_errors(name: str, message: str) -> None:
+    with pytest.raises(RerankerError, match=message):
+        features.names_of([name])
+
+
+# The table of pairs
 
 
 def table(pairs: Pairs, *families: str) -> dict[str, list[float]]:
@@ -27,58 +430,19 @@ def table(pairs: Pairs, *families: str) -> dict[str, list[float]]:
     return dict(zip(found.names, found.values.T.tolist(), strict=True))
 
 
-def with_signals(pairs: Pairs, **signals: np.ndarray) -> Pairs:
-    return dataclasses.replace(pairs, signals=signals)
-
-
-def texts_of(pairs: Pairs) -> list[tuple[str, str, str]]:
-    return [
-        (pairs.queries[query], pairs.texts[post], pairs.urls[post])
-        for query, post in zip(pairs.query_index, pairs.post_index, strict=True)
-    ]
-
-
 def lists(texts: list[str], urls: list[str] | None = None, query: str = "bbc cuts") -> Pairs:
     return all_pairs([query], list(zip(texts, urls or [""] * len(texts), strict=True)))
-
-
-def test_overlap_is_that_of_sets() -> None:
-    pairs = all_pairs([*QUERIES, "the water in the water", ""])
-    found = table(pairs, "overlap")
-    for row, (query, text, _) in enumerate(texts_of(pairs)):
-        common = set(words(query)) & set(words(text))
-        content = {word for word in common if word not in STOP_WORDS}
-        expected = {
-            "words": len(common),
-            "idf": sum(float(IDF.weights([word])[0]) for word in common),
-            "content_words": len(content),
-            "content_idf": sum(float(IDF.weights([word])[0]) for word in content),
-        }
-        for name, value in expected.items():
-            assert found[f"overlap.{name}"][row] == pytest.approx(value, rel=1e-5), (query, text)
-    assert found["overlap.words"] != found["overlap.content_words"]
 
 
 def test_query_words_are_found_in_links() -> None:
     pairs = all_pairs()
     found = table(pairs, "links")
-    for row, (query, _, url) in enumerate(texts_of(pairs)):
-        terms = set(words(query))
+    for row, (query, post) in enumerate(zip(pairs.query_index, pairs.post_index, strict=True)):
+        terms, url = set(words(pairs.queries[query])), pairs.urls[post]
         inside = sum(1 for term in terms if url and term in url_text(url))
         assert found["links.has_url"][row] == (1.0 if url else 0.0)
         assert found["links.query_words"][row] == pytest.approx(inside / len(terms))
     assert {0.0, 1.0} < set(found["links.query_words"])
-
-
-def test_a_word_across_the_border_of_two_links_is_in_neither() -> None:
-    found = table(
-        lists(["x"] * 3, ["http://a.org/bb", "http://c.org/cu", "http://cu.ts/é"]), "links"
-    )
-    assert found["links.query_words"] == [0.0, 0.0, 0.0]
-    found = table(
-        lists(["x"] * 2, ["http://a.org/bbcbbc", "http://cuts.org"], "bbc cuts é"), "links"
-    )
-    assert found["links.query_words"] == pytest.approx([1 / 3, 1 / 3])
 
 
 @pytest.mark.parametrize(
@@ -102,25 +466,6 @@ def test_hashtags_match_by_their_words() -> None:
     assert found["hashtags.query_words"] == [0, 0.5, 1, 0, 1, 0.5, 0]
 
 
-def test_first_stage_scores_are_normalised_by_topic() -> None:
-    """Candidates of two queries are mixed; equal scores share the best rank."""
-    scores = np.array([3.0, -1.0, 5.0, 3.0, 9.0, 9.0], dtype=np.float32)
-    query_index = np.array([0, 1, 0, 0, 1, 0])
-    posts = np.arange(6)
-    pairs = Pairs(["a", "b"], list("uvwxyz"), [""] * 6, query_index, posts, {FIRST_STAGE: scores})
-    found = table(pairs, "first_stage")
-    assert found["first_stage.score"] == scores.tolist()
-    for row in range(6):
-        mine = [s for s, q in zip(scores, query_index, strict=True) if q == query_index[row]]
-        minmax = (scores[row] - min(mine)) / (max(mine) - min(mine))
-        rank = 1 + sum(1 for other in mine if other > scores[row])
-        assert found["first_stage.minmax"][row] == pytest.approx(minmax)
-        assert found["first_stage.reciprocal_rank"][row] == pytest.approx(1 / rank)
-
-
-FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in features.families()]
-
-
 def judged_posts(texts: Sequence[str]) -> JudgedPosts:
     """Posts that were each judged relevant and not, all but the first for a topic more."""
     known = {str(row): text for row, text in enumerate(texts)}
@@ -135,22 +480,21 @@ def test_what_judgments_of_other_topics_say(tmp_path: Path) -> None:
     topics = [("storms", {"a": 1, "b": 0}), ("heavy storm", {"a": 2}), ("Storm!", {"c": 1})]
     (tmp_path / JUDGMENTS).write_bytes(JudgedPosts.of(topics, texts | {"d": ""}).content())
     known = JudgedPosts.read(tmp_path / JUDGMENTS)
-    pairs = Pairs(["storm"], [*texts.values(), "new"], [""] * 4, np.zeros(4, int), np.arange(4))
+    pairs = lists([*texts.values(), "new"], query="storm")
     found = table(pairs.with_resources({JUDGED: known}), JUDGED)
     assert found["judged.relevant"] == [2, 0, 0, 0]
     assert found["judged.other"] == [0, 1, 0, 0]
     near, *others = found["judged.relevant_cosine"]
     assert 0 < near <= 1 and np.isnan(others).all()
-    assert found["judged.other_cosine"][1] == pytest.approx(cosine("storm", "storms"), abs=1e-6)
+    first, second = map(unit, general().vectors(["storm", "storms"]).astype(np.float64))
+    assert found["judged.other_cosine"][1] == pytest.approx(float(first @ second), abs=1e-6)
     assert np.isnan(table(pairs, JUDGED)["judged.relevant"]).all()
     (tmp_path / JUDGMENTS).write_text("[5]")
     with pytest.raises(RerankerError, match="no judgments that can be read"):
         JudgedPosts.read(tmp_path / JUDGMENTS)
 
 
-def cosine(one: str, other: str) -> float:
-    first, second = general().vectors([one, other])
-    return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in features.families()]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -162,22 +506,29 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
     random = np.random.default_rng(0)
     ids = random.integers(2**54, 2**54 + 2**46, size=len(posts))
-    pairs = dataclasses.replace(pairs, doc_ids=[str(doc_id) for doc_id in ids])
     signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.SIGNALS}
-    pairs = with_signals(pairs, **signals).with_resources({JUDGED: judged_posts(pairs.texts)})
+    pairs = dataclasses.replace(pairs, doc_ids=[*map(str, ids)], signals=signals)
+    pairs = pairs.with_resources({JUDGED: judged_posts(pairs.texts)})
     values = features.table(pairs, [family], IDF).values
     # Nobody knows the judgments of an empty text.
     rows = [n for n, post in enumerate(pairs.post_index) if family != JUDGED or pairs.texts[post]]
     assert np.isfinite(values[rows]).all() and np.ptp(values[rows], axis=0).all()
     order = random.permutation(len(pairs))
-    shuffled = dataclasses.replace(
-        pairs,
-        query_index=pairs.query_index[order],
-        post_index=pairs.post_index[order],
-        signals={name: value[order] for name, value in signals.items()},
-    )
-    again = features.table(shuffled, [family], IDF).values
+    again = features.table(pairs.take(order), [family], IDF).values
     np.testing.assert_array_equal(again, values[order])
+
+
+def test_every_query_has_the_space_of_its_collection() -> None:
+    """Queries of collections with and without one in the same table."""
+    pairs = all_pairs()
+    spaces = [{ADAPTED: SPACE} if row % 2 else {} for row in range(len(pairs.queries))]
+    pairs = dataclasses.replace(pairs, resources=spaces)
+    found = features.table(pairs, ["meaning:adapted"], IDF).values
+    np.testing.assert_array_equal(np.isnan(found).all(axis=1), pairs.query_index % 2 == 0)
+    np.testing.assert_array_equal(np.isnan(found).any(axis=1), pairs.query_index % 2 == 0)
+    rows = np.flatnonzero(pairs.query_index % 2)
+    again = features.table(pairs.take(rows), ["meaning:adapted"], IDF).values
+    np.testing.assert_array_equal(again, found[rows])
 
 
 def test_corrupted_pairs_have_no_score_in_a_run() -> None:

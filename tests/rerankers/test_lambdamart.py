@@ -25,6 +25,8 @@ def test_training_is_independent_of_the_order_of_topics() -> None:
     order = np.argsort(-pairs.query_index, kind="stable")
     turned = fitted(of_topics(pairs, order), relevant[order])
     assert turned.files() == fitted(pairs, relevant).files()
+    with pytest.raises(RerankerError, match="found no training topic with both"):
+        fitted(pairs, np.zeros_like(relevant))
 
 
 def test_parts_choose_few_trees_for_random_labels() -> None:
@@ -42,9 +44,3 @@ def test_every_tree_is_progress() -> None:
     counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
     assert told[:3] == counts
     assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
-
-
-def test_topics_without_relevant_posts_are_an_error() -> None:
-    pairs, relevant = pairs_that_rm3_orders()
-    with pytest.raises(RerankerError, match="found no training topic with both"):
-        fitted(pairs, np.zeros_like(relevant))

@@ -4,47 +4,36 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from rerankers.errors import RerankerError
-from rerankers.networks.training.losses import LOSSES, listwise, pairwise, pointwise
+from rerankers.networks.training.losses import LOSSES
 from rerankers.networks.training.settings import Settings
 
-SHAPES = [(1, 1, 1), (4, 3, 7)]
+
+def naive_pointwise(positives: list[float], negatives: list[float]) -> list[float]:
+    return [math.log(1 + math.exp(-s)) for s in (*positives, *(-n for n in negatives))]
 
 
-def scores_of(lists: int, positives: int, negatives: int) -> Tensor:
+def naive_pairwise(positives: list[float], negatives: list[float]) -> list[float]:
+    return [max(0.0, 1 - p + n) for p in positives for n in negatives]
+
+
+def naive_listwise(positives: list[float], negatives: list[float]) -> list[float]:
+    rivals = sum(map(math.exp, negatives))
+    return [-math.log(math.exp(p) / (math.exp(p) + rivals)) for p in positives]
+
+
+NAIVE = {"pointwise": naive_pointwise, "pairwise": naive_pairwise, "listwise": naive_listwise}
+
+
+@pytest.mark.parametrize(("lists", "positives", "negatives"), [(1, 1, 1), (4, 3, 7)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_means_over_loops(name: str, lists: int, positives: int, negatives: int) -> None:
     torch.manual_seed(lists + positives)
-    return 3 * torch.randn(lists, positives + negatives, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_pointwise(shape: tuple[int, int, int]) -> None:
-    scores, total = scores_of(*shape), 0.0
-    for row in scores.tolist():
-        for column, score in enumerate(row):
-            probability = 1 / (1 + math.exp(-score))
-            total -= math.log(probability if column < shape[1] else 1 - probability)
-    assert pointwise(scores, shape[1]).item() == pytest.approx(total / scores.numel())
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_pairwise(shape: tuple[int, int, int]) -> None:
-    scores, terms = scores_of(*shape), []
-    for row in scores.tolist():
-        for positive in row[: shape[1]]:
-            terms += [max(0.0, 1 - positive + negative) for negative in row[shape[1] :]]
-    assert pairwise(scores, shape[1]).item() == pytest.approx(sum(terms) / len(terms))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_listwise(shape: tuple[int, int, int]) -> None:
-    scores, terms = scores_of(*shape), []
-    for row in scores.tolist():
-        rivals = sum(math.exp(negative) for negative in row[shape[1] :])
-        for positive in row[: shape[1]]:
-            terms.append(-math.log(math.exp(positive) / (math.exp(positive) + rivals)))
-    assert listwise(scores, shape[1]).item() == pytest.approx(sum(terms) / len(terms))
+    scores = 3 * torch.randn(lists, positives + negatives, dtype=torch.float64)
+    of_lists = [NAIVE[name](row[:positives], row[positives:]) for row in scores.tolist()]
+    terms = [term for row in of_lists for term in row]
+    assert LOSSES[name](scores, positives).item() == pytest.approx(sum(terms) / len(terms))
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -58,16 +47,9 @@ def test_extreme_scores_give_finite_losses_and_gradients(loss: object) -> None:
 
 
 def test_settings_name_all_mistakes_at_once() -> None:
+    wrong = {"loss": "pairwize", "optimizer": "adam", "sampling": "hard", "select": "ndcg"}
     with pytest.raises(RerankerError) as caught:
-        Settings(
-            loss="pairwize",
-            optimizer="adam",
-            sampling="hard",
-            select="ndcg",
-            schedule="cosine",
-            steps=0,
-            held_out=1.5,
-        )
+        Settings(**wrong, schedule="cosine", steps=0, held_out=1.5)
     assert str(caught.value).splitlines() == [
         "setting loss: found 'pairwize', expected one of listwise, pairwise, pointwise",
         "setting optimizer: found 'adam', expected one of adamw, adadelta, adagrad, rmsprop, sgd",
@@ -78,9 +60,6 @@ def test_settings_name_all_mistakes_at_once() -> None:
         "expected `positives` 1, or a number of steps",
         "setting held_out: found 1.5, expected a share in (0, 1)",
     ]
-
-
-def test_sampled_pairs_need_the_pointwise_loss() -> None:
     assert Settings(loss="pointwise", sampling="pairs").sampling == "pairs"
     message = "found pairs with the loss listwise.*expected the loss pointwise"
     with pytest.raises(RerankerError, match=message):

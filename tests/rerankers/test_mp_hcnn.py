@@ -157,12 +157,7 @@ class Naive:
             "post_trigrams": (query_grams, spread, (post_grams + 1).tolist()),
             "url_trigrams": (query_grams, spread, (url_grams + 1).tolist()),
         }
-        used = {
-            "words": self.config.use_words,
-            "post_trigrams": self.config.use_post_trigrams,
-            "url_trigrams": self.config.use_url_trigrams,
-        }
-        return {name: inputs for name, inputs in everything.items() if used[name]}
+        return {name: of for name, of in everything.items() if getattr(self.config, f"use_{name}")}
 
     def score(self, query: str, text: str, url: str = "") -> float:
         """Section 3.4."""
@@ -234,7 +229,7 @@ def test_training_on_a_gpu_has_the_same_gradients(
     ],
     ids=str,
 )
-@pytest.mark.parametrize("configuration", Model.configurations)
+@pytest.mark.parametrize("configuration", ["robust", "paper", "authors"])
 def test_every_switch_does_what_it_says(configuration: str, changes: dict[str, Any]) -> None:
     """Table 4 and Figure 2."""
     model = varied("mp_hcnn", configuration, **changes)

@@ -56,7 +56,7 @@ def test_words_are_found_where_they_were_written(text: str, expected: dict[str, 
     assert original(text) == expected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(texts)
 def test_the_words_found_are_the_words_read(text: str) -> None:
     found = find_words(text)
@@ -128,8 +128,7 @@ def test_a_term_has_the_shade_of_its_best_phrase() -> None:
     assert matches.post_terms(1) == pytest.approx([0.3, 0.9, 0.9, 0.5])
     assert matches.best_positions(0) == [1, 3]
     empty = PerspectiveMatches((np.zeros((2, 0), np.float32),), width=2)
-    assert empty.best(0).tolist() == [0, 0]
+    assert (empty.best(0).tolist(), empty.post_terms(0).tolist()) == ([0, 0], [])
     assert empty.best_positions(0) == [None, None]
-    assert empty.post_terms(0).tolist() == []
     no_query = PerspectiveMatches((np.zeros((0, 3), np.float32),), width=2)
     assert no_query.post_terms(0).tolist() == [0, 0, 0]

@@ -102,16 +102,15 @@ def test_an_adapted_space_is_the_same_after_loading(words: tuple[str, ...], tmp_
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path / "mine.safetensors", adapted())
+    path, right = written(tmp_path / "mine.safetensors", adapted()), {"format": spaces.FORMAT}
     content, arrays = path.read_bytes(), load_file(path)
-    other_format = {"format": "0"}
     for damage in (
         lambda: path.write_bytes(content[:-3]),
         lambda: path.write_bytes(b"no table"),
-        lambda: save_file({"words": arrays["words"]}, path, {"format": spaces.FORMAT}),
-        lambda: save_file(arrays | {"scales": np.ones(2)}, path, {"format": spaces.FORMAT}),
-        lambda: save_file(arrays | {"linear": np.ones((2, 5))}, path, {"format": spaces.FORMAT}),
-        lambda: save_file(arrays, path, other_format),
+        lambda: save_file({"words": arrays["words"]}, path, right),
+        lambda: save_file(arrays | {"scales": np.ones(2)}, path, right),
+        lambda: save_file(arrays | {"linear": np.ones((2, 5))}, path, right),
+        lambda: save_file(arrays, path, {"format": "0"}),
         path.unlink,
     ):
         damage()
@@ -122,18 +121,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_missing_or_damaged_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = general.__wrapped__  # without the cache
-    find = importlib.util.find_spec
-    missing = {"wordllama": None}
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: missing[name] if name in missing else find(name)
-    )
-    with pytest.raises(RerankerError, match="no package wordllama"):
-        make()
     (tmp_path / "__init__.py").write_text("")
-    spec = importlib.util.spec_from_file_location(
+    empty = importlib.util.spec_from_file_location(
         "wordllama", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
     )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
-    with pytest.raises(RerankerError, match="found no word vectors that can be read"):
-        make()
+    for spec, problem in ((None, "package wordllama"), (empty, "word vectors that can be read")):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _, spec=spec: spec)
+        with pytest.raises(RerankerError, match=f"found no {problem}"):
+            general.__wrapped__()  # without the cache

@@ -13,7 +13,7 @@ from rerankers.text import words as reading
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import distinct, distinct_trigrams
 from rerankers.text.stems import stem
-from rerankers.text.words import character_trigrams, url_text, words
+from rerankers.text.words import STOP_WORDS, character_trigrams, url_text, words
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,12 @@ from rerankers.text.words import character_trigrams, url_text, words
 )
 def test_words(raw: str, expected: str) -> None:
     assert words(raw) == expected.split()
+
+
+def test_stop_words_are_written_as_words_are() -> None:
+    assert all(word == word.lower() for word in STOP_WORDS)
+    text = "I don't know what she's doing. They're the ones we'll see, aren't they?"
+    assert [word for word in words(text) if word not in STOP_WORDS] == ["know", "ones", "see"]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_value_at_a_threshold_goes_to_the_left() -> None:
 
 
 def test_several_lists_and_trees_without_a_split() -> None:
-    lists = [grown(4), grown(1 + 1, min_gain_to_split=1e9), grown(7)]
+    lists = [grown(4), grown(2, min_gain_to_split=1e9), grown(7)]
     trees, values = Forest([each.model_to_string() for each in lists]), features(5, 6)
     expected = [each.predict(values, num_threads=1) for each in lists]
     np.testing.assert_array_equal(trees.sums(values), expected)

@@ -102,9 +102,7 @@ def test_vectors_but_those_of_word2vec_get_one_length(length: float, expected: f
     scaled = of_word2vec_length(matrix)
     np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), expected, rtol=1e-5)
     np.testing.assert_allclose(scaled * (length / expected), matrix, rtol=1e-5)
-
-
-def test_zeros_that_a_checkpoint_fills_stay_zeros() -> None:
+    # Zeros, which a checkpoint fills, stay zeros.
     assert not of_word2vec_length(np.zeros((2, 3), np.float32)).any()
     assert of_word2vec_length(np.zeros((0, 3), np.float32)).shape == (0, 3)
 

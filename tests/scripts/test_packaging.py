@@ -1,10 +1,8 @@
 """What an installation brings: pinned versions, declared dependencies, every file needed."""
 
 import ast
-import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -17,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.processes import ROOT, run_program, run_python
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pipeline", "rerankers", "indexes")
 LARGEST_DISTRIBUTION = 60 * 10**6  # bytes
 
@@ -112,9 +110,7 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
     assert not names(needed("search", "serve", "adapt", "plot")) & builds
 
 
-@cache
-def distributions_of_modules() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
+installed_distributions = cache(metadata.packages_distributions)
 
 
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
@@ -122,17 +118,16 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     # Tests import their helper modules, and what is below scripts/.
     ours = {*PACKAGES, *(path.stem for path in (ROOT / folder).rglob("*"))}
     ours |= {path.stem for path in (ROOT / "scripts").iterdir()}
-    distributions = distributions_of_modules()
+    distributions = installed_distributions()
     found = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            imported: list[str] = []
             if isinstance(node, ast.Import):
-                imported = {alias.name.split(".")[0] for alias in node.names}
+                imported = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                imported = {node.module.split(".")[0]}
-            else:
-                continue
-            for module in imported:
+                imported = [node.module]
+            for module in {name.split(".")[0] for name in imported}:
                 known = {canonicalize_name(name) for name in distributions.get(module, [])}
                 if module not in ours | sys.stdlib_module_names and not known & declared:
                     found[module] = f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -156,8 +151,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
         elif path.is_file():
             shutil.copy(path, copy)
     # The build tool of this environment: one of its own would have to be downloaded.
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(copy)]
-    done = subprocess.run(build, capture_output=True, text=True)
+    done = run_python("-m", "build", "--no-isolation", "--outdir", made, copy)
     assert done.returncode == 0, done.stderr
     return next(made.glob("*.tar.gz")), next(made.glob("*.whl"))
 
@@ -174,8 +168,7 @@ def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
         shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert shipped == there, "see [tool.setuptools.package-data] in pyproject.toml"
     assert max(path.stat().st_size for path in distributions) <= LARGEST_DISTRIBUTION
-    check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
-    done = subprocess.run(check, capture_output=True, text=True)
+    done = run_python("-m", "twine", "check", "--strict", *distributions)
     assert done.returncode == 0, done.stdout
 
 
@@ -185,28 +178,17 @@ def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_pat
     environment = tmp_path / "environment"
     venv.create(environment)
     python = environment / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(distributions[1])], check=True)
+    pip = ("-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
+    assert run_python(*pip, distributions[1]).returncode == 0
     here, there = (
         Path(sysconfig.get_path("purelib", vars={"base": base, "platbase": base}))
         for base in (sys.prefix, str(environment))
     )
     # A line of a .pth file adds a folder, but reads no .pth file there: nothing of this checkout.
     (there / "dependencies.pth").write_text(f"{here}\n")
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [
-            environment / "bin" / "tweetrerank",
-            "search",
-            "--topics",
-            "sample",
-            *("--reranker", "mp_hcnn", "--output", "run"),
-        ],
-        cwd=tmp_path,
-        env=variables | {"TWEETRERANK_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-    )
+    search = ("search", "--topics", "sample", "--reranker", "mp_hcnn", "--output", "run")
+    program, home = environment / "bin" / "tweetrerank", str(tmp_path / "home")
+    done = run_program(program, *search, cwd=tmp_path, TWEETRERANK_HOME=home, PYTHONPATH="")
     assert done.returncode == 0, done.stderr
     assert f"{there}/rerankers/checkpoints/mp_hcnn" in done.stderr
     assert "mp_hcnn + ql" in done.stdout

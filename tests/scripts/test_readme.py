@@ -44,8 +44,8 @@ def test_links_and_commands_exist(path: Path) -> None:
         assert (ROOT / Path(*module.split("."))).with_suffix(".py").exists(), module
     for command in re.findall(r"(?:^|`)tweetrerank ([a-z]+)", text, re.MULTILINE):
         assert command in COMMANDS, command
-    for script in re.findall(r"\b(scripts/\w+(?:\.\w+)?)\b", text):
-        assert (ROOT / script).exists(), script
+    for file in re.findall(r"\b(?:scripts/\w+(?:\.\w+)?|tests/[\w/]+\.py)\b", text):
+        assert (ROOT / file).exists(), file
 
 
 @cache
@@ -82,14 +82,7 @@ def test_every_model_is_in_the_table_of_models() -> None:
     assert [name for name in models.names() if f"`{name}`" not in rows] == []
 
 
-# Blocks of code
-
-
-READMES = [
-    path
-    for path in sorted(ROOT.rglob("README.md"))
-    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
-]
+READMES = [path for path in sorted(ROOT.rglob("README.md")) if "/." not in f"/{named(path)}"]
 ELSEWHERE = ("127.0.0.1", "http://localhost", "adapters")  # Words of blocks that other tests run
 
 
@@ -106,12 +99,11 @@ def blocks(path: Path) -> list[Block]:
     found = [*re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
     shown = []
     for block, following in zip(found, [*found, None][1:], strict=False):
-        is_output = (
-            following is not None
-            and following[1] in ("", "text")
-            and not text[block.end() : following.start()].strip()
-        )
-        shown.append(Block(block[1], block[2], following[2] if following and is_output else None))
+        is_output = following and following[1] in ("", "text")
+        if is_output and not text[block.end() : following.start()].strip():
+            shown.append(Block(block[1], block[2], following[2]))
+        else:
+            shown.append(Block(block[1], block[2], None))
     return shown
 
 
@@ -134,11 +126,8 @@ SEPARATOR = "\n=== block ===\n"
 @pytest.mark.parametrize("path", READMES, ids=named)
 def test_the_python_prints_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
     """All blocks of a README in one process, in their order."""
-    chosen = [
-        block
-        for block in blocks(path)
-        if block.language == "python" and not any(word in block.code for word in ELSEWHERE)
-    ]
+    of_python = [block for block in blocks(path) if block.language == "python"]
+    chosen = [block for block in of_python if not any(word in block.code for word in ELSEWHERE)]
     if not chosen:
         return
     posts = (ROOT / "pipeline" / "sample" / "posts.jsonl").read_bytes()

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import reproduce
 from helpers.data_samples import write_microblog
+from helpers.processes import ROOT
 
 from pipeline.command.options import parse_arguments
 from pipeline.errors import DataError, UsageError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str) -> None:
@@ -22,13 +21,7 @@ def run(*arguments: str) -> None:
     ("arguments", "messages"),
     [
         ("tabel3", ["table: found 'tabel3', expected one of table2; table3; ", "'table3'"]),
-        (
-            "table3 --tests mb2011,mb2015 --systems MP-HCN",
-            [
-                "--tests: found 'mb2015', expected one of mb2011; ",
-                "--systems: found 'MP-HCN', expected one of QL; ",
-            ],
-        ),
+        ("table3 --tests mb2011,mb2015 --systems MP-HCN", ["found 'mb2015'", "found 'MP-HCN'"]),
         ("all --tests wikiqa", ["--tests: found 'wikiqa'"]),
         (f"table3 --output {__file__}", ["--output: found the file ", ", expected a folder"]),
         ("", ["table: found None, expected one of "]),

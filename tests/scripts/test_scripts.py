@@ -10,15 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from helpers.processes import ROOT
 
 # Makes "environments" that hold a copy of itself, also by the name of uv, and writes down what it
 # is asked to run. What fails, or hangs, is an installation whose arguments contain the text in the
 # file `fail` or `hang`, or a tool so named.
 STAND_IN = f"""#!/usr/bin/env bash
 case "$1 $2" in
-    "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/uv" ;;
+    "-m venv")
+        mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/uv"
+        echo "#!$3" >"$3/bin/x" ;;
     "-m pip" | "pip install")
         if [[ "$*" == *" install "* ]]; then
             echo "$(basename "$0") ${{*: -1}}" >>"$NOTES/calls"
@@ -54,9 +55,8 @@ class Checkout:
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a script from another folder; ``calls`` then has what it asked of Python."""
         (self.notes / "calls").unlink(missing_ok=True)
-        ours = {"NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)}
-        environment = os.environ | ours
-        environment.pop("TWEETRERANK_TORCH_INDEX", None)
+        environment = {k: v for k, v in os.environ.items() if k != "TWEETRERANK_TORCH_INDEX"}
+        environment |= {"NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)}
         return subprocess.Popen(
             [self.root / "scripts" / script, *arguments],
             cwd=self.elsewhere,
@@ -105,14 +105,6 @@ SEARCH = "-m pipeline.search --topics sample"
 ALL = ["python a check out", "python installer.txt", "python torch", "uv packages.txt"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("failing", ["ruff check", "mypy", "pytest"])
-def test_the_test_script_fails_where_one_check_fails(checkout: Checkout, failing: str) -> None:
-    checkout.run("test")
-    (checkout.notes / "fail").write_text(failing)
-    assert checkout.run("test").returncode == 1
-
-
 def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None:
     first = checkout.run("quickstart", "--hits", "5")
     assert first.returncode == 0, first.stderr
@@ -125,31 +117,24 @@ def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None
     assert checkout.run("quickstart").returncode == 0
     assert checkout.calls == [SEARCH]
     assert (checkout.notes / "seen").read_text() == f"{checkout.root} 8589934592\n"
+    # Programs of the environment outlive it, as does a shell in which it was activated.
+    assert (checkout.root / ".venv" / "bin" / "x").read_text() == f"#!{checkout.root}/.venv\n"
 
 
 @pytest.mark.slow
 def test_a_larger_set_has_the_smaller_ones(checkout: Checkout) -> None:
-    for script, installs in (("quickstart", True), ("--serve", True), ("quickstart", False)):
-        arguments = ["--serve", "--port", "9000"] if script == "--serve" else []
+    serve = ("--serve", "--port", "9000")
+    for arguments, installs in (((), ALL), (serve, ALL), ((), []), (serve, [])):
         assert checkout.run("quickstart", *arguments).returncode == 0
-        assert checkout.installed == (ALL if installs else [])
+        assert checkout.installed == installs
         [environment] = checkout.environments
         assert (checkout.root / ".venv").resolve() == environment
-    checkout.run("quickstart", "--serve", "--port", "9000")
     assert checkout.calls == ["-m pipeline.serve --collection sample --port 9000"]
     # Nor does a change of the requirements take anything away.
     with (checkout.root / "pyproject.toml").open("a") as stream:
         stream.write("# changed\n")
     checkout.run("quickstart")
     assert "\nuvicorn==" in (checkout.root / ".venv" / "packages.txt").read_text()
-
-
-def test_programs_of_the_environment_outlive_it(checkout: Checkout) -> None:
-    """As a shell does in which it was activated."""
-    checkout.stand_in.write_text(STAND_IN.replace('cp "$0" "$3/bin/uv"', 'echo "#!$3" >"$3/bin/x"'))
-    checkout.run("quickstart")
-    program = checkout.root / ".venv" / "bin" / "x"
-    assert program.read_text() == f"#!{checkout.root}/.venv\n"
 
 
 @pytest.mark.slow
@@ -216,43 +201,42 @@ def test_pip_and_its_own_index_take_over(checkout: Checkout, failing: str, again
     assert checkout.installed == sorted([*ALL, again])
 
 
-def test_an_environment_of_others_is_not_touched(checkout: Checkout) -> None:
-    (checkout.root / ".venv").mkdir()
-    refused = checkout.run("quickstart")
-    assert refused.returncode == 1
-    assert "move it away" in refused.stderr
-    assert not checkout.calls
-
-
-def test_an_old_python_is_refused_in_words(checkout: Checkout) -> None:
+def test_what_cannot_be_used_is_refused_in_words(checkout: Checkout) -> None:
     (checkout.notes / "old").touch()
     refused = checkout.run("quickstart")
     assert refused.returncode == 1
     assert "is not a Python 3.11 or newer" in refused.stderr
-    helped = [checkout.run(script, "--help") for script in ("quickstart", "test", "lock")]
-    assert [done.returncode for done in helped] == [0, 0, 0]
-    assert "Needs Python 3.11" in helped[0].stdout
-    assert "scripts/test --quick" in helped[1].stdout
-    assert "scripts/lock --upgrade" in helped[2].stdout
+    (checkout.root / ".venv").mkdir()  # of others
+    refused = checkout.run("quickstart")
+    assert (refused.returncode, "move it away" in refused.stderr) == (1, True)
+    for script, text in HELP.items():
+        helped = checkout.run(script, "--help")
+        assert (helped.returncode, text in helped.stdout) == (0, True)
     assert not checkout.calls
 
 
-@pytest.mark.parametrize(
-    ("arguments", "selection"),
-    [(["-k", "trec"], "-k trec"), (["--quick"], "-m not slow and not data")],
-)
-def test_the_test_script_adds_its_tools_and_checks_all(
-    checkout: Checkout, arguments: list[str], selection: str
-) -> None:
+HELP = {
+    "quickstart": "Needs Python 3.11",
+    "test": "scripts/test --quick",
+    "lock": "scripts/lock --upgrade",
+}
+
+
+def test_the_test_script_adds_its_tools_and_checks_all(checkout: Checkout) -> None:
     checkout.run("quickstart")
-    assert checkout.run("test", *arguments).returncode == 0
+    assert checkout.run("test", "-k", "trec").returncode == 0
     assert checkout.installed == ALL
     assert "\npytest==" in (checkout.root / ".venv" / "packages.txt").read_text()
     first, second, *both = [call for call in checkout.calls if call.startswith("-m ")]
     assert (first, second) == ("-m ruff check .", "-m ruff format --check .")
     types, tests = sorted(both)  # they run side by side
     assert types == "-m mypy"
-    assert tests.startswith("-m pytest ") and tests.endswith(selection)
+    assert tests.startswith("-m pytest ") and tests.endswith("-k trec")
+    assert checkout.run("test", "--quick").returncode == 0
+    assert any(call.endswith("-m not slow and not data") for call in checkout.calls)
+    for failing in ("ruff check", "mypy", "pytest"):
+        (checkout.notes / "fail").write_text(failing)
+        assert checkout.run("test").returncode == 1
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Mixture, ModelScorer, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.service.errors import RequestError
-from pipeline.service.http.models import ServedModel
+from pipeline.service.models import ServedModel
 from pipeline.service.page.grades import Grades, own_id
 from pipeline.service.record import LOG
 from pipeline.text import listed
@@ -154,8 +154,8 @@ class SearchPage:
         self._thread.submit(_detached, work).result()
 
     def close(self) -> None:
-        """End the thread of searches, after the one that runs."""
-        self._thread.shutdown(cancel_futures=True)
+        """End the thread of searches, after the one that runs, for which nobody waits."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     @cached_property
     def topics(self) -> dict[str, Topic]:
@@ -173,7 +173,7 @@ class SearchPage:
             offered[name] = best
         known = [each.scorer.checkpoint.directory for each in offered.values()]
         for name, model in served.items():
-            if model.checkpoint.directory not in known:
+            if model.loaded.directory not in known:
                 scorer = ModelScorer(model.checkpoint)
                 mixing = tuned_mixing(self.collection, scorer, has_scores=True)
                 offered[name] = Mixture(None, scorer, mixing, self.collection)
@@ -185,7 +185,10 @@ class SearchPage:
             chosen = self.rankers[request.model]
             if isinstance(chosen, Mixture):
                 method = METHODS[request.method]() if request.method else EngineQuery()
-                chosen = replace(chosen, retriever=IndexRetriever(self.index, method))
+                chosen = replace(
+                    chosen,
+                    retriever=IndexRetriever(self.index, method, self.collection.skips_own_id),
+                )
             ranking = chosen.rank([request.topic], request.hits)
             self._results[request] = SearchResult(request, chosen, ranking)
         return self._results[request]

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from pipeline.service.errors import RequestError
 
 _RESERVED = tuple("._-+<")
 """First characters of system indexes, ``_all``, exclusions and names computed from a date."""
 
-_KEYS = ("index", "_index", "target_index")
-_LOOKUP = frozenset(("id", "_id", "path", "query", "target_index"))
-"""Keys beside the name of another index whose posts a query, or a runtime field, looks up."""
+_NO_NAME = re.compile(r'[\x00-\x20\x7f"#,/<>?\\|]')
+
+_MOST_NAMES, _LONGEST_NAME = 1000, 255
 
 
 def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
-    """Names and patterns as the engine is to read them; raises RequestError for others."""
-    wanted = [name.strip() for name in names] or ["_all"]
+    """Names and patterns as the engine is to read them; raises RequestError for others, or none."""
+    wanted = [name.strip() for name in names] or [""]
+    if len(wanted) > _MOST_NAMES:
+        problem = f"found {len(wanted):,} indexes, expected at most {_MOST_NAMES:,}"
+        raise RequestError("index", problem)
     for name in wanted:
         # Those of a remote cluster have a colon.
         inside = [p for p in served if matches(p, name) and (":" in p or ":" not in name)]
-        if not name or name.startswith(_RESERVED) or not inside:
+        is_name = 0 < len(name) <= _LONGEST_NAME and not _NO_NAME.search(name)
+        if not is_name or name.startswith(_RESERVED) or not inside:
             problem = f"found the index {name[:100]!r}, expected one of {', '.join(served)}"
             raise RequestError("index", problem)
     # Patterns from their first character on may mean system indexes, too.
@@ -34,22 +37,21 @@ def served_by(name: str, served: Sequence[str]) -> str:
     return next((pattern for pattern in served if matches(pattern, name.strip())), "")
 
 
-def looked_up(value: Any) -> Iterator[str]:
-    """Names of indexes inside a search, from which it looks up terms, shapes or fields."""
-    if isinstance(value, list):
-        for item in value:
-            yield from looked_up(item)
-    elif isinstance(value, dict):
-        if _LOOKUP & value.keys():
-            yield from (name for key in _KEYS if isinstance(name := value.get(key), str))
-        for item in value.values():
-            yield from looked_up(item)
-
-
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name has the form of a pattern, in which ``*`` is any text.
+    """Whether a name has the form of a pattern, in which ``*`` is any text; in linear time.
 
-    Of a name that is a pattern itself: whether all names of its form have that of the first one.
+    For a name that is a pattern itself: whether all names of its form have that of the first one.
     """
-    parts = re.split(r"\*+", pattern)
-    return re.fullmatch(".*".join(map(re.escape, parts)), name, re.DOTALL) is not None
+    first, *parts = pattern.split("*")
+    if not parts:
+        return pattern == name
+    last = parts.pop()
+    if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in parts:
+        # The first place of a part leaves most of the name for the others.
+        if (at := name.find(part, at, end)) < 0:
+            return False
+        at += len(part)
+    return True

@@ -1,70 +1,59 @@
-"""The searches of an engine, with their hits reranked."""
+"""The searches of an engine, with their hits reranked, and the calls that clients make around."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from string import punctuation
-from typing import Any, ClassVar, TypeVar
-from urllib.parse import quote, unquote
+from math import inf
+from typing import Any, ClassVar
+from urllib.parse import quote
 
+import msgspec
+import orjson
 from cachetools import LRUCache
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from indexes.engines.searching import single_precision
+from pipeline.service.app import Service
 from pipeline.service.errors import ErrorFormat, RequestError
-from pipeline.service.formats import ScoreRequest
-from pipeline.service.http.models import ServedModel
-from pipeline.service.http.requests import deadline_of, unless_gone
-from pipeline.service.http.service import Service
+from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Loop, Ranked
+from pipeline.service.models import ServedModel, probability
+from pipeline.service.proxy.allowed import Call, Grammar, Handles, Json, dumped, read_call, strict
 from pipeline.service.proxy.indexes import readable, served_by
-from pipeline.service.proxy.search import (
+from pipeline.service.proxy.response import (
     MARK,
-    Search,
-    SearchDefaults,
+    Hit,
+    ResponseError,
     SearchResponse,
-    Window,
-    read_response,
+    encoded,
+    members_of,
     read_responses,
-    read_search,
-    strict,
 )
+from pipeline.service.proxy.search import Search, SearchDefaults, Window, read_search
 from pipeline.service.proxy.upstream import EngineRequest, EngineResponse, Upstream
-from pipeline.service.record import LOG
+from pipeline.service.record import LOG, Record
+from pipeline.service.requests import deadline_of, unless_gone
+from rerankers.interpolation import minmax, mix
 
-PASSED = {
-    "/": ("GET", "HEAD"),
-    "/_search/scroll": ("GET", "POST", "DELETE"),
-    "/_pit": ("DELETE",),
-    "/{index:path}/_pit": ("POST",),
-    "/_search/point_in_time": ("DELETE",),
-    "/{index:path}/_search/point_in_time": ("POST",),
-}
-"""Calls that pass unchanged: clients ask who the engine is, and read on in long results."""
-
-SEARCHES = ("_search", "_msearch")
-
-_OWN_SEARCH_FAILED = (400, 500)
-"""Responses to a window's search that the caller's own search may not get."""
-
-_THREAD = 1_000_000  # Bytes of a response that is read in a thread of its own
-
-_PAGE = ("from", "size")
-
-_VISIBLE = punctuation.replace("#", "")  # Of a path and its parameters, beside letters and digits
-
-_MOST_PLACES = 1000
-"""Bound of the paths known to lack fields: the names in them are the callers'."""
-
-Value = TypeVar("Value")
+SEARCHES = 500  # In one request
+OWN_SEARCH_FAILED = (200, 400, 500)
+"""Responses without hits to a window's search that the caller's own search may not get."""
+_THREAD = 200_000  # Bytes that are read in a thread of their own
+_MOST_PLACES = 1000  # Of the paths known to lack fields: the names in them are the callers'
+_JSON = "application/json"
+_PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
+"""Kind of a call around searches -> part of the grammar of its body."""
+_KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
 
 
 class EngineErrors(ErrorFormat):
@@ -75,13 +64,8 @@ class EngineErrors(ErrorFormat):
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A type and the reason."""
         status = self.status(error)
-        kinds = {
-            403: "security_exception",
-            404: "resource_not_found_exception",
-            429: "es_rejected_execution_exception",
-        }
         kind = "illegal_argument_exception" if status < 500 else "proxy_exception"
-        problem = {"type": kinds.get(status, kind), "reason": error.message}
+        problem = {"type": _KINDS.get(status, kind), "reason": error.message}
         return {"error": {"root_cause": [problem], **problem}, "status": status}
 
 
@@ -99,65 +83,49 @@ class Proxy:
         loop: Loop | None = None,
     ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
-        self.loop = loop or Loop(service)
+        self.loop, self.handles = loop or Loop(service), Handles()
+        self.grammar = Grammar(defaults.indexes, self.handles)
         self._lacking: LRUCache[tuple[str, ...], bool] = LRUCache(_MOST_PLACES)
 
     def routes(self) -> Sequence[Route]:
-        """The engine's paths; that of the root is not for browsers."""
-        both = ["GET", "POST"]
-        return [
-            *(_Route(path, self._endpoint(self._pass), methods=m) for path, m in PASSED.items()),
-            *(
-                _Route(f"{index}/{name}", self._endpoint(work), methods=both)
-                for name, work in zip(SEARCHES, (self._search, self._searches), strict=True)
-                for index in ("", "/{index:path}")
-            ),
-        ]
+        """The engine's root, which is not for browsers."""
+        return [_Root("/", self._endpoint, methods=["GET", "HEAD"])]
 
-    async def not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a call that does not pass."""
-        scope["state"]["format"] = ENGINE_ERRORS
-        raise _not_found(scope)
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a call on a path that is not the service's own."""
+        response = await self._endpoint(Request(scope, receive))
+        await response(scope, receive, send)
 
-    def _endpoint(
-        self, work: Callable[[EngineRequest], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            request.state.format, record = ENGINE_ERRORS, request.state.record
-            scope, (target, indexes) = request.scope, self._target(request)
-            headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
-            deadline = None
-            with suppress(RequestError):  # The header may be meant for the engine.
-                deadline = deadline_of(request)
-            async with self.service.bodies.read(request) as body:
-                query = quote(scope["query_string"], _VISIBLE)
-                sent = target, indexes, query, headers, body, record, deadline
-                try:
-                    return await unless_gone(work(EngineRequest(scope["method"], *sent)), request)
-                finally:
-                    self.upstream.release(record)
+    async def _endpoint(self, request: Request) -> Response:
+        request.state.format, record, scope = ENGINE_ERRORS, request.state.record, request.scope
+        path = (scope.get("raw_path") or scope["path"].encode()).decode("utf-8", "replace")
+        query, served = scope["query_string"].decode("utf-8", "replace"), self.defaults.indexes
+        call = read_call(scope["method"], path, query, served)
+        record.index = served_by(call.indexes[0], served) if call.indexes else ""
+        headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
+        accepted = call.parameters.pop("format", "") + request.headers.get("accept", "")
+        if is_yaml := "yaml" in accepted:
+            headers = [*((n, v) for n, v in headers if n != "accept"), ("accept", _JSON)]
+        deadline = None
+        with suppress(RequestError):  # The header may be meant for the engine.
+            deadline = deadline_of(request)
+        async with self.service.bodies.read(request) as body:
+            body = call.parameters.pop("source", "").encode() if not body.strip() else body
+            call.parameters.pop("source_content_type", "")
+            if "content-type" not in request.headers:
+                headers.append(("content-type", _JSON))
+            sent = EngineRequest(scope["method"], call, headers, body, record, deadline)
+            work = self._pass if call.kind in _PASSED else self._search
+            try:
+                return _written(await unless_gone(work(sent), request), call, is_yaml)
+            finally:
+                self.upstream.release(record)
 
-        return endpoint
-
-    def _target(self, request: Request) -> tuple[str, Sequence[str]]:
-        """The path for the engine, and its indexes; raises RequestError for other paths."""
-        raw = request.scope.get("raw_path") or request.scope["path"].encode()
-        first, *others = raw.decode("latin-1").strip("/").split("/")
-        if not others or unquote(first) == "_search":
-            return quote(raw, _VISIBLE), ()
-        if others[0] not in (*SEARCHES, "_pit"):
-            raise _not_found(request.scope)
-        names = unquote(first).split(",")
-        added = readable(names, self.defaults.indexes)[len(names) :]
-        request.state.record.index = served_by(names[0], self.defaults.indexes)
-        path = "/".join([",".join([first, *added]), *others])
-        return f"/{quote(path, _VISIBLE, 'latin-1')}", names
-
-    async def _send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
-        """The engine's response; raises RequestError."""
-        started = time.perf_counter()
+    async def _send(self, request: EngineRequest, body: bytes, **changes: Any) -> EngineResponse:
+        """The engine's response to another body, and other parts of the call; a RequestError."""
+        started, call = time.perf_counter(), request.call._replace(**changes)
         try:
-            return await self.upstream.send(request, path, body)
+            return await self.upstream.send(replace(request, call=call, body=body))
         except RequestError as error:
             if error.kind != "large":
                 self.service.metrics.search(request.record, "away")
@@ -166,40 +134,237 @@ class Proxy:
             request.record.engine += time.perf_counter() - started
 
     async def _pass(self, request: EngineRequest) -> Response:
-        return _response(await self._send(request, request.path(), request.body))
+        """A call around searches: its body is checked, and so are the ids in it."""
+        call, body, content = request.call, b"", Json()
+        if request.body.strip() and call.kind != "read":
+            content = strict(request.body)
+            if call.kind == "mget":
+                content = _documents(content, ",".join(call.indexes))
+            self.grammar.check(content, _PASSED[call.kind])
+            body = dumped(content)
+        if call.kind == "known":
+            names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
+            names += [call.name, call.parameters.get("scroll_id")]
+            self.handles.check(name for name in names if name)
+        response = await self._send(request, body)
+        if call.kind in ("known", "open"):
+            self._remember(response.content)
+        return _response(response)
+
+    def _remember(self, content: bytes) -> None:
+        """Let the ids of a response, by which a search goes on, come back."""
+        with suppress(*ResponseError):
+            members = members_of(content)
+            for name in ("id", "pit_id", "_scroll_id"):
+                self.handles.add(msgspec.json.decode(members.get(name, b"null")))
 
     # --- Searches ---------------------------------------------------------------------------------
 
     async def _search(self, request: EngineRequest) -> Response:
-        """A search: that of its window, reranked, if there is one."""
-        search = self._read(request.body, request.parameters, request.indexes)
-        if search.window is None:
-            return await self._unchanged(request, search.body)
-        try:
-            response, window = await self._of_window(request, search.window)
-        except RequestError as error:
-            if error.kind != "large":
-                raise
-            return await self._unchanged(request, search.body, has_failed=True)
-        if window and window.hits is not None:
-            text, ranked = await self._reranked(window, search.window, request)
-            content = text.encode("utf-8", "surrogatepass")
-            answer = _response(response, content, ranked is not None)
+        """One search or several, each with its hits reranked if it has a window."""
+        searches = await self._read(request)
+        sent = [search for search in searches if isinstance(search, Search)]
+        if not sent:
+            raise next(search for search in searches if isinstance(search, RequestError))
+        if len(sent) == len(searches) and not any(search.window for search in sent):
+            return await self._unchanged(request, sent)
+        response, parts = await self._ask(request, sent)
+        if response.status not in OWN_SEARCH_FAILED:
+            self.service.metrics.search(request.record, "refused")
+            return _response(response)
+        rows = [r for r, search in enumerate(sent) if search.window or not parts]
+        failed = [row for row in rows if not parts or parts[row].hits is None]
+        if len(failed) == len(searches) and not (request.call.is_several and parts):
+            return await self._unchanged(request, sent, has_failed=True)
+        if failed:  # The engine's own words on these.
+            other, again = await self._ask(request, [sent[r]._replace(window=None) for r in failed])
+            if len(again) < len(failed):
+                return _response(other)
+            new = dict(zip(failed, again, strict=True))
+            parts = [new[row] if row in new else parts[row] for row in range(len(sent))]
+        work = (
+            self._reranked(parts[row], search, request, row in failed)
+            for row, search in enumerate(sent)
+        )
+        pages = await asyncio.gather(*work)
+        if not request.call.is_several:
+            page, ranked = pages[0]
+            answer = _response(response, bytes(page), ranked is not None, "not scored")
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
-        if response.status not in (200, *_OWN_SEARCH_FAILED):
-            self.service.metrics.search(request.record, "refused")
-            return _response(response)
-        return await self._unchanged(request, search.body, has_failed=True)
+        left = (page for page, _ in pages)
+        items = [
+            next(left) if isinstance(search, Search) else encoded(ENGINE_ERRORS.explain(search, ""))
+            for search in searches
+        ]
+        whole = members_of(response.content) if parts else {}
+        return _response(response, bytes(encoded(whole | {"responses": encoded(items)})))
 
-    def _read(
-        self, body: bytes, parameters: Sequence[tuple[str, str]], indexes: Sequence[str]
-    ) -> Search:
-        search = read_search(body, parameters, self.defaults, indexes)
-        if search.window:
-            self._model(search.window)
-        return search
+    async def _read(self, request: EngineRequest) -> list[Search | RequestError]:
+        """The searches of a request; raises RequestError for a single one that does not pass."""
+        call, bodies, headers = request.call, [request.body], [b"{}"]
+        if call.is_several:
+            lines = request.body.split(b"\n")
+            headers, bodies = lines[:-1:2], lines[1:-1:2]
+            if len(lines) % 2 == 0 or lines[-1].strip() or not bodies:
+                raise RequestError("json", "found no lines of header and search, each with its end")
+            if len(bodies) > SEARCHES:
+                problem = f"found {len(bodies):,} searches, expected at most {SEARCHES}"
+                raise RequestError("many", problem)
+        if call.is_template:
+            bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
+
+        def read() -> list[Search | RequestError]:
+            return [self._one(*pair, call) for pair in zip(headers, bodies, strict=True)]
+
+        searches = await asyncio.to_thread(read) if len(request.body) > _THREAD else read()
+        if not call.is_several and isinstance(searches[0], RequestError):
+            raise searches[0]
+        return searches
+
+    def _one(self, line: bytes, body: bytes, call: Call) -> Search | RequestError:
+        """A search as the engine is to see it, with its header; or the reason why it may not."""
+        try:
+            content, header = strict(body or b"{}"), strict(line if line.strip() else b"{}")
+            self.grammar.check(content)
+            given = [v for key in ("index", "indices") if (v := header.pop(key, None)) is not None]
+            self.grammar.check(header, "header")
+            names = [name for v in given for name in (v if isinstance(v, list) else [v])]
+            indexes: Sequence[str] = [part for name in names for part in str(name).split(",")]
+            indexes = indexes if given else call.indexes
+            # A point in time has its own; not among several searches, where it may be overlooked.
+            pit = content.get("pit")
+            has_own = isinstance(pit, dict) and pit.get("id") and not call.is_several
+            if given or not (indexes or has_own):
+                indexes = readable(indexes, self.defaults.indexes)
+            search = read_search(content, call.parameters | header, self.defaults, indexes)
+            if search.window:
+                self._model(search.window)
+            return search._replace(header=dumped(header | {"index": indexes}))
+        except RequestError as error:
+            return error
+
+    async def _rendered(self, request: EngineRequest, body: bytes) -> bytes:
+        """The search of a template."""
+        content = strict(body)
+        self.grammar.check(content, "template")
+        told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
+        headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
+        request = replace(request, headers=headers, method="POST")
+        response = await self._send(request, dumped(content), path="/_render/template")
+        with suppress(*ResponseError):
+            search = members_of(response.content).get("template_output", Raw(b""))
+            if response.status == 200:
+                return dumped(strict(bytes(search)) | told)
+        problem = response.content[:300].decode("utf-8", "replace")
+        raise RequestError("value", f"the engine does not render the template: {problem}")
+
+    async def _ask(
+        self, request: EngineRequest, searches: Sequence[Search]
+    ) -> tuple[EngineResponse, Sequence[SearchResponse]]:
+        """The engine's response to searches and their windows; no parts if it cannot be read.
+
+        Texts are read from the hits' sources, which come anyway; where these lack a field, it is
+        asked for, from then on at once.
+        """
+        call, window = request.call, None if request.call.is_several else searches[0].window
+        bodies = [search.window.body if search.window else search.body for search in searches]
+        parameters, place = call.parameters, (call.search_path, *(window.added if window else ()))
+        short = window.short if window and place not in self._lacking else None
+        if call.is_several:
+            pairs = zip((search.header for search in searches), bodies, strict=True)
+            bodies = [b"".join(line + b"\n" for pair in pairs for line in pair)]
+        elif window:
+            parameters = {name: v for name, v in parameters.items() if name not in ("from", "size")}
+        try:
+            body = short or bodies[0]
+            response = await self._send(request, body, path=place[0], parameters=parameters)
+        except RequestError as error:
+            if error.kind != "large" or not any(search.window for search in searches):
+                raise
+            return EngineResponse(200, [], b""), []
+        parts: Sequence[SearchResponse] = []
+        with suppress(*ResponseError):
+            read = partial(read_responses, response.content, call.is_several)
+            is_large = len(response.content) > _THREAD
+            parts = await asyncio.to_thread(read) if is_large else read()
+        if response.status != 200 or len(parts) != len(searches):
+            return response, []
+        if short and window and not all(map(window.is_shown, parts[0].hits or ())):
+            self._lacking[place] = True
+            return await self._ask(request, searches)
+        return response, parts
+
+    async def _unchanged(
+        self, request: EngineRequest, searches: Sequence[Search], has_failed: bool = False
+    ) -> Response:
+        """The engine's response to the caller's own searches, which are not reranked."""
+        response, _ = await self._ask(request, [s._replace(window=None) for s in searches])
+        is_well, content = response.status == 200, response.content
+        outcome = ("failed" if has_failed else searches[0].outcome) if is_well else "refused"
+        self.service.metrics.search(request.record, outcome)
+        if not is_well:
+            return _response(response)
+        self._remember(content)
+        if has_failed and content.lstrip().startswith(b"{"):
+            content = content.replace(b"{", b'{"%s":false,' % MARK.encode(), 1)
+        return _response(response, content, False, searches[0].reason or "it failed")
+
+    async def _reranked(
+        self, part: SearchResponse, search: Search, request: EngineRequest, has_failed: bool
+    ) -> tuple[Raw, Ranked | None]:
+        """The page of a response, and its ranking if it has one."""
+        window, record, outcome, ranked = search.window, request.record, search.outcome, None
+        if part.hits is None or window is None or has_failed:
+            outcome = "refused" if part.hits is None else "failed" if has_failed else outcome
+            self.service.metrics.search(record, outcome)
+            return encoded((part.marked() if outcome == "failed" else part).members), None
+        rows: list[tuple[int, str | None]] = [(row, None) for row in range(len(part.hits))]
+        hits = part.hits[: window.depth]
+        if hits and all(hit.score is not None for hit in hits):
+            try:
+                ranked = await self._order(hits, window, request)
+                rows[: len(hits)] = ranked.rows
+                outcome = "reranked"
+            except RequestError as error:
+                outcome = "late" if error.kind in ("deadline", "overload") else "failed"
+                record.kind, record.error = error.kind, error.message
+            except Exception as error:
+                LOG.exception("request %s: not reranked", record.request_id)
+                outcome, record.kind, record.error = "failed", "internal", type(error).__name__
+        self.service.metrics.search(record, outcome)
+        shown = rows[window.start : window.start + window.size]
+        if ranked is None:
+            part = part.marked() if outcome in ("late", "failed") else part
+            return part.page(shown, window.added), None
+        ext = members_of(f"{{{ranked.ext}}}".encode())
+        return part.page(shown, window.added, ranked.rows[0][1], ext), ranked
+
+    async def _order(self, hits: Sequence[Hit], window: Window, request: EngineRequest) -> Ranked:
+        """The hits, best first; raises RequestError, at once if the queue is too long."""
+        texts, record = [*map(window.text_of, hits)], request.record
+        if not any(texts):
+            listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
+            problem = f"found no text in the hits' fields {listed}; name others by --text-field"
+            raise RequestError("empty", problem)
+        urls = [hit.text([window.fields_of(hit).url or ""]) for hit in hits]
+        model = self._model(window, hits[0].index_name)
+        first = single_precision(hit.score or 0.0 for hit in hits)
+        is_mixed = window.weight is not None
+        wanted = ScoreRequest(
+            *(window.query, texts, urls, first, window.model),
+            raw=is_mixed,
+            mix="neural" if is_mixed and not model.reads_lists else None,
+        )
+        deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
+
+        async def score(model: ServedModel, record: Record) -> ScoreResponse:
+            response = await self.service.score(wanted, model, record, deadline)
+            return response if window.weight is None else mixed(response, first, window.weight)
+
+        record.format = "search"
+        return await self.loop.rank(score, model, record, window, hits)
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
@@ -207,182 +372,35 @@ class Proxy:
         name = window.model or (served and served.model)
         return models.default if name is None else models.choose(name, False)
 
-    async def _unchanged(
-        self, request: EngineRequest, body: bytes, has_failed: bool = False
-    ) -> Response:
-        """The engine's response to the caller's own search, which could not be reranked."""
-        response = await self._send(request, request.path(), body)
-        if response.status != 200:
-            self.service.metrics.search(request.record, "refused")
-            return _response(response)
-        self.service.metrics.search(request.record, "failed" if has_failed else "unchanged")
-        content = response.content
-        if has_failed and content.lstrip().startswith(b"{"):
-            content = content.replace(b"{", b"{" + MARK.encode(), 1)
-        return _response(response, content, False)
 
-    async def _of_window(
-        self, request: EngineRequest, window: Window
-    ) -> tuple[EngineResponse, SearchResponse | None]:
-        """The engine's response to the search of a window; None for one that cannot be read.
-
-        Texts are read from the hits' sources, which come anyway. Where these lack a field, as some
-        hits or mappings do, it is asked for, from then on at once.
-        """
-        place, parsed = (request.target, *window.added), None
-        is_short = window.short is not None and place not in self._lacking
-        for body in (window.short, window.body) if is_short else (window.body,):
-            assert body is not None
-            response = await self._send(request, request.path(_PAGE), body)
-            with suppress(ValueError):
-                parsed = await _read(read_response, response) if response.status == 200 else None
-            if parsed is None or all(map(window.is_shown, parsed.hits or ())):
-                break
-            self._lacking[place] = True
-        return response, parsed
-
-    async def _searches(self, request: EngineRequest) -> Response:
-        """Several searches: the windows of those that have one, each reranked by itself."""
-        lines = request.body.split(b"\n")
-        pairs = list(zip(lines[:-1:2], lines[1:-1:2], strict=False))
-        if len(lines) % 2 == 0 or lines[-1].strip() or not pairs:
-            raise RequestError("json", "found no lines of header and search, each with its end")
-        searches = [self._line(*pair, request) for pair in pairs]
-        own = _joined([(header, search.body) for header, search in searches])
-        if not any(search.window for _, search in searches):
-            return await self._unchanged(request, own)
-        sent = _joined([(header, (search.window or search).body) for header, search in searches])
-        try:
-            response = await self._send(request, request.path(), sent)
-            responses, first, last = await _read(read_responses, response)
-            if response.status != 200 or len(responses) != len(searches):
-                raise ValueError("found no response to each search")
-        except (ValueError, RequestError) as error:
-            if isinstance(error, RequestError) and error.kind != "large":
-                raise
-            # The same search without windows gets the engine's own words.
-            return await self._unchanged(request, own, has_failed=True)
-        whole = responses[0].text
-        texts = await self._texts(responses, searches, request)
-        content = f"{whole[:first]}[{','.join(texts)}]{whole[last:]}"
-        return _response(response, content.encode("utf-8", "surrogatepass"))
-
-    def _line(self, line: bytes, body: bytes, request: EngineRequest) -> tuple[bytes, Search]:
-        """One of several searches, with its header; raises RequestError."""
-        header = strict(line if line.strip() else b"{}")
-        given = [name for key in ("index", "indices") if (name := header.pop(key, None))]
-        listed = [name for v in given for name in (v if isinstance(v, list) else [v])]
-        names = [part for name in listed for part in str(name).split(",")]
-        if names and (read := readable(names, self.defaults.indexes))[len(names) :]:
-            line = json.dumps({**header, "index": read}).encode()
-        pipeline = [("search_pipeline", "named")] if "search_pipeline" in header else []
-        parameters = [*pipeline, *request.parameters]
-        return line, self._read(body, parameters, names or request.indexes)
-
-    async def _texts(
-        self,
-        responses: list[SearchResponse],
-        searches: Sequence[tuple[bytes, Search]],
-        request: EngineRequest,
-    ) -> Sequence[str]:
-        """The responses to searches; those without hits are sent once more, as they came."""
-        windows = [search.window for _, search in searches]
-        failed = [row for row, each in enumerate(windows) if each and responses[row].hits is None]
-        if failed:
-            body = _joined([(searches[row][0], searches[row][1].body) for row in failed])
-            second = await self._send(request, request.path(), body)
-            with suppress(ValueError):
-                again = zip(failed, (await _read(read_responses, second))[0], strict=True)
-                for row, response in list(again):
-                    responses[row] = response
-
-        async def text_of(row: int) -> str:
-            response, window = responses[row], windows[row]
-            if window and row not in failed:
-                return (await self._reranked(response, window, request))[0]
-            outcome = "failed" if window else "unchanged"
-            outcome = "refused" if response.hits is None else outcome
-            self.service.metrics.search(request.record, outcome)
-            mark = MARK if outcome == "failed" else ""
-            return f"{{{mark}{response.text[response.start + 1 : response.stop]}"
-
-        return await asyncio.gather(*map(text_of, range(len(searches))))
-
-    async def _reranked(
-        self, response: SearchResponse, window: Window, request: EngineRequest
-    ) -> tuple[str, Ranked | None]:
-        """The page of a response with hits, and their ranking; None, and as it was, without one."""
-        assert response.hits is not None
-        rows: Sequence[tuple[int, str | None]] = [(row, None) for row in range(len(response.hits))]
-        outcome, record, ranked = "unchanged", request.record, None
-        if rows and all(hit.score is not None for hit in response.hits):
-            try:
-                ranked = await self._order(response, window, request)
-                rows, outcome = ranked.rows, "reranked"
-            except RequestError as error:
-                outcome, record.kind, record.error = "failed", error.kind, error.message
-            except Exception as error:
-                LOG.exception("request %s: not reranked", record.request_id)
-                outcome, record.kind, record.error = "failed", "internal", type(error).__name__
-        shown = rows[window.start : window.start + window.size]
-        self.service.metrics.search(request.record, outcome)
-        ext = ranked.ext if ranked else ""
-        return response.page(shown, window.added, outcome == "failed", ext), ranked
-
-    async def _order(
-        self, response: SearchResponse, window: Window, request: EngineRequest
-    ) -> Ranked:
-        """The hits, best first; raises RequestError."""
-        hits, record = response.hits or (), request.record
-        fields = [(hit, window.fields_of(hit)) for hit in hits]
-        texts = [hit.text(own.texts) for hit, own in fields]
-        if not any(texts):
-            listed = ", ".join(dict.fromkeys(name for _, own in fields for name in own.texts))
-            problem = f"found no text in the hits' fields {listed}; name others by --text-field"
-            raise RequestError("empty", problem)
-        urls = [hit.text(own.names[len(own.texts) :]) for hit, own in fields]
-        first = single_precision(hit.score or 0.0 for hit in hits)
-        wanted = ScoreRequest(window.query, texts, urls, first, window.model)
-        model = self._model(window, hits[0].index_name)
-        record.format = "search"
-        deadline = time.perf_counter() + self.defaults.seconds
-        if request.deadline is not None:
-            deadline = min(deadline, request.deadline)
-        score = partial(self.service.score, wanted, deadline=deadline)
-        return await self.loop.rank(score, model, record, window, hits)
-
-
-class _Route(Route):
-    """A path of the engine; browsers get the service's own page in its place."""
+class _Root(Route):
+    """The engine's root; browsers get the service's own page in its place."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request is for this path."""
         headers = scope.get("headers", ())
-        if self.path == "/" and any(n == b"accept" and b"text/html" in v for n, v in headers):
+        if any(n == b"accept" and b"text/html" in v for n, v in headers):
             return Match.NONE, {}
         match, child = super().matches(scope)
         return (match, child) if match == Match.FULL else (Match.NONE, {})
 
 
-def _not_found(scope: Scope) -> RequestError:
-    problem = f"found {scope['method']} {scope['path'][:100]}, which does not pass here"
-    return RequestError("path", f"{problem}, expected a search; ask the engine")
-
-
-def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    return b"".join(line + b"\n" for pair in pairs for line in pair)
-
-
-async def _read(read: Callable[[str], Value], response: EngineResponse) -> Value:
-    """The content of a response; raises ValueError."""
-    if len(response.content) < _THREAD:
-        return read(response.content.decode())
-    return await asyncio.to_thread(lambda: read(response.content.decode()))
+def mixed(response: ScoreResponse, first: Sequence[float], weight: float) -> ScoreResponse:
+    """Logits mixed with the engine's scores, both from 0 to 1 in this list."""
+    logits = [float(orjson.dumps(score)) for score in response.scores]
+    scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
+    order = sorted(range(len(scores)), key=lambda row: -scores[row])
+    texts = [orjson.Fragment(probability(score)) for score in scores]
+    return replace(response, scores=texts, order=order)
 
 
 def _response(
-    response: EngineResponse, content: bytes | None = None, is_reranked: bool | None = None
+    response: EngineResponse,
+    content: bytes | None = None,
+    is_reranked: bool | None = None,
+    reason: str = "",
 ) -> Response:
+    """A response of the engine with other content; the headers say whether it is reranked."""
     passed = Response(response.content if content is None else content, response.status)
     passed.raw_headers += [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
@@ -390,4 +408,26 @@ def _response(
     ]
     if is_reranked is not None:
         passed.headers["x-reranked"] = str(is_reranked).lower()
+        if not is_reranked:
+            passed.headers["x-not-reranked"] = re.sub("[^ -~]", "?", reason)[:200]
     return passed
+
+
+def _written(response: Response, call: Call, is_yaml: bool) -> Response:
+    """A response as it is asked for: pretty, or YAML, which JSON in many lines is, too."""
+    is_ours = response.headers.get("x-reranked") == "true"
+    if is_yaml or (is_ours and call.parameters.get("pretty", "false") != "false"):
+        with suppress(*ResponseError):
+            text = msgspec.json.format(bytes(response.body), indent=2)
+            response.body = b"---\n" + text + b"\n" if is_yaml else text
+            response.headers["content-length"] = str(len(response.body))
+    if is_yaml:
+        response.headers["content-type"] = "application/yaml"
+    return response
+
+
+def _documents(content: Json, index: str) -> Json:
+    """Documents by their ids, each with the name of its index."""
+    listed = content.get("docs") or content.get("ids") or []
+    docs = [doc if isinstance(doc, dict) else {"_id": doc} for doc in listed]
+    return {"docs": [{"_index": index, **doc} for doc in docs]}

@@ -1,36 +1,23 @@
-"""Searches and their responses in the engines' JSON: the window to rerank, and its page.
-
-Responses are cut into pieces of text: what is not changed stays as the engine wrote it. Numbers of
-any length, halves of surrogate pairs and keys in their order come through, which they would not if
-the response were read as a whole and written again.
-"""
+"""A search in the engines' JSON: its text, and the window of hits to rerank."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, product
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, TypeVar
+from itertools import chain
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, Field, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 
 from pipeline.service.errors import RequestError
-from pipeline.service.http.requests import validated
-from pipeline.service.proxy.indexes import looked_up, matches, readable
+from pipeline.service.proxy.allowed import Json, dumped
+from pipeline.service.proxy.indexes import matches
+from pipeline.service.proxy.response import Hit
+from pipeline.service.requests import validated
 
-Json = dict[str, Any]
-
-# --- The search -----------------------------------------------------------------------------------
-
-UNCHANGED = ("search_after", "pit", "slice", "collapse", "scroll")
-"""Parts of a search with which a window of the best hits has no meaning."""
-
-UNCHANGED_PARAMETERS = ("filter_path", "source", "scroll", "search_pipeline")
-"""Parameters of a path with which the response, or the search, is not to be read here."""
+CONTINUED = ("search_after", "pit", "scroll", "slice", "collapse")
+"""Parts of a search that reads on from a hit, or whose hits are groups."""
 
 _COMPOUND: Mapping[str, Sequence[str]] = {
     "bool": ("must", "should", "filter"),
@@ -42,7 +29,21 @@ _COMPOUND: Mapping[str, Sequence[str]] = {
 }
 """Queries of queries -> their keys, the scoring ones first."""
 
-_WITH_TEXT = ("multi_match", "query_string", "simple_query_string")
+_OF_A_FIELD = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
+_OF_FIELDS = ("multi_match", "combined_fields", "query_string", "simple_query_string")
+
+_LONGEST_TEXT = 2000  # Characters of a query that are read; models read fewer
+
+_SYNTAX = re.compile(
+    r"""(?P<sign>[+!-]?)(?P<field>(?:[^\s:"()\[\]{}/\\]|\\.)+:)?
+    (?P<value>"(?:[^"\\]|\\.)*"?|/(?:[^\s/\\]|\\.)*/|[\[{][^\[\]{}]*[\]}]|[()]|(?:[^\s"()\\]|\\.)+)
+    """,
+    re.VERBOSE,
+)
+"""Signs, fields and values of ``query_string``."""
+
+_MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
+"""Escapes, which stay without their backslash, wildcards, and marks at a word's end."""
 
 
 class PostFields(NamedTuple):
@@ -70,8 +71,9 @@ class SearchDefaults:
 
     fields: PostFields = PostFields()
     window: int = 100  # Hits to rerank
-    most: int = 2000  # Hits to rerank at most; larger searches pass unchanged
+    most: int = 2000  # Hits to rerank at most
     seconds: float = 5.0  # For the scores
+    weight: float | None = None  # Share of the model beside the engine's score; None: model alone
     indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
     served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
     reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
@@ -79,14 +81,16 @@ class SearchDefaults:
 
 @dataclass(frozen=True)
 class Window:
-    """The best hits of a search, to be reranked, and the page of them that is shown."""
+    """The best hits of a search, to be reranked, and the page that is shown."""
 
     query: str
     start: int  # Of the page
     size: int
+    depth: int  # Hits to rerank; those after them keep the engine's order
     fields: Mapping[str, PostFields]  # Index -> fields of its posts; "" for all others
     added: Sequence[str]  # Fields that only the reranker needs
     model: str | None
+    weight: float | None
     body: bytes  # The search of the window
     short: bytes | None  # The same without the added fields, for hits that show their whole source
     ubi: Ubi | None = None  # ``ext.ubi``, if it is for the log
@@ -100,12 +104,23 @@ class Window:
         names = {*self.fields_of(hit).names, self.ubi and self.ubi.object_id_field}
         return hit.has([name for name in self.added if name in names])
 
+    def text_of(self, hit: Hit) -> str:
+        """The text of a hit."""
+        return hit.text(self.fields_of(hit).texts)
+
 
 class Search(NamedTuple):
-    """A search as the engine is to see it, and its window; None if it passes unchanged."""
+    """A search as the engine is to see it, and its window or the reason why it passes unchanged."""
 
     body: bytes
-    window: Window | None = None
+    window: Window | None
+    reason: str = ""
+    outcome: str = "unchanged"
+    header: bytes = b""  # Of one of several searches
+
+
+class UnchangedError(Exception):
+    """A search passes unchanged, for a reason; and how it is counted."""
 
 
 class Ubi(BaseModel):
@@ -127,70 +142,32 @@ class _Rerank(BaseModel):
     document_fields: Annotated[list[StrictStr], Field(min_length=1)] | None = None
     rerank_window: Annotated[StrictInt, Field(gt=0)] | None = None
     model: StrictStr | None = None
+    weight: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1)] | None = None
 
 
 def read_search(
-    body: bytes,
-    parameters: Sequence[tuple[str, str]],
+    content: Json,
+    given: Mapping[str, str],
     defaults: SearchDefaults,
     indexes: Sequence[str] = ("*",),
 ) -> Search:
-    """Read a search whose ``parameters`` are those of the path, or of the header in several ones.
+    """Read an allowed search of some indexes; raises RequestError for a wrong ``ext.rerank``.
 
-    ``indexes`` are the names and patterns that are searched. Raises RequestError for a search whose
-    indexes cannot be checked or are not served, and for a wrong ``ext.rerank``.
+    ``given`` are the parameters of the path, or the header in several searches.
     """
-    given = {name: value for name, value in parameters if value}
-    content = strict(body if body.strip() else given.get("source", "{}").encode())
-    if not indexes and not content.get("pit"):
-        readable([], defaults.indexes)
-    for name in looked_up(content):
-        readable(name.split(","), defaults.indexes)
-    if "search_pipeline" in given or "search_pipeline" in content:
-        return Search(body)
-    content, rerank = _without(content, "rerank")
-    ubi = None
-    if defaults.reads_ubi:
-        content, ubi = _without(content, "ubi")
+    pipeline = given.get("search_pipeline") or content.get("search_pipeline")
+    own, rerank = _without(content, "rerank")
+    if pipeline and (rerank is not None or not _is_hybrid(content)):
+        return Search(dumped(content), None, "the search names a pipeline of the engine")
+    own, ubi = _without(own, "ubi") if defaults.reads_ubi else (own, None)
+    if rerank is False:
+        return Search(dumped(own), None, "ext.rerank is false")
+    options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
+    told = None if ubi is None else validated(Ubi, ubi, ("ext", "ubi"))
     try:
-        own = body if rerank is None and ubi is None else _dumped(content)
-        if rerank is False or any(name in given for name in UNCHANGED_PARAMETERS):
-            return Search(own)
-        options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
-        told = None if ubi is None else validated(Ubi, ubi, ("ext", "ubi"))
-        window = _window(content, given, options, defaults, told, indexes)
-        return Search(own, window)
-    except (ValueError, RecursionError):
-        return Search(body)
-
-
-def _dumped(content: Any) -> bytes:
-    """JSON without blanks; raises ValueError for numbers that JSON does not have."""
-    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
-
-
-def strict(body: bytes) -> Json:
-    """A JSON object in which no key is twice; raises RequestError for anything else.
-
-    The engine must not read another search than the one whose indexes were checked.
-    """
-
-    def unique(pairs: list[tuple[str, Any]]) -> Json:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("a key is there twice")
-        return dict(pairs)
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"found {constant}")
-
-    try:
-        content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
-        if not isinstance(content, dict):
-            raise ValueError("it is no object")
-    except (ValueError, RecursionError) as error:
-        problem = f"found no JSON object that can be read: {str(error)[:200]}"
-        raise RequestError("json", problem) from None
-    return content
+        return Search(dumped(own), _window(own, given, options, defaults, told, indexes))
+    except UnchangedError as error:
+        return Search(dumped(own), None, *map(str, error.args))
 
 
 def _without(content: Json, part: str) -> tuple[Json, Any]:
@@ -203,6 +180,11 @@ def _without(content: Json, part: str) -> tuple[Json, Any]:
     return (rest | {"ext": others} if others else rest), ext[part]
 
 
+def _is_hybrid(content: Json) -> bool:
+    query = content.get("query")
+    return isinstance(query, dict) and "hybrid" in query
+
+
 def _window(
     content: Json,
     given: Mapping[str, str],
@@ -210,22 +192,30 @@ def _window(
     defaults: SearchDefaults,
     ubi: Ubi | None,
     indexes: Sequence[str],
-) -> Window | None:
-    """The window of a search; None if it passes unchanged."""
+) -> Window:
+    """The window of a search; raises UnchangedError."""
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
-    shown, text = content.get("fields"), _text(content, given, options)
+    depth = min(options.rerank_window or defaults.window, defaults.most)
+    retriever = content.get("retriever")
+    standard = retriever.get("standard") if isinstance(retriever, dict) else {}
+    parts = [content, standard if isinstance(standard, dict) else {}, given]
+    if any(part.get(name) not in (None, "") for name in CONTINUED for part in parts):
+        raise UnchangedError("the search reads on from a hit, or groups hits")
+    if not all(_by_score(part.get("sort")) for part in parts):
+        raise UnchangedError("the sort has another key than _score")
+    if start is None or not size:
+        raise UnchangedError("the search shows no hits")
+    if start >= depth:
+        raise UnchangedError(f"the page begins after the {depth} hits that are reranked")
+    shown = content.get("fields")
     if (
-        any(name in content for name in UNCHANGED)
-        or not size
-        or start is None
-        or start + size > defaults.most
-        or not all(map(_by_score, (given.get("sort", "_score").split(","), content.get("sort"))))
-        or not (text and text.strip())
-        or not (shown is None or isinstance(shown, list))
+        not (shown is None or isinstance(shown, list))
+        or "filter_path" in given
         or any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
     ):
-        return None
+        raise UnchangedError("the search leaves out parts of the response")
     fields = _fields(options.document_fields, defaults, indexes)
+    text = _text(content, given, options, [n for each in fields.values() for n in each.texts])
     needed = list(dict.fromkeys(name for each in fields.values() for name in each.names))
     if ubi and ubi.object_id_field not in (None, "_id"):
         needed.append(str(ubi.object_id_field))
@@ -235,11 +225,12 @@ def _window(
         *_names(content.get("script_fields")),
     ]
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
-    hits = min(max(options.rerank_window or defaults.window, start + size), defaults.most)
-    short = content | {"from": 0, "size": hits}
-    body = _dumped(short | {"fields": [*(shown or []), *added]} if added else short)
-    first = _dumped(short) if added and _shows_source(content, given) else None
-    return Window(text, start, size, fields, added, options.model, body, first, ubi)
+    whole = content | {"from": 0, "size": max(depth, start + size)}
+    body = dumped(whole | {"fields": [*(shown or []), *added]} if added else whole)
+    short = dumped(whole) if added and _shows_source(content, given) else None
+    weight = defaults.weight if options.weight is None else options.weight
+    model = options.model
+    return Window(text, start, size, depth, fields, added, model, weight, body, short, ubi)
 
 
 def _fields(
@@ -281,13 +272,15 @@ def _whole(value: Any) -> int | None:
 
 
 def _by_score(sort: Any) -> bool:
-    """Whether hits come by their scores, best first."""
-    first = sort[0] if isinstance(sort, list) and sort else sort
-    if isinstance(first, dict) and first:
-        name, order = next(iter(first.items()))
+    """Whether hits come by their scores alone, best first: a further key is for reading on."""
+    keys = sort.split(",") if isinstance(sort, str) and sort else sort
+    if isinstance(keys, list) and len(keys) == 1:
+        keys = keys[0]
+    if isinstance(keys, dict) and len(keys) == 1:
+        name, order = next(iter(keys.items()))
         order = order.get("order", "desc") if isinstance(order, dict) else order
         return name == "_score" and order == "desc"
-    return first in (None, [], "_score", "_score:desc")
+    return keys in (None, "", [], "_score", "_score:desc")
 
 
 def _names(value: Any) -> Iterator[str]:
@@ -303,20 +296,36 @@ def _names(value: Any) -> Iterator[str]:
                 yield name
 
 
-def _text(content: Json, given: Mapping[str, str], options: _Rerank) -> str | None:
-    """The text of the query: as told, else of the first query inside that has a text."""
-    context = options.query_context or _QueryContext()
+# --- The text -------------------------------------------------------------------------------------
+
+
+def _text(content: Json, given: Mapping[str, str], options: _Rerank, fields: Sequence[str]) -> str:
+    """The text of the query, as told or of a query on text fields; raises UnchangedError."""
+    context, found = options.query_context or _QueryContext(), None
     if context.query_text is not None:
-        return context.query_text
-    if context.query_text_path is None:
-        return given.get("q") or next(_texts(content.get("query")), None)
-    found = _at(content, context.query_text_path)
-    text = next((value for value in found if value is not None), None)
-    if not isinstance(text, str):
-        problem = "found something else, expected the path of a text in the search"
-        location = ("ext", "rerank", "query_context", "query_text_path")
-        raise RequestError("value", problem, location)
-    return text
+        found = context.query_text
+    elif context.query_text_path is not None:
+        values = _at(content, context.query_text_path)
+        found = next((value for value in values if value is not None), None)
+        if not isinstance(found, str):
+            problem = "found something else, expected the path of a text in the search"
+            location = ("ext", "rerank", "query_context", "query_text_path")
+            raise RequestError("value", problem, location)
+    elif given.get("q"):
+        query = {"query": given["q"], "default_field": given.get("df", "*")}
+        found = _of_fields("query_string", query, fields)[0]
+    else:
+        query = content.get("query")
+        if isinstance(retriever := content.get("retriever"), dict):
+            standard = retriever.get("standard")
+            query = standard.get("query") if isinstance(standard, dict) else None
+        texts = [(text, is_sure) for text, is_sure in _texts(query, fields) if text.strip()]
+        found = next(iter([text for text, is_sure in texts if is_sure]), None)
+        found = found or next((text for text, _ in texts), None)
+    if not found or not found.strip():
+        listed = ", ".join(dict.fromkeys(fields))
+        raise UnchangedError(f"no text is searched in {listed}", "no_text")
+    return found
 
 
 def _at(value: Any, path: str) -> Iterator[Any]:
@@ -330,241 +339,63 @@ def _at(value: Any, path: str) -> Iterator[Any]:
             yield from _at(value[name], path[len(name) + 1 :])
 
 
-def _texts(query: Any) -> Iterator[str]:
-    """The texts of the queries inside a query, in their order."""
+def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Texts of the queries inside a query, in their order, and whether ``fields`` are searched."""
     if isinstance(query, list):
-        yield from chain.from_iterable(map(_texts, query))
-    if not isinstance(query, dict):
-        return
-    for kind, inner in query.items():
+        yield from chain.from_iterable(_texts(item, fields) for item in query)
+    for kind, inner in query.items() if isinstance(query, dict) else ():
         if not isinstance(inner, dict):
             continue
-        text = inner.get("query") if kind in _WITH_TEXT else None
-        if kind == "match":
-            text = next(iter(inner.values()), None)
-            text = text.get("query") if isinstance(text, dict) else text
-        if type(text) in (str, int, float):
-            yield str(text)
+        if kind in _OF_A_FIELD:
+            for name, value in inner.items():
+                text = value.get("query") if isinstance(value, dict) else value
+                if type(text) in (str, int, float) and _is_text(name, fields):
+                    yield str(text), True
+        elif kind in _OF_FIELDS:
+            yield _of_fields(kind, inner, fields)
         for key in _COMPOUND.get(kind, ()):
-            yield from _texts(inner.get(key))
+            yield from _texts(inner.get(key), fields)
 
 
-# --- The response ---------------------------------------------------------------------------------
-
-FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
-MARK = '"_reranked":false,'  # At the start of a response that should have been reranked
-_GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
-
-_KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
-_BETWEEN = re.compile(r"[\s,]*")
-_HALVES = re.compile("[\ud800-\udfff]")
-
-Value = TypeVar("Value")
-Reader = Callable[[str, int], tuple[Any, int]]
-"""Text and place of a value -> the value, and its end."""
-
-_scan: Reader = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-
-
-class Member(NamedTuple):
-    """The value of a key, from ``begin`` to ``stop``."""
-
-    begin: int
-    stop: int
-    value: Any
+def _of_fields(kind: str, query: Json, fields: Sequence[str]) -> tuple[str, bool]:
+    """The text of a query of several fields, which are texts by their use, without its syntax."""
+    text, listed = query.get("query"), query.get("fields")
+    names = [name.partition("^")[0] for name in _names(listed)]
+    names = names or [str(query.get("default_field") or "*")]
+    is_sure = any(_is_text(name, fields) for name in names)
+    if type(text) not in (str, int, float) or not (listed or is_sure):
+        return "", False
+    if not kind.endswith("query_string"):
+        return str(text), is_sure
+    is_simple = kind.startswith("simple")
+    return plain(
+        str(text), None if is_simple else lambda n: _is_text(n, [*fields, *names])
+    ), is_sure
 
 
-class Hit(NamedTuple):
-    """A hit from ``start`` to ``stop``, and its content."""
-
-    start: int
-    stop: int
-    content: Mapping[str, Any]
-
-    @property
-    def score(self) -> float | None:
-        """The engine's score."""
-        value = self.content.get("_score")
-        return float(value) if type(value) in (int, float) else None  # type: ignore[arg-type]
-
-    @property
-    def index_name(self) -> str:
-        """Of the index that it is from."""
-        return str(self.content.get("_index", ""))
-
-    @property
-    def doc_id(self) -> str:
-        """Its ``_id``."""
-        return str(self.content.get("_id", ""))
-
-    def text(self, names: Sequence[str]) -> str:
-        """The values of fields, joined by blanks."""
-        return " ".join(chain.from_iterable(map(self._texts, names)))
-
-    def has(self, names: Sequence[str]) -> bool:
-        """Whether its source has all of these fields."""
-        source = self.content.get("_source")
-        return all(_inside(source, name) is not None for name in names)
-
-    def _texts(self, name: str) -> Iterator[str]:
-        for group in _GROUPS:
-            fields = self.content.get(group)
-            if fields and name in fields:
-                return _leaves(fields[name])
-        return _leaves(_inside(self.content.get("_source"), name))
+def _is_text(name: str, fields: Sequence[str]) -> bool:
+    """Whether a name or pattern is that of a text field, or of a part of it in another analysis."""
+    return any(matches(name, field) or name.startswith(f"{field}.") for field in fields)
 
 
-@dataclass(frozen=True)
-class SearchResponse:
-    """The response to a search, in a text that may hold several."""
-
-    text: str  # Of all of them
-    start: int  # Of this one in the text
-    stop: int
-    first: int = 0  # Of the list of hits in the text
-    last: int = 0
-    hits: Sequence[Hit] | None = None  # In the engine's order; None if there is no list
-    ext: tuple[int, bool] | None = None  # Start of its content in the text; whether there is any
-
-    def page(
-        self,
-        rows: Sequence[tuple[int, str | None]],
-        dropped: Collection[str],
-        marked: bool = False,
-        ext: str = "",
-    ) -> str:
-        """The response with the hits of these rows alone, and their new scores, None for old ones.
-
-        Without the fields ``dropped``, with the members ``ext`` in its ``ext``; ``marked`` where it
-        should have been reranked.
-        """
-        assert self.hits is not None
-        shown = ",".join(self._hit(self.hits[row], dropped, score) for row, score in rows)
-        changes = [(self.first, self.last, f"[{shown}]")]
-        text, at = "{" + MARK * marked, self.start + 1
-        if ext and self.ext:
-            place, has_others = self.ext
-            changes.append((place, place, ext + "," * has_others))
-        elif ext:
-            text += f'"ext":{{{ext}}},'
-        for begin, stop, change in sorted(changes):
-            text += self.text[at:begin] + change
-            at = stop
-        return text + self.text[at : self.stop]
-
-    def _hit(self, hit: Hit, dropped: Collection[str], score: str | None) -> str:
-        """A hit without some fields, and with another score where it is given."""
-        if score is None and not dropped:
-            return self.text[hit.start : hit.stop]
-        members = _raw(self.text, hit.start)
-        groups = {name: _raw(members.pop(name)) for name in _GROUPS if hit.content.get(name)}
-        for fields, name in product(groups.values(), dropped):
-            fields.pop(name, None)
-        if score is not None:
-            groups.setdefault("fields", {})[FIRST_STAGE] = f"[{members['_score']}]"
-            members["_score"] = score
-        return _joined(members | {name: _joined(group) for name, group in groups.items() if group})
-
-
-def read_response(text: str) -> SearchResponse:
-    """The response to a search; raises ValueError for another text."""
-    return _checked(_response, text)
-
-
-def read_responses(text: str) -> tuple[list[SearchResponse], int, int]:
-    """The responses to several searches, and the bounds of their list; raises ValueError."""
-    members = _checked(partial(_object, readers={"responses": partial(_list, _response)}), text)
-    if "responses" not in members:
-        raise ValueError("found no list of responses")
-    begin, stop, responses = members["responses"]
-    return responses, begin, stop
-
-
-def _checked(read: Reader, text: str) -> Any:
-    try:
-        return read(text, _after(text, 0))[0]
-    except (StopIteration, IndexError, RecursionError):
-        raise ValueError("found no JSON of the expected form") from None
-
-
-def _response(text: str, at: int) -> tuple[SearchResponse, int]:
-    inside = partial(_object, readers={"hits": partial(_list, _hit)})
-    members, stop = _object(text, at, {"hits": inside})
-    if "hits" not in members or "hits" not in members["hits"].value:
-        return SearchResponse(text, at, stop), stop
-    ext = members.get("ext")
-    place = (ext.begin + 1, bool(ext.value)) if ext and isinstance(ext.value, dict) else None
-    first, last, hits = members["hits"].value["hits"]
-    return SearchResponse(text, at, stop, first, last, hits, place), stop
-
-
-def _hit(text: str, at: int) -> tuple[Hit, int]:
-    content, stop = _scan(text, at)
-    if not isinstance(content, dict):
-        raise ValueError("found no object")
-    return Hit(at, stop, content), stop
-
-
-def _object(
-    text: str, at: int, readers: Mapping[str, Reader] = MappingProxyType({})
-) -> tuple[dict[str, Member], int]:
-    """The members of the object at a place; some values are read in their own ways."""
-    if text[at] != "{":
-        raise ValueError("found no object")
-    members, at = {}, at + 1
-    while match := _KEY.match(text, at):
-        name = json.loads(match[1])
-        value, at = readers.get(name, _scan)(text, match.end())
-        members[name] = Member(match.end(), at, value)
-    at = _after(text, at)
-    if text[at] != "}":
-        raise ValueError("found no }")
-    return members, at + 1
-
-
-def _list(reader: Reader, text: str, at: int) -> tuple[list[Any], int]:
-    """The values of the list at a place."""
-    if text[at] != "[":
-        raise ValueError("found no list")
-    values, at = [], at + 1
-    while text[at := _after(text, at)] != "]":
-        value, at = reader(text, at)
-        values.append(value)
-    return values, at + 1
-
-
-def _after(text: str, at: int) -> int:
-    """The end of blanks and commas from a place on."""
-    match = _BETWEEN.match(text, at)
-    return match.end() if match else at
-
-
-def _raw(text: str, at: int = 0) -> dict[str, str]:
-    """Name -> text of the members of the object at a place."""
-    return {name: text[m.begin : m.stop] for name, m in _object(text, at)[0].items()}
-
-
-def _joined(members: Mapping[str, str]) -> str:
-    """An object of members that are JSON."""
-    return f"{{{','.join(f'{json.dumps(name)}:{value}' for name, value in members.items())}}}"
-
-
-def _inside(value: Any, name: str) -> Any:
-    """The values of a field in a source: with dots in its key, or an object for each dot."""
-    if isinstance(value, list):
-        return [_inside(item, name) for item in value]
-    if not isinstance(value, dict):
-        return None
-    if name in value:
-        return value[name]
-    head, _, rest = name.partition(".")
-    return _inside(value.get(head), rest) if rest else None
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, list):
-        yield from chain.from_iterable(map(_leaves, value))
-    elif isinstance(value, str):
-        yield value if value.isascii() else _HALVES.sub("\ufffd", value)
-    elif type(value) in (int, float):
-        yield str(value)
+def plain(text: str, is_text: Callable[[str], bool] | None) -> str:
+    """The wanted words of a ``query_string``, or of a simple one, which has no fields (None)."""
+    words, kept, is_excluded = list[str](), [True], False
+    for match in _SYNTAX.finditer(text[:_LONGEST_TEXT]):
+        sign, name, value = match["sign"], match["field"] or "", match["value"]
+        if is_text is None:
+            name, value = "", name + value
+        elif value in ("AND", "OR", "NOT", "&&", "||"):
+            is_excluded = value == "NOT"
+            continue
+        is_kept = kept[-1] and not is_excluded and sign not in ("-", "!")
+        if name and is_text:
+            is_kept = is_kept and is_text(name[:-1].replace("\\", ""))
+        is_excluded = False
+        if value == "(":
+            kept.append(is_kept)
+        elif value == ")":
+            kept = kept[:-1] or [True]
+        elif is_kept and not (is_text and value[0] in "/[{"):
+            words.append(_MARKS.sub(lambda m: m[1] or " ", value))
+    return " ".join(" ".join(words).split())

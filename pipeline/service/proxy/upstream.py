@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import ssl
 import time
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
 import aiohttp
 from yarl import URL
 
 from pipeline.service.errors import RequestError
+from pipeline.service.proxy.allowed import Call
 from pipeline.service.record import Record
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
 TIMEOUT = 60.0  # Seconds for a response, unless the client says how long it waits
 LARGEST = 32_000_000  # Bytes of a response
-UNPACKED = 1_000_000  # Bytes of a packed response that are unpacked at a time
 HELD = 4 * LARGEST  # Bytes of all responses that are read or being answered
+_HEADER = 65_536  # Bytes of a header; answers with many nodes have long ones
 
 _OURS = frozenset(
     (
@@ -35,6 +35,8 @@ _OURS = frozenset(
 )
 """Headers of one connection, or of one side; all others pass, ``Authorization`` among them."""
 
+_NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
 Headers = Sequence[tuple[str, str]]
 
 
@@ -43,25 +45,11 @@ class EngineRequest:
     """A request as it goes on to the engine."""
 
     method: str
-    target: str  # Path of the engine, in visible ASCII
-    indexes: Sequence[str]  # Names and patterns in the path
-    query: str  # Parameters of the path, as they came
+    call: Call
     headers: Headers
     body: bytes
     record: Record
     deadline: float | None  # On the clock of ``time.perf_counter``; None is never
-
-    @property
-    def parameters(self) -> Sequence[tuple[str, str]]:
-        """Names and values of the path's parameters."""
-        # The engines separate them by semicolons too.
-        return parse_qsl(self.query.replace(";", "&"), keep_blank_values=True)
-
-    def path(self, without: Sequence[str] = ()) -> str:
-        """Path and parameters, without some of them."""
-        parts = [(unquote_plus(p.partition("=")[0]), p) for p in self.query.split("&")]
-        query = "&".join(part for name, part in parts if name not in without)
-        return f"{self.target}?{query}" if query else self.target
 
 
 class EngineResponse(NamedTuple):
@@ -101,40 +89,39 @@ class Upstream:
         """Forget the responses to a request, which is answered."""
         self._held -= record.held
 
-    async def send(self, request: EngineRequest, path: str, body: bytes) -> EngineResponse:
-        """The response to a request with another path, in visible ASCII, and another body.
-
-        Headers of the client's connection are left out; the record counts the bytes to be released.
+    async def send(self, request: EngineRequest) -> EngineResponse:
+        """The response to a request; the record counts the bytes to be released.
 
         Raises RequestError if no node responds, or the response is too large, also beside others.
         """
-        sent, now = passed(request.headers), time.perf_counter()
+        now = time.perf_counter()
         end = now + TIMEOUT if request.deadline is None else request.deadline
         if end <= now:
             raise RequestError("deadline", "the deadline of the request is past")
+        query, call = urlencode(request.call.parameters), request.call
+        is_once = call.kind == "known"  # A page that is lost cannot be read again.
         # A connection that was kept open may be closed by now: a search may be sent twice.
         for last in [False] * len(self._urls) + [True]:
             url, left = self._urls[0], max(0.001, end - time.perf_counter())
             try:
                 async with self._open().request(
                     request.method,
-                    URL(url + path, encoded=True),
-                    headers=[*sent, ("accept-encoding", encoding_of(url))],
-                    data=body or None,
+                    URL(f"{url}{call.path}{query and f'?{query}'}", encoded=True),
+                    headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
+                    data=request.body or None,
                     timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
                     allow_redirects=False,
                 ) as response:
                     content = await self._read(response, request.record)
-                    return EngineResponse(
-                        response.status, passed(response.headers.items()), content
-                    )
+                    headers = passed(response.headers.items())
+                    return EngineResponse(response.status, headers, content)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 # Of a node that takes no connection, another one may do the work.
-                is_late = isinstance(error, TimeoutError)
-                if is_late and not isinstance(error, aiohttp.ConnectionTimeoutError):
+                has_begun = not isinstance(error, _NO_CONNECTION)
+                if isinstance(error, TimeoutError) and has_begun:
                     problem = f"{url}: the engine does not answer in time"
                     raise RequestError("deadline", problem) from None
-                if last:
+                if last or (is_once and has_begun):
                     problem = f"{url}: the engine does not answer: {type(error).__name__}"
                     raise RequestError("away", problem) from None
                 # Unless another search has noticed it before.
@@ -143,22 +130,15 @@ class Upstream:
         raise AssertionError
 
     async def _read(self, response: aiohttp.ClientResponse, record: Record) -> bytes:
-        content, encoding = bytearray(), response.headers.get("content-encoding", "identity")
-        if encoding not in ("gzip", "identity"):
-            raise ValueError(f"found the encoding {encoding}, expected gzip")
-        reader = zlib.decompressobj(31) if encoding == "gzip" else None
+        content = bytearray()
         async for chunk in response.content.iter_any():
-            for part in _unpacked(reader, chunk) if reader else (chunk,):
-                content += part
-                record.held, self._held = record.held + len(part), self._held + len(part)
-                if len(content) > LARGEST:
-                    problem = f"found more than {LARGEST} bytes in the engine's response"
-                    expected = "expected less; search for fewer hits or fields"
-                    raise RequestError("large", f"{problem}, {expected}")
-                if self._held > HELD:
-                    raise RequestError("overload", "too many large responses at once", retry=1)
-        if reader and content and not reader.eof:
-            raise ValueError("found no end of a packed response")
+            content += chunk
+            record.held, self._held = record.held + len(chunk), self._held + len(chunk)
+            if len(content) > LARGEST:
+                problem = f"found more than {LARGEST} bytes in the engine's response"
+                raise RequestError("large", f"{problem}, expected less; search for fewer hits")
+            if self._held > HELD:
+                raise RequestError("overload", "too many large responses at once", retry=1)
         return bytes(content)
 
     def _open(self) -> aiohttp.ClientSession:
@@ -166,14 +146,11 @@ class Upstream:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._context),
-                # What is unpacked is bounded.
-                auto_decompress=False,
                 # Cookies of one caller are not for the next.
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("user-agent", "content-type", "accept"),
-                # Answers with many nodes have long headers.
-                max_line_size=65_536,
-                max_field_size=65_536,
+                max_line_size=_HEADER,
+                max_field_size=_HEADER,
             )
         return self._session
 
@@ -184,16 +161,8 @@ def encoding_of(url: str) -> str:
     return "identity" if host in ("localhost", "::1") or host.startswith("127.") else "gzip"
 
 
-def _unpacked(reader: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
-    """The content of a part of a gzip body, piece by piece; raises ValueError."""
-    while chunk:
-        try:
-            yield reader.decompress(chunk, UNPACKED)
-        except zlib.error as error:
-            raise ValueError(f"found a body that is no gzip: {error}") from None
-        chunk = reader.unconsumed_tail
-
-
 def passed(headers: Iterable[tuple[str, str]]) -> Headers:
-    """The headers that pass."""
-    return [(name, value) for name, value in headers if name.lower() not in _OURS]
+    """The headers that pass: neither ours, nor those that ``Connection`` names."""
+    given = [(name.lower(), value) for name, value in headers]
+    named = {n.strip().lower() for key, v in given if key == "connection" for n in v.split(",")}
+    return [(name, value) for name, value in given if name not in _OURS and name not in named]

@@ -70,7 +70,7 @@ Four named configurations:
     of the time or less. It is the shipped one for any collection. AP in cross-validation over the
     223 topics of the four microblog years, mean of two seeds: .347 after .349; on five collections
     of other kinds, on which neither was trained, at the best λ: .528 after .529
-    (``scripts/tune_lambda.py --transfer``).
+    (``tweetrerank tune --transfer``).
 
     Word vectors of the shipped checkpoints are GloVe's with 100 numbers. AP in cross-validation by
     topic within 2011 and 2012 was .426 and .254 with these, .426 and .269 with GloVe's and

@@ -20,6 +20,7 @@ from rerankers.networks.batches import BATCH_SIZE, batches_of
 from rerankers.networks.tokenized import Tokenized
 from rerankers.networks.training.settings import Settings
 from rerankers.pairs import lists_of
+from rerankers.reranker import Progress, silent
 
 Rows = npt.NDArray[np.int64]  # Row numbers of pairs
 
@@ -67,8 +68,10 @@ class CachedInteractions:
     parts: list[dict[str, Tensor]]  # The interactions of a batch of pairs with one query
 
     @classmethod
-    def compute(cls, model: Reranker, tokenized: Tokenized) -> CachedInteractions:
-        """Compare all pairs."""
+    def compute(
+        cls, model: Reranker, tokenized: Tokenized, progress: Progress = silent
+    ) -> CachedInteractions:
+        """Compare all pairs; ``progress`` is called with numbers of them."""
         device, training = model.device_of(), model.training
         model.eval()
         places = np.zeros((len(tokenized.query_index), 2), dtype=np.int64)
@@ -81,6 +84,7 @@ class CachedInteractions:
                     parts.append(dict(fast.compared(rows)))
                 else:
                     parts.append(dict(tokenized.compared(model, rows, device)))
+                progress(len(rows))
         model.train(training)
         return cls(tokenized.query_index, places, parts)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from pipeline.service.http.models import ServedModel
+from pipeline.service.models import ServedModel
 from pipeline.service.record import Record
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -38,6 +38,8 @@ class Metrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self._queued, self._models = queued, models
+        self.log: Mapping[str, int] | None = None
+        """Outcome -> lines of the log of searches."""
 
         def counter(name: str, text: str, *labels: str) -> _Counter:
             return _Counter(name, text, labels, registry=self.registry)
@@ -99,6 +101,11 @@ class Metrics:
         for model in models:
             info.add_metric([model.name, model.version], 1)
         yield info
+        if self.log is not None:
+            lines = GaugeMetricFamily("tweetrerank_log_lines", "Of the log", labels=["outcome"])
+            for outcome, count in self.log.items():
+                lines.add_metric([outcome], count)
+            yield lines
         for name, text in (
             ("hits", "Documents that were kept from earlier requests"),
             ("misses", "Documents that had to be read"),
@@ -106,7 +113,7 @@ class Metrics:
         ):
             metric = Metric(f"tweetrerank_cache_{name}", text, "unknown")
             for model in models:
-                value = getattr(model.scorer.counts, name)
+                value = getattr(model.counts, name)
                 metric.add_sample(metric.name, {"model": model.name}, value)
             yield metric
 

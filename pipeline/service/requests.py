@@ -1,4 +1,4 @@
-"""From a request's body to a :class:`ScoreRequest`: limits, JSON, format, types."""
+"""From a request's body to a :class:`ScoreRequest`: limits, JSON, types."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import orjson
+import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from pipeline.service.errors import Location, RequestError, path_of
-from pipeline.service.formats import BRANCHES, Format, ScoreRequest
+from pipeline.service.errors import Location, RequestError
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
@@ -28,7 +27,11 @@ _ESCAPE = re.compile(
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
 Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -121,67 +124,40 @@ def _unpacked(body: bytes, most: int) -> bytes:
     return content
 
 
-async def read_json(body: bytes) -> dict[str, Any]:
-    """The object of a body; raises RequestError if it is none.
+async def decoded(body: bytes, kind: type[Value]) -> Value:
+    """The JSON of a body; raises RequestError at the first value of another type.
 
-    Halves of surrogate pairs, which cut posts have, become U+FFFD.
+    Numbers and flags may be texts. Reading takes a time in proportion to the bytes: what is not in
+    ``kind`` is never built. Halves of surrogate pairs, which cut posts have, become U+FFFD.
     """
-    try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError:
+    for is_last in (b"\\u" not in body, True):
         try:
-            content = orjson.loads(await asyncio.to_thread(_mended, body))
-        except orjson.JSONDecodeError as error:
-            raise RequestError("json", f"found no JSON in the body: {error}") from None
-    if not isinstance(content, dict):
-        raise RequestError("json", f"found {_named(content)} as the body, expected an object")
-    return content
+            return msgspec.json.decode(body, type=kind, strict=False)
+        except msgspec.ValidationError as error:
+            message, path = _AT.fullmatch(str(error)).groups()  # type: ignore[union-attr]
+            if missing := _MISSING.fullmatch(message):
+                path = f"{path}.{missing[1]}" if path else missing[1]
+                message = "found no value, expected one"
+            raise RequestError("value", f"{path}: {message}" if path else message) from None
+        except (ValueError, RecursionError) as error:
+            if is_last or isinstance(error, RecursionError):
+                raise RequestError("json", f"found no JSON in the body: {error}") from None
+        body = await asyncio.to_thread(_mended, body)
+    raise AssertionError
 
 
 def _mended(body: bytes) -> bytes:
     return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], body)
 
 
-def score_request(content: dict[str, Any], wire: Format, most: int) -> ScoreRequest:
-    """A request for scores, checked; raises RequestError."""
-    request = wire.read(validated(wire.request, content))
-    if not request.texts:
-        raise RequestError("empty", "found no documents, expected at least one", (wire.documents,))
-    if len(request.texts) > most:
-        problem = f"found {len(request.texts)} documents, expected at most {most}"
-        raise RequestError("many", problem, (wire.documents,))
-    return request
-
-
 def validated(model: type[Model], content: Any, at: Location = ()) -> Model:
-    """The part ``at`` of a body as a model; raises RequestError for wrong types."""
+    """The part ``at`` of a body as a model; raises RequestError for the first wrong type."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise validation_error(error, at) from None
-
-
-def validation_error(error: ValidationError, at: Location = ()) -> RequestError:
-    """The first error of a body's part, and the locations of a few more."""
-    details = error.errors(include_url=False, include_context=False)
-    location, *others = [tuple(p for p in d["loc"] if p not in BRANCHES) for d in details]
-    first = details[0]
-    message = first["msg"].removeprefix("Value error, ")
-    expected = message if message.startswith("expected") else message[0].lower() + message[1:]
-    missing = message == "Field required"
-    text = (
-        "found no value, expected one" if missing else f"found {_named(first['input'])}: {expected}"
-    )
-    if others:
-        text += f" (and {len(others)} more: {', '.join(map(path_of, others[:3]))})"
-    return RequestError("value", text, [*at, *location])
-
-
-def _named(value: object) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)[:30]
-    names = {str: "a string", dict: "an object", list: "an array", bool: "a boolean"}
-    return names.get(type(value), "null")
+        first = error.errors(include_url=False, include_context=False)[0]
+        message = f"found {str(first['input'])[:30]!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        raise RequestError("value", message, [*at, *first["loc"]]) from None
 
 
 def check_media_type(request: Request) -> None:

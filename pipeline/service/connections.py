@@ -31,6 +31,7 @@ class Connection(H11Protocol):
     """A connection that is closed where a request, or the reader of a response, does not come."""
 
     most = MOST
+    most_of_client: int | None = None
     head_seconds = HEAD_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -40,8 +41,12 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(
             self.head_seconds, self.timeout_keep_alive_handler
         )
-        if len(self.connections) > self.most:
-            others = [c for c in self.connections if isinstance(c, Connection) and c.is_idle]
+        every = [c for c in self.connections if isinstance(c, Connection)]
+        if self.client and (most := self.most_of_client):
+            if sum(c.client is not None and c.client[0] == self.client[0] for c in every) > most:
+                transport.abort()
+        elif len(every) > self.most:
+            others = [c for c in every if c.is_idle]
             min(others, key=lambda c: c._idle_since).transport.abort()
 
     @property

@@ -1,0 +1,228 @@
+"""JSON objects and rows of tables in files, with their line numbers; errors name file and line."""
+
+import csv
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from indexes.errors import CollectionError
+from indexes.lines import numbered_lines, short
+
+Lines = Iterable[tuple[int, str]]
+Errors = type[Exception]
+
+_ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_BETWEEN = re.compile(r"[\s,]*")  # Values of an array, or of a file
+_ARCHIVE = "window.YTD."  # Beginning of a file of Twitter's archive: window.YTD.tweets.part0 = [
+_ROUNDED = re.compile(r"[0-9][.,][0-9]+[eE]\+?[0-9]+")  # A long id that a spreadsheet has changed
+
+
+def read_records(
+    path: Path | str, error_type: Errors = CollectionError
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number of its first line, record) from a file, plain or compressed (.gz, .bz2).
+
+    ``.csv`` and ``.tsv`` files are tables with a header. Others are JSON: an object a line, an
+    array of objects, or objects over several lines.
+
+    Raises:
+        error_type: the file has another form, or cannot be read.
+    """
+    lines = numbered_lines(path, error_type)
+    if is_table(path):
+        yield from table_rows(path, lines, error_type)
+        return
+    first = next((line for line in lines if line[1].strip()), None)
+    if first and _goes_on(first[1]):
+        yield from _values(path, chain([first], lines), error_type)
+        return
+    for number, line in chain([first] if first else [], lines):
+        if line.strip():
+            yield number, parsed(line, f"{path}:{number}", error_type)
+
+
+def is_table(path: Path | str) -> bool:
+    """Whether a file's name is that of a table, compressed or not."""
+    return re.search(r"\.[ct]sv(\.gz|\.bz2)?$", str(path), re.IGNORECASE) is not None
+
+
+def table_rows(
+    path: Path | str, lines: Lines, error_type: Errors = CollectionError
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a table under its header; fields are separated by a tab, comma or semicolon.
+
+    Two columns without a header, of which the first is a number, are ``id`` and ``text``.
+    """
+    numbers, number = iter(lines), 0
+    _, header = next(numbers, (1, ""))
+    comma = max("\t,;", key=header.count)
+    quoting = csv.QUOTE_NONE if comma == "\t" else csv.QUOTE_MINIMAL
+    rows = csv.reader(
+        (f"{line}\n" for _, line in chain([(1, header)], numbers)),
+        delimiter=comma,
+        quoting=quoting,  # type: ignore[arg-type]
+    )
+    try:
+        names, ahead = [name.strip() for name in next(rows)], []
+        if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
+            names, ahead = ["id", "text"], [names]
+        number = 1 - len(ahead)
+        for row in chain(ahead, rows):
+            begin, number = number + 1, max(number + 1, rows.line_num)
+            if not any(row):
+                continue
+            if len(row) != len(names):
+                raise error_type(
+                    f"{path}:{begin}: found {len(row)} columns in {short(comma.join(row))}, "
+                    f"expected {len(names)}: {', '.join(names)}"
+                )
+            yield begin, dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise error_type(f"{path}:{number + 1}: found no row of a table ({error})") from None
+
+
+def _goes_on(line: str) -> bool:
+    """Whether a file's first line is the beginning of a value over several lines, or an array."""
+    if line.lstrip().startswith(("[", _ARCHIVE)):
+        return True
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(line.rstrip()) and line.lstrip().startswith("{")
+    except RecursionError:
+        pass
+    return False
+
+
+def _values(
+    path: Path | str, lines: Lines, error_type: Errors
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON array, or one after the other."""
+    (number, first), *rest = lines
+    text = "\n".join([first, *(line for _, line in rest)])
+    if text.lstrip().startswith(_ARCHIVE):
+        text = text.partition("=")[2]
+    decode, place, seen = json.JSONDecoder().raw_decode, 0, 0
+    if is_array := text.lstrip().startswith("["):
+        place = text.index("[") + 1
+    while True:
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
+        number, seen = number + text.count("\n", seen, place), place
+        if text.startswith("]", place) if is_array else place == len(text):
+            return
+        try:
+            record, place = decode(text, place)
+        except (ValueError, RecursionError) as error:
+            raise error_type(
+                f"{path}:{number}: found {short(text[seen : seen + 99])}, expected JSON ({error})"
+            ) from None
+        if not isinstance(record, dict):
+            found = short(text[seen : min(place, seen + 99)])
+            raise error_type(f"{path}:{number}: found {found}, expected a JSON object {{…}}")
+        yield number, record
+
+
+def parsed(line: str, where: str, error_type: Errors = CollectionError) -> dict[str, Any]:
+    """The JSON object of a line; raises ``error_type`` for anything else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise error_type(
+            f"{where}: found {short(line)}, expected one JSON object a line ({error})"
+        ) from None
+    if not isinstance(record, dict):
+        raise error_type(f"{where}: found {short(line)}, expected a JSON object {{…}}")
+    return record
+
+
+def id_under(
+    keys: Sequence[str],
+    record: Mapping[str, Any],
+    where: str,
+    error_type: Errors = CollectionError,
+) -> str:
+    """The id under the first of these keys that the record has; raises ``error_type`` without."""
+    for key in keys:
+        value = record.get(key)
+        if isinstance(value, str) and _ROUNDED.fullmatch(value):
+            raise error_type(
+                f"{where}: found {key} {short_json(value)}, a long id that a spreadsheet has "
+                "rounded; export the column as text"
+            )
+        if isinstance(value, str) and is_doc_id(value):
+            return value
+        # In Python JSON's true and false are integers.
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            return str(value)
+        if value is not None:
+            raise error_type(
+                f"{where}: found {key} {short_json(value)}, expected a whole number or a text "
+                "without spaces"
+            )
+    *others, last = (f'"{key}"' for key in keys)
+    expected = f"{', '.join(others)} or {last}" if others else last
+    raise error_type(f"{where}: found {keys_of(record)}, expected an id under {expected}")
+
+
+def rows_of(
+    table: Any, what: str, ready: Any, error_type: Errors = CollectionError
+) -> Iterator[tuple[str, Any]]:
+    """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame.
+
+    Rows that are ``ready`` stay as they are; raises ``error_type`` for others.
+    """
+    if hasattr(table, "to_dict") and hasattr(table, "columns"):
+        table = table.astype(object).where(table.notna(), None).to_dict("records")
+    if isinstance(table, str | bytes | Mapping | ready) or not isinstance(table, Iterable):
+        raise error_type(f"{what}: found {short_json(table)}, expected rows in a list")
+    for number, row in enumerate(table):
+        where = f"{what}[{number}]"
+        if isinstance(row, tuple) and hasattr(row, "_asdict") and not isinstance(row, ready):
+            row = row._asdict()
+        if not isinstance(row, Mapping | ready):
+            raise error_type(f"{where}: found {short_json(row)}, expected a dictionary")
+        yield where, row
+
+
+def is_doc_id(text: str) -> bool:
+    """Whether a run file can hold this id: not empty, without white space and NUL."""
+    return len(text.split()) == 1 and text.strip() == text and _encodable(text) and "\0" not in text
+
+
+def well_formed(text: str) -> str:
+    """The text with unpaired surrogates, which UTF-8 cannot encode, replaced."""
+    if _encodable(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def unescaped(text: str) -> str:
+    """The text with ``&amp;``, ``&#39;``, ``&#x27;`` and so on decoded, once."""
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def keys_of(record: Mapping[str, Any]) -> str:
+    """The record's keys for a message, with null values marked."""
+    keys = ", ".join(
+        json.dumps(key) + (" (null)" if value is None else "")
+        for key, value in list(record.items())[:8]
+    )
+    return f"the keys {keys}" if keys else "an empty object"
+
+
+def short_json(value: object) -> str:
+    """The beginning of a value for a message, as JSON where it is."""
+    return short(json.dumps(value, ensure_ascii=False, default=repr))

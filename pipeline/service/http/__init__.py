@@ -1,1 +1,0 @@
-"""The service's application, requests, scheduler and models."""

@@ -1,0 +1,202 @@
+"""The calls and searches that may pass, by the lists in ``allowed.json``.
+
+Its words are those of OpenSearch 2 and 3 and Elasticsearch 8 and 9 that neither write, nor read
+indexes that are not checked here, nor run what an administrator has stored; others are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote
+
+from cachetools import LRUCache
+
+from pipeline.service.errors import RequestError
+from pipeline.service.proxy.indexes import readable
+
+Json = dict[str, Any]
+
+DEPTH = 100  # Levels of objects and lists in a body
+ELEMENTS = 100_000  # Values in it; a `terms` query may have 65,536
+_KNOWN = 100_000  # Ids that are remembered
+
+_LISTS = json.loads((Path(__file__).parent / "allowed.json").read_text(encoding="utf-8"))
+
+
+def _names(listed: str | list[str]) -> list[str]:
+    return (listed if isinstance(listed, str) else " ".join(listed)).split()
+
+
+_CALLS: Mapping[str, Mapping[str, str]] = {
+    tail: dict(method.split(":") for method in methods.split())
+    for tail, methods in _LISTS["calls"].items()
+}
+"""Path after the index -> method -> kind of work; ``*`` is an id or a list of fields."""
+
+_FIRST = {tail.partition("/")[0] for tail in _CALLS}
+_PARAMETERS = frozenset((*_names(_LISTS["parameters"]), "source", "source_content_type"))
+
+_PARTS: Mapping[str, Mapping[str, str]] = {
+    part: {key: inner for inner, keys in of_keys.items() for key in _names(keys)}
+    for part, of_keys in _LISTS["parts"].items()
+}
+"""Part of a search -> its keys, each with the part that its value is; ``*`` is any other key.
+
+A list has the part of its items, and plain values may stand everywhere.
+"""
+
+
+def refused(found: str) -> RequestError:
+    """The error for a call or a search that does not pass."""
+    return RequestError("refused", f"found {found}, which does not pass here; ask the engine")
+
+
+class Call(NamedTuple):
+    """A call that may pass, as the engine is to see it."""
+
+    kind: str
+    path: str  # In visible ASCII
+    indexes: Sequence[str]  # Names and patterns in the path
+    name: str  # Id at the end of the path; "" for none
+    parameters: dict[str, str]
+
+    @property
+    def is_several(self) -> bool:
+        """Whether the body has several searches."""
+        return self.kind in ("searches", "templates")
+
+    @property
+    def is_template(self) -> bool:
+        """Whether searches are made of templates."""
+        return self.kind in ("template", "templates")
+
+    @property
+    def search_path(self) -> str:
+        """The path of the searches themselves."""
+        return path_of(self.indexes, "_msearch" if self.is_several else "_search")
+
+
+def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call:
+    """A call by its path, which is still quoted; raises RequestError if it does not pass."""
+    first, *rest = (unquote(part) for part in path.strip("/").split("/"))
+    has_index = first not in _FIRST
+    tail = rest if has_index or not first else [first, *rest]
+    pattern = "/".join((*tail[:-1], "*"))
+    methods = _CALLS.get(pattern) or _CALLS.get("/".join(tail), {})
+    kind = "read" if methods and method == "OPTIONS" else methods.get(method, "")
+    name = tail[-1] if pattern in _CALLS else ""
+    if not kind or name in (".", "..") or (has_index and kind == "known"):
+        raise refused(f"{method} {path[:100]}")
+    needs_index = kind in ("read", "query", "template") or tail == ["_async_search"]
+    indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
+    parameters = dict(parse_qsl(query.replace(";", "&"), keep_blank_values=True))
+    for key in parameters.keys() - _PARAMETERS:
+        raise refused(f"the parameter {key[:100]!r}")
+    return Call(kind, path_of(indexes, *tail), indexes, name, parameters)
+
+
+def path_of(indexes: Sequence[str], *tail: str) -> str:
+    """A path of the engine."""
+    parts = [quote(",".join(indexes), ",*:")] if indexes else []
+    return "/" + "/".join([*parts, *(quote(part, "*,") for part in tail)])
+
+
+class Handles:
+    """The ids of scrolls, points in time and asynchronous searches that went out here."""
+
+    def __init__(self) -> None:
+        self._known: LRUCache[bytes, bool] = LRUCache(_KNOWN)
+
+    def add(self, name: Any) -> None:
+        """Remember an id."""
+        if isinstance(name, str):
+            self._known[_digest(name)] = True
+
+    def check(self, values: Iterable[Any]) -> None:
+        """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""
+        given = [
+            name for value in values for name in (value if isinstance(value, list) else [value])
+        ]
+        names = [part for name in given for part in str(name).split(",")]
+        if not names or not all(_digest(name) in self._known for name in names):
+            raise refused("no id of a search that goes on, or one that did not go out here")
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def strict(body: bytes) -> Json:
+    """A JSON object of a bounded size in which no key is twice; raises RequestError for others."""
+    if (elements := sum(map(body.count, (b",", b"[", b"{"))) + 1) > ELEMENTS:
+        problem = f"found up to {elements:,} values in the body, expected at most {ELEMENTS:,}"
+        raise RequestError("many", problem)
+
+    def unique(pairs: list[tuple[str, Any]]) -> Json:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a key is there twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"found {constant}")
+
+    try:
+        content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+        if not isinstance(content, dict):
+            raise ValueError("it is no object")
+    except (ValueError, RecursionError) as error:
+        problem = f"found no JSON object that can be read: {str(error)[:200]}"
+        raise RequestError("json", problem) from None
+    return content
+
+
+def dumped(content: Any) -> bytes:
+    """JSON in ASCII without blanks."""
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+class Grammar:
+    """Decides whether a body may pass; ``served`` are names and patterns of indexes."""
+
+    def __init__(self, served: Sequence[str], handles: Handles) -> None:
+        self._served, self._handles = served, handles
+
+    def check(self, content: Any, part: str = "options") -> None:
+        """Raise RequestError unless all of a search, or of another body, is allowed."""
+        self._walk(part, content, "the body", 1)
+
+    def _walk(self, part: str, value: Any, inside: str, depth: int) -> None:
+        if depth > DEPTH:
+            problem = f"found more than {DEPTH} levels in the body, expected at most that"
+            raise RequestError("many", problem)
+        if isinstance(value, list):
+            part = "query" if part == "filters" else part
+            for item in value:
+                self._walk(part, item, inside, depth + 1)
+        elif not isinstance(value, dict):
+            self._check_value(part, value)
+        elif part == "indices_boost":
+            readable(value, self._served)
+        else:
+            if part == "knn":  # Options, or options by field.
+                part = "options" if isinstance(value.get("field"), str) else "names"
+            if part == "lookup" and not value.get("index"):
+                raise refused(f"a look-up in {inside} without an index")
+            keys = _PARTS[part]
+            for key, item in value.items():
+                if (inner := keys.get(key) or keys.get("*")) is None:
+                    raise refused(f"the key {key[:100]!r} in {inside}")
+                self._walk(inner, item, key[:100], depth + 1)
+
+    def _check_value(self, part: str, value: Any) -> None:
+        """Check the name of a single index, and the id of a point in time."""
+        if part == "index":
+            if "*" in str(value) or "," in str(value):
+                raise refused(f"{str(value)[:100]!r} where a look-up names an index")
+            readable([str(value)], self._served)
+        if part == "pit":
+            self._handles.check([value])

@@ -1,0 +1,156 @@
+"""The engine's responses to searches, whose bytes stay as they are but for order and scores.
+
+msgspec splits a response: hits, totals and unknown members are :class:`msgspec.Raw`, so numbers in
+any form and keys in their order come through. What msgspec refuses is not reranked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
+MARK = "_reranked"  # First member of a response that should have been reranked; false
+
+_GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
+
+Members = dict[str, Raw]
+
+ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""Errors of a response that cannot be read."""
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """The parts of a hit that are read here."""
+
+    index_name: str = msgspec.field(name="_index", default="")
+    doc_id: str = msgspec.field(name="_id", default="")
+    score: float | None = msgspec.field(name="_score", default=None)
+    source: Members | None = msgspec.field(name="_source", default=None)
+    fields: Members | None = None
+    ignored_field_values: Members | None = None
+
+    def text(self, names: Sequence[str]) -> str:
+        """The values of fields, joined by blanks."""
+        return " ".join(chain.from_iterable(map(self._texts, names)))
+
+    def has(self, names: Sequence[str]) -> bool:
+        """Whether its source has all of these fields."""
+        return all(_inside(self.source, name) is not None for name in names)
+
+    def _texts(self, name: str) -> Iterator[str]:
+        for fields in (self.fields, self.ignored_field_values):
+            if fields and name in fields:
+                return _leaves(msgspec.json.decode(fields[name]))
+        return _leaves(_inside(self.source, name))
+
+
+_MEMBERS = msgspec.json.Decoder(Members)
+_RAWS = msgspec.json.Decoder(list[Raw])
+_HITS = msgspec.json.Decoder(list[Hit])
+
+
+@dataclass(frozen=True)
+class SearchResponse:
+    """The response to a search."""
+
+    members: Members
+    found: Members | None = None  # Members of ``hits``
+    raws: Sequence[Raw] = ()  # The hits, in the engine's order
+    hits: Sequence[Hit] | None = None  # The same; None if there is no list of them
+
+    def page(
+        self,
+        rows: Sequence[tuple[int, str | None]],
+        dropped: Collection[str],
+        best: str | None = None,
+        ext: Mapping[str, Any] | None = None,
+    ) -> Raw:
+        """The response with the hits of these rows alone, and their new scores, None for old ones.
+
+        Without the fields ``dropped``, with a new best score, and with members of ``ext``.
+        """
+        assert self.found is not None
+        found, members = dict(self.found), dict(self.members)
+        found["hits"] = encoded([self._hit(row, dropped, score) for row, score in rows])
+        if best is not None and "max_score" in found:
+            found["max_score"] = Raw(best.encode())
+        members["hits"] = encoded(found)
+        if ext:
+            members["ext"] = encoded(members_of(members.get("ext", Raw(b"{}"))) | ext)
+        return encoded(members)
+
+    def marked(self) -> SearchResponse:
+        """The same, as a response that should have been reranked."""
+        members = {MARK: Raw(b"false"), **self.members}
+        return SearchResponse(members, self.found, self.raws, self.hits)
+
+    def _hit(self, row: int, dropped: Collection[str], score: str | None) -> Raw:
+        """A hit without some fields, and with another score where it is given."""
+        if score is None and not dropped:
+            return self.raws[row]
+        members = members_of(self.raws[row])
+        groups = {name: members_of(members.pop(name)) for name in _GROUPS if name in members}
+        groups = {
+            name: {key: value for key, value in fields.items() if key not in dropped}
+            for name, fields in groups.items()
+        }
+        if score is not None:
+            first = b"[" + bytes(members["_score"]) + b"]"
+            groups.setdefault("fields", {})[FIRST_STAGE] = Raw(first)
+            members["_score"] = Raw(score.encode())
+        return encoded(members | {name: encoded(group) for name, group in groups.items() if group})
+
+
+def encoded(value: Any) -> Raw:
+    """JSON, with pieces of a response as they are."""
+    return Raw(msgspec.json.encode(value))
+
+
+def members_of(content: bytes | Raw) -> Members:
+    """The members of an object; raises a :data:`ResponseError`."""
+    return _MEMBERS.decode(content)
+
+
+def read_responses(content: bytes, are_several: bool) -> list[SearchResponse]:
+    """The response to a search, or those to several; raises a :data:`ResponseError`."""
+    if are_several:
+        return [*map(_read, _RAWS.decode(members_of(content).get("responses", b"")))]
+    return [_read(content)]
+
+
+def _read(content: bytes | Raw) -> SearchResponse:
+    members = members_of(content)
+    found = members_of(members["hits"]) if "hits" in members else {}
+    if "hits" not in found:
+        return SearchResponse(members)
+    return SearchResponse(members, found, _RAWS.decode(found["hits"]), _HITS.decode(found["hits"]))
+
+
+def _inside(value: Any, name: str) -> Any:
+    """The values of a field in a source: with dots in its key, or an object for each dot."""
+    if isinstance(value, Raw):
+        value = msgspec.json.decode(value)
+    if isinstance(value, list):
+        return [_inside(item, name) for item in value]
+    if not isinstance(value, dict):
+        return None
+    if name in value:
+        inner = value[name]
+        return msgspec.json.decode(inner) if isinstance(inner, Raw) else inner
+    head, _, rest = name.partition(".")
+    return _inside(value.get(head), rest) if rest else None
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        yield from chain.from_iterable(map(_leaves, value))
+    elif isinstance(value, str):
+        yield value
+    elif type(value) in (int, float):
+        yield str(value)

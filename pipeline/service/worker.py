@@ -1,0 +1,330 @@
+"""Processes that score: Python's lock leaves threads that score together little to gain.
+
+One process loads the models, and each that scores is forked from it: they share its memory, and all
+have the same models, whatever becomes of their folders.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import struct
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.util import Finalize
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.service.errors import RequestError
+from pipeline.service.record import LOG, json_handler
+from rerankers import checkpoint as checkpoints
+from rerankers import devices
+from rerankers.checkpoint import version_of
+from rerankers.errors import RerankerError
+from rerankers.reranker import Counts, Model
+
+if TYPE_CHECKING:
+    from rerankers.pairs import Pairs
+
+Scores = npt.NDArray[np.float32]
+CONTEXT = multiprocessing.get_context("forkserver")
+"""A process with threads, as a service is, cannot be forked safely."""
+
+ANSWER = 20.0
+"""Seconds for the scores of a request, of some milliseconds; then its process is replaced."""
+LOADING = 120.0  # Seconds for loading all models
+LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies again and again
+TRIM = 5.0  # Seconds between two returns of free memory to the system
+
+
+class Source(NamedTuple):
+    """Files of a model: its folder, the version of this, and adapted word vectors."""
+
+    folder: Path
+    version: str
+    adapted: Path | None = None
+
+
+class Loaded(NamedTuple):
+    """What a service has to know of a model."""
+
+    name: str  # Of its kind
+    directory: Path
+    reads: str
+    reads_given: bool
+    signals: set[str]
+    device: str
+
+    @classmethod
+    def of(cls, model: Model) -> Loaded:
+        """That of a model."""
+        return cls(*(getattr(model, name) for name in cls._fields))
+
+
+class Scorer(Protocol):
+    """Scores by several models, in several processes or in this one."""
+
+    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
+        """Scores [P] by process ``number``; raises RerankerError, RequestError."""
+
+    def counts(self, name: str) -> Counts:
+        """Of the kept posts of a model."""
+
+
+class Here:
+    """Models in this process, for a GPU."""
+
+    def __init__(self, sources: Mapping[str, Source], cache: int, device: str) -> None:
+        self._models, self._problems = load_all(sources, cache, device)
+
+    def start(self) -> dict[str, Loaded | Exception]:
+        """The models, or what is wrong with them."""
+        return {name: Loaded.of(model) for name, model in self._models.items()} | self._problems
+
+    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
+        """As :class:`Scorer` says."""
+        return self._models[name].score(pairs)
+
+    def counts(self, name: str) -> Counts:
+        """As :class:`Scorer` says."""
+        return self._models[name].counts
+
+
+class Template:
+    """The process that has loaded the models, to be forked.
+
+    ``cache`` are the bytes of the posts that a model keeps in each process that scores.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], cache: int) -> None:
+        self._arguments, self._lock = (dict(sources), cache), Lock()
+        self._whole: set[str] | None = None  # Names of the models that could be loaded at first
+        self._start()
+
+    def _start(self) -> None:
+        self._ours, theirs = _pipe(LOADING)
+        process = CONTEXT.Process(
+            target=hold, args=(theirs, *self._arguments), name="models", daemon=True
+        )
+        process.start()
+        theirs.close()
+        # It ends when this end is closed: at our own end before it is waited for.
+        self._end = Finalize(self, self._ours.close, exitpriority=1)
+        self._loaded: dict[str, Loaded | Exception] | None = None
+
+    def loaded(self) -> dict[str, Loaded | Exception]:
+        """The models, or what is wrong with them, once they are loaded; raises OSError."""
+        if self._loaded is None:
+            self._loaded = self._ours.recv()
+        assert self._loaded is not None
+        whole = {name for name, each in self._loaded.items() if isinstance(each, Loaded)}
+        self._whole = self._whole or whole
+        for name in self._whole - whole:
+            raise OSError(f"{name} cannot be loaded again: {self._loaded[name]}")
+        return self._loaded
+
+    def fork(self) -> tuple[Connection, int]:
+        """A new process that scores, and its id; a template that has died is replaced.
+
+        Raises OSError if the template dies again.
+        """
+        with self._lock:
+            try:
+                return self._fork()
+            except (EOFError, OSError):
+                LOG.error("the process that holds the models has died; another one loads them")
+                self._end()
+                self._start()
+            try:
+                return self._fork()
+            except EOFError as error:
+                raise OSError("the process that holds the models dies at its start") from error
+
+    def _fork(self) -> tuple[Connection, int]:
+        self.loaded()
+        ours, theirs = _pipe(ANSWER)
+        send_handle(self._ours, theirs.fileno(), None)
+        theirs.close()
+        return ours, self._ours.recv()
+
+
+class Worker:
+    """A process that scores, for one thread at a time.
+
+    ``counts``: name of a model -> those of its kept posts, as of the last answer.
+    """
+
+    def __init__(self, template: Template) -> None:
+        self._template, self.counts = template, dict[str, Counts]()
+        self._pause, self._next_start = 0.0, 0.0
+        self._ours, self._pid = template.fork()
+
+    def score(self, name: str, pairs: Pairs) -> Scores:
+        """Scores of pairs; raises what :meth:`Workers.score` does.
+
+        A process that has died, or does not answer in time, is replaced, once.
+        """
+        for _ in range(2):
+            try:
+                self._ours.send((name, pairs))
+                answer, counts = self._ours.recv()
+            except (EOFError, OSError) as error:
+                self._replace(is_late=isinstance(error, BlockingIOError))
+                continue
+            self.counts[name], self._pause = counts, 0.0
+            if isinstance(answer, Exception):
+                raise answer
+            scores: Scores = answer
+            return scores
+        last = "the process that scores has died twice of the same request"
+        raise RequestError("unready", last, retry=1)
+
+    def _kill(self) -> None:
+        """End the process, whose late answer must not be that of another request."""
+        if not self._ours.closed:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._ours.close()
+
+    def _replace(self, is_late: bool) -> None:
+        """Start another process; raises RequestError if there is none for now."""
+        now = time.monotonic()
+        self._kill()
+        if now >= self._next_start:
+            what = f"does not answer within {ANSWER:g} s" if is_late else "has died"
+            LOG.error("a process that scores %s; another one starts", what)
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause or 0.25)
+            self._next_start = now + self._pause
+            try:
+                self._ours, self._pid = self._template.fork()
+                return
+            except OSError as error:
+                LOG.error("no process that scores can be started: %s", error)
+        raise RequestError("unready", "a process that scores is being replaced", retry=1)
+
+
+class Workers:
+    """Models in several processes; ``cache`` are the bytes of the kept posts of all together."""
+
+    def __init__(self, sources: Mapping[str, Source], cache: int, processes: int) -> None:
+        self._template = Template(sources, cache // processes)
+        self._processes, self._workers = processes, list[Worker]()
+
+    def start(self) -> dict[str, Loaded | Exception]:
+        """Start the processes: the models, or what is wrong with them; raises OSError."""
+        try:
+            loaded = self._template.loaded()
+        except (EOFError, BlockingIOError):
+            problem = f"the process that loads the models has died, or takes {LOADING:g} s"
+            raise OSError(problem) from None
+        self._workers = [Worker(self._template) for _ in range(self._processes)]
+        return loaded
+
+    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
+        """As :class:`Scorer` says.
+
+        RequestError is raised if a process cannot be started, or dies again and again.
+        """
+        return self._workers[number % self._processes].score(name, pairs)
+
+    def counts(self, name: str) -> Counts:
+        """As :class:`Scorer` says."""
+        return sum((worker.counts.get(name, Counts()) for worker in self._workers), Counts())
+
+
+def _pipe(seconds: float) -> tuple[Connection, Connection]:
+    """Two ends; of the first, each part of a message that does not come in time is an OSError."""
+    ours, theirs = socket.socketpair()
+    for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        ours.setsockopt(socket.SOL_SOCKET, side, struct.pack("ll", int(seconds), 0))
+    return Connection(ours.detach()), Connection(theirs.detach())
+
+
+def give_back() -> None:
+    """Return free memory to the system, where the C library can."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
+def load(source: Source, cache: int, device: str = "cpu") -> Model:
+    """A model that keeps posts; raises RerankerError for one that is damaged or was changed."""
+    folder, version, adapted = source
+    model = checkpoints.load(folder, device=device, adapted=adapted)
+    if version_of(folder) != version:
+        raise RerankerError(f"{folder}: has changed since it was read; load it again")
+    if model.reads_given:  # Others are refused as soon as they are known.
+        model = model.remembering(cache)
+        model.warm_up()
+    return model
+
+
+def load_all(
+    sources: Mapping[str, Source], cache: int, device: str = "cpu"
+) -> tuple[dict[str, Model], dict[str, Exception]]:
+    """The models of these files, and the problems of others."""
+    models, problems = dict[str, Model](), dict[str, Exception]()
+    for name, source in sources.items():
+        try:
+            models[name] = load(source, cache, device)
+        except Exception as error:
+            problems[name] = error
+    return models, problems
+
+
+def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> None:
+    """Load models, and fork a process for each handle that comes; what a template does."""
+    # These signals are for the service, which ends this process when it no longer needs it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)
+    logging.getLogger().handlers = [json_handler()]
+    logging.captureWarnings(True)
+    devices.set_threads(1)
+    with suppress(EOFError, OSError):  # The service has ended.
+        models, problems = load_all(sources, cache)
+        # What is loaded stays: no collection of garbage has to look at it, or copies its pages.
+        gc.collect()
+        gc.freeze()
+        connection.send({name: Loaded.of(model) for name, model in models.items()} | problems)
+        while True:
+            handle = recv_handle(connection)
+            if pid := os.fork():
+                os.close(handle)
+                connection.send(pid)
+                continue
+            connection.close()
+            with suppress(BaseException):
+                work(Connection(handle), models)
+            os._exit(0)
+
+
+def work(connection: Connection, models: Mapping[str, Model]) -> None:
+    """Answer requests until the other end is closed; what a process does."""
+    trimmed = time.monotonic()
+    # PR_SET_PDEATHSIG: it ends with its template, even in work.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    while True:
+        name, pairs = connection.recv()
+        answer: Any
+        try:
+            answer = models[name].score(pairs)
+        except Exception as error:
+            error.add_note(traceback.format_exc())  # It is lost on the way.
+            answer = error
+        connection.send((answer, models[name].counts))
+        del answer, pairs
+        if time.monotonic() > trimmed + TRIM and not connection.poll():
+            give_back()
+            trimmed = time.monotonic()
