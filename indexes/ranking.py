@@ -10,6 +10,7 @@ from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method
 from indexes.records import well_formed
 
 CONTENTS = "contents"  # Field of the texts
+ID = "id"  # Field of the posts' ids, which Pyserini reads
 
 PLACE = "place"
 """Field of the posts' places, equal to their numbers in Lucene, for filters by place."""
