@@ -233,6 +233,7 @@ def load(
             "idf": (idf or idf_from)(str(config["idf"])),
             "metrics": _read_json(directory / "metrics.json"),
             "directory": directory,
+            "read_again": reloaded,
         }
         if models.is_network(model_name):
             model = _network(kind, known, _shared(directory, config), device, batch_size)

@@ -106,6 +106,8 @@ class Model(ABC):
     """Of its checkpoint."""
     resources: Resources = dataclasses.field(default_factory=dict)
     """What is known of a collection, for pairs without their own."""
+    read_again: Callable[..., Model] | None = None
+    """Reads its folder in another process; None of a model that was not read from one."""
 
     @property
     @abstractmethod
@@ -171,16 +173,21 @@ class Model(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled model, or a copy, is its folder, which is read again."""
-        from rerankers.checkpoint import reloaded
-
-        if not (self.directory / "config.json").exists():
+        if self.read_again is None or not (self.directory / "config.json").exists():
             raise RerankerError(
                 f"found {self.name} without a folder, which cannot be copied to another process; "
                 "save it by rerankers.checkpoint.save, and load it"
             )
         size, source = getattr(self, "batch_size", 256), self.idf.source
         directory = self.directory.absolute()
-        return reloaded, (directory, self.name, self.device, source, size, dict(self.resources))
+        return self.read_again, (
+            directory,
+            self.name,
+            self.device,
+            source,
+            size,
+            dict(self.resources),
+        )
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {str(self.directory)!r})"

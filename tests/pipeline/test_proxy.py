@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -516,122 +517,15 @@ def test_documents_by_their_ids(engine: StubEngine) -> None:
             engine.requests.clear()
 
 
-ALLOWED: list[Any] = [
-    {"query": {"terms": {"n": {"index": "posts-1", "id": "1", "path": "x"}}}},
-    {"query": {"terms": {"index": ["a"], "boost": 2}}},
-    {"query": {"geo_shape": {"place": {"indexed_shape": {"index": "posts-1", "id": "1"}}}}},
-    {"query": {"more_like_this": {"like": [{"_index": "posts-1", "_id": "1"}, "a"]}}},
-    {"query": {"knn": {"filter": {"vector": [1], "k": 2, "filter": {"term": {"wrapper": "a"}}}}}},
-    {"knn": {"field": "v", "query_vector": [1], "k": 2, "filter": [{"term": {"a": "b"}}]}},
-    {
-        "query": {
-            "span_not": {"include": {"span_term": {"a": "b"}}, "exclude": {"span_term": {"a": "c"}}}
-        }
-    },
-    {
-        "query": {
-            "intervals": {
-                "a": {
-                    "any_of": {
-                        "intervals": [
-                            {
-                                "match": {
-                                    "query": "b",
-                                    "filter": {"after": {"match": {"query": "c"}}},
-                                }
-                            }
-                        ]
-                    }
-                }
-            }
-        }
-    },
-    {
-        "query": {
-            "function_score": {
-                "functions": [
-                    {"gauss": {"n": {"origin": 1, "scale": 2}}},
-                    {"script_score": {"script": {"source": "1", "params": {"wrapper": 1}}}},
-                ]
-            }
-        }
-    },
-    {
-        "aggs": {
-            "wrapper": {
-                "terms": {"field": "n", "order": {"x>y": "asc"}},
-                "aggs": {"id": {"max": {"field": "n"}}},
-            }
-        }
-    },
-    {
-        "aggs": {
-            "a": {"filters": {"filters": {"wrapper": {"match_all": {}}}}},
-            "b": {"top_hits": {"sort": ["n"]}},
-        }
-    },
-    {
-        "suggest": {
-            "text": "a",
-            "wrapper": {"phrase": {"field": "x", "direct_generator": [{"field": "x"}]}},
-        }
-    },
-    {
-        "sort": [
-            {"n": {"order": "asc", "nested": {"path": "p", "filter": {"term": {"a": 1}}}}},
-            {"_geo_distance": {"place": [1, 2]}},
-        ]
-    },
-    {"highlight": {"fields": [{"wrapper": {"highlight_query": {"match": {"a": "b"}}}}]}},
-    {"retriever": {"rrf": {"retrievers": [{"standard": {"query": {"match": {"a": "b"}}}}]}}},
-    {"rescore": {"window_size": 5, "query": {"rescore_query": {"match": {"a": "b"}}}}},
-]
-WRAPPER, PIPELINE = {"wrapper": {"query": "e30="}}, {"request_processors": []}
-FORBIDDEN: list[Any] = [
-    *({"query": {kind: {"query": "e30="}}} for kind in ("wrapper", "template", "rule", "agentic")),
-    {"post_filter": WRAPPER},
-    {"query": {"bool": {"must": [{"nested": {"path": "p", "query": WRAPPER}}]}}},
-    *(
-        {"query": {"function_score": part}}
-        for part in ({"query": WRAPPER}, {"functions": [{"filter": WRAPPER}]})
-    ),
-    *({"aggs": {"a": part}} for part in ({"filter": WRAPPER}, {"filters": {"filters": [WRAPPER]}})),
-    {"aggs": {"a": {"global": {}, "aggs": {"meta": {"filters": {"filters": {"meta": WRAPPER}}}}}}},
-    {"aggs": {"a": {"top_hits": {"highlight": {"fields": {"a": {"highlight_query": WRAPPER}}}}}}},
-    {"sort": [{"n": {"nested": {"path": "p", "filter": WRAPPER}}}]},
-    {"collapse": {"field": "n", "inner_hits": {"highlight": {"highlight_query": WRAPPER}}}},
-    {"rescore": [{"query": {"rescore_query": WRAPPER}}]},
-    {"retriever": {"linear": {"retrievers": [{"retriever": {"standard": {"filter": WRAPPER}}}]}}},
-    {"knn": [{"field": "v", "filter": WRAPPER}]},
-    {"sub_searches": [{"query": WRAPPER}]},
-    *({"search_pipeline": part} for part in (PIPELINE, [PIPELINE])),
-    {"query": {"script": {"script": {"id": "stored"}}}},
-    {"suggest": {"s": {"text": "a", "phrase": {"collate": {"query": {"source": "{}"}}}}}},
-    *(
-        {"query": {"terms": {"n": {"index": name, "id": "1", "path": "x"}}}}
-        for name in (".keys", "posts-*", ["other"], "", None)
-    ),
-    {"query": {"terms": {"n": {"id": "1", "path": "x"}}}},
-    {"query": {"percolate": {"field": "q", "index": "other", "id": "1"}}},
-    {"query": {"geo_shape": {"place": {"indexed_shape": {"id": "1"}}}}},
-    {
-        "query": {
-            "pinned": {"docs": [{"_index": "other", "_id": "1"}], "organic": {"match_all": {}}}
-        }
-    },
-    {"query": {"more_like_this": {"like": {"_index": ["other"], "_id": "1"}}}},
-    {"runtime_mappings": {"x": {"type": "lookup", "target_index": "other"}}},
-    {"knn": {"field": "v", "query_vector_builder": {"lookup": {"index": "posts-1"}}}},
-    {"indices_boost": [{"other": 2}]},
-    {"ext": {"generative_qa_parameters": {"memory_id": "x"}}},
-    {"unknown": 1},
-]
+BODIES = json.loads((Path(__file__).parents[1] / "helpers" / "searches.json").read_text())
+"""Bodies of searches that pass for the indexes posts-*, and bodies that do not."""
+WRAPPER = {"wrapper": {"query": "e30="}}
 
 
 def test_an_allow_list_decides(engine: StubEngine) -> None:
     """Wherever a part stands; and what is refused does not reach the engine."""
     with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
-        for body in FORBIDDEN:
+        for body in BODIES["forbidden"]:
             for path, content in (
                 ("_search", json.dumps(body)),
                 ("_count", json.dumps(body)),
@@ -642,7 +536,7 @@ def test_an_allow_list_decides(engine: StubEngine) -> None:
                 assert answer.status_code == 403, (path, body)
                 assert answer.json()["error"]["type"] == "security_exception"
         assert engine.requests == []
-        for body in ALLOWED:
+        for body in BODIES["allowed"]:
             assert client.post("/posts-1/_async_search", json=body).status_code == 200, body
             assert engine.bodies[-1] == body
 
@@ -751,7 +645,18 @@ def line_pair(header: Any, body: Any = None) -> str:
         ("/_search?index=posts-1", json.dumps(search())),
         ("/posts-1/_search?index=.keys", json.dumps(search())),
         ("/_msearch?index=.keys", line_pair({})),
-        *((f"/{p}", "") for p in ("_count", "_mapping", "_doc/1", "_field_caps", ".k/_doc/1")),
+        *(
+            (f"/{p}", "")
+            for p in (
+                "_count",
+                "_mapping",
+                "_doc/1",
+                "_field_caps",
+                ".k/_doc/1",
+                "_pit",
+                "_async_search",
+            )
+        ),
         *(
             ("/posts-1/_mget", json.dumps({"docs": [{"_id": 1, "_index": i}]}))
             for i in (".k", "p*")
@@ -866,6 +771,11 @@ def test_headers_of_both_sides(
     assert (logged["trace_id"], logged["parent_span_id"]) == ("a" * 32, "b" * 16)
     labels = 'index="*",model="mp_hcnn",outcome="ok",stage="engine"'
     assert f"tweetrerank_seconds_count{{{labels}}}" in client.get("/metrics").text
+
+
+def test_headers_that_the_connection_names_do_not_pass() -> None:
+    headers = [("Connection", "X-Foo, close"), ("x-foo", "a"), ("Close", "b"), ("X-Bar", "c")]
+    assert upstream.passed(headers) == [("x-bar", "c")]
 
 
 def test_keys_protect_the_scores_alone(engine: StubEngine) -> None:

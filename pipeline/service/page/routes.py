@@ -24,7 +24,8 @@ from pipeline.explanation.topic import grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import PlainErrors, RequestError
-from pipeline.service.page.searching import FREE, PageRanker, SearchPage, SearchRequest
+from pipeline.service.page.grades import own_id
+from pipeline.service.page.searching import PageRanker, SearchPage, SearchRequest
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
 from rerankers.explanation import as_dict
@@ -128,7 +129,7 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
 
 def _topic(page: SearchPage, given: Mapping[str, str], problems: list[str]) -> Topic:
     text, query_id = given.get("q", ""), given.get("query_id", "")
-    topic = Topic(FREE, text)
+    topic = Topic(own_id(text), text)
     if query_id:
         known = page.topics.get(query_id)
         if known is None:
@@ -240,7 +241,7 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
     return {
         "query": {
             "q": topic.text,
-            "query_id": None if topic.query_id == FREE else topic.query_id,
+            "query_id": topic.query_id if topic.query_id in page.topics else None,
             "time": time_of(topic.max_doc_id) if page.has_times else None,
             "judged": bool(grades),
         },

@@ -26,7 +26,7 @@ from pipeline.ranking.ranker import Mixture, ModelScorer, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.service.errors import RequestError
 from pipeline.service.models import ServedModel
-from pipeline.service.page.grades import Grades, own_id
+from pipeline.service.page.grades import Grades
 from pipeline.service.record import LOG
 from pipeline.text import listed
 from rerankers.features.temporal import milliseconds
@@ -34,9 +34,6 @@ from rerankers.features.temporal import milliseconds
 MOST_EXPLAINED = 50  # Posts of a request for explanations
 KEPT = 8  # Latest searches whose results are kept for explanations
 MOST_WAITING = 16  # Requests that wait for the thread of searches; a further one is refused
-
-FREE = "a query"
-"""Key of a query that is no topic of the collection: no topic's, as those are one word."""
 
 Result = TypeVar("Result")
 
@@ -50,7 +47,7 @@ class SearchRequest:
     """A search.
 
     Attributes:
-        topic: query and time limit; :data:`FREE` is the key of one that is no topic.
+        topic: query and time limit; one that is no topic has the id of its text.
         method: first stage; empty for a fusion and for an index that have their own.
         model: name of the model.
         hits: posts of the ranking.
@@ -204,8 +201,7 @@ class SearchPage:
             return qrels.get(topic.query_id, {})
         if file.path.resolve() == (self.collection.qrels_path or Path()).resolve():
             qrels = {}
-        name = own_id(topic.text) if topic.query_id == FREE else topic.query_id
-        return {**qrels.get(name, {}), **file.of(name)}
+        return {**qrels.get(topic.query_id, {}), **file.of(topic.query_id)}
 
     def grade(self, topic: Topic, doc_id: str, grade: int | None) -> None:
         """Write a grade; raises RequestError if none are taken here, or for an unknown post."""
@@ -213,8 +209,6 @@ class SearchPage:
             raise RequestError("path", "found no --grades FILE at the service's start")
         if not self.index.posts.get_many([doc_id]):
             raise RequestError("path", f"found no post {doc_id[:100]!r}", ("doc_id",))
-        if topic.query_id == FREE:
-            topic = topic._replace(query_id=own_id(topic.text))
         try:
             self.grades.set(self.topics.get(topic.query_id, topic), doc_id, grade)
         except OSError as error:

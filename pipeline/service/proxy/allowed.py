@@ -24,25 +24,26 @@ DEPTH = 100  # Levels of objects and lists in a body
 ELEMENTS = 100_000  # Values in it; a `terms` query may have 65,536
 _KNOWN = 100_000  # Ids that are remembered
 
-_LISTS = json.loads((Path(__file__).parent / "allowed.json").read_text(encoding="utf-8"))
+LISTS = json.loads((Path(__file__).parent / "allowed.json").read_text(encoding="utf-8"))
 
 
-def _names(listed: str | list[str]) -> list[str]:
+def names_of(listed: str | list[str]) -> list[str]:
+    """The names in a list of ``allowed.json``."""
     return (listed if isinstance(listed, str) else " ".join(listed)).split()
 
 
 _CALLS: Mapping[str, Mapping[str, str]] = {
     tail: dict(method.split(":") for method in methods.split())
-    for tail, methods in _LISTS["calls"].items()
+    for tail, methods in LISTS["calls"].items()
 }
 """Path after the index -> method -> kind of work; ``*`` is an id or a list of fields."""
 
 _FIRST = {tail.partition("/")[0] for tail in _CALLS}
-_PARAMETERS = frozenset((*_names(_LISTS["parameters"]), "source", "source_content_type"))
+_PARAMETERS = frozenset((*names_of(LISTS["parameters"]), "source", "source_content_type"))
 
 _PARTS: Mapping[str, Mapping[str, str]] = {
-    part: {key: inner for inner, keys in of_keys.items() for key in _names(keys)}
-    for part, of_keys in _LISTS["parts"].items()
+    part: {key: inner for inner, keys in of_keys.items() for key in names_of(keys)}
+    for part, of_keys in LISTS["parts"].items()
 }
 """Part of a search -> its keys, each with the part that its value is; ``*`` is any other key.
 
@@ -91,7 +92,7 @@ def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call
     name = tail[-1] if pattern in _CALLS else ""
     if not kind or name in (".", "..") or (has_index and kind == "known"):
         raise refused(f"{method} {path[:100]}")
-    needs_index = kind in ("read", "query", "template") or tail == ["_async_search"]
+    needs_index = kind in ("read", "query", "template", "open")
     indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
     parameters = dict(parse_qsl(query.replace(";", "&"), keep_blank_values=True))
     for key in parameters.keys() - _PARAMETERS:
@@ -118,10 +119,8 @@ class Handles:
 
     def check(self, values: Iterable[Any]) -> None:
         """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""
-        given = [
-            name for value in values for name in (value if isinstance(value, list) else [value])
-        ]
-        names = [part for name in given for part in str(name).split(",")]
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        names = [part for given in lists for name in given for part in str(name).split(",")]
         if not names or not all(_digest(name) in self._known for name in names):
             raise refused("no id of a search that goes on, or one that did not go out here")
 

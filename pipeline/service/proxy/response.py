@@ -6,7 +6,7 @@ any form and keys in their order come through. What msgspec refuses is not reran
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -37,22 +37,29 @@ class Hit(msgspec.Struct, frozen=True):
 
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
-        return " ".join(chain.from_iterable(map(self._texts, names)))
+        parts: list[str] = []
+        groups = (self.fields, self.ignored_field_values, self.source)
+        for name in names:
+            for fields in groups:
+                if fields and name in fields:
+                    value = _decoded(fields[name])
+                    break
+            else:
+                value = _inside(self.source, name)
+            parts += (value,) if type(value) is str else _leaves(value)
+        return " ".join(parts)
 
     def has(self, names: Sequence[str]) -> bool:
         """Whether its source has all of these fields."""
-        return all(_inside(self.source, name) is not None for name in names)
-
-    def _texts(self, name: str) -> Iterator[str]:
-        for fields in (self.fields, self.ignored_field_values):
-            if fields and name in fields:
-                return _leaves(msgspec.json.decode(fields[name]))
-        return _leaves(_inside(self.source, name))
+        source = self.source or {}
+        missing = [name for name in names if name not in source]
+        return not missing or all(_inside(source, name) is not None for name in missing)
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
 _RAWS = msgspec.json.Decoder(list[Raw])
 _HITS = msgspec.json.Decoder(list[Hit])
+_decoded = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class SearchResponse:
         rows: Sequence[tuple[int, str | None]],
         dropped: Collection[str],
         best: str | None = None,
-        ext: Mapping[str, Any] | None = None,
+        ext: Members | None = None,
     ) -> Raw:
         """The response with the hits of these rows alone, and their new scores, None for old ones.
 
@@ -134,23 +141,17 @@ def _read(content: bytes | Raw) -> SearchResponse:
 
 def _inside(value: Any, name: str) -> Any:
     """The values of a field in a source: with dots in its key, or an object for each dot."""
-    if isinstance(value, Raw):
-        value = msgspec.json.decode(value)
+    value = _decoded(value) if isinstance(value, Raw) else value
     if isinstance(value, list):
         return [_inside(item, name) for item in value]
-    if not isinstance(value, dict):
-        return None
-    if name in value:
-        inner = value[name]
-        return msgspec.json.decode(inner) if isinstance(inner, Raw) else inner
+    if not isinstance(value, dict) or name in value:
+        return value[name] if isinstance(value, dict) else None
     head, _, rest = name.partition(".")
     return _inside(value.get(head), rest) if rest else None
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def _leaves(value: Any) -> Sequence[str]:
+    """The texts and numbers in a value."""
     if isinstance(value, list):
-        yield from chain.from_iterable(map(_leaves, value))
-    elif isinstance(value, str):
-        yield value
-    elif type(value) in (int, float):
-        yield str(value)
+        return [*chain.from_iterable(map(_leaves, value))]
+    return (str(value),) if type(value) in (str, int, float) else ()

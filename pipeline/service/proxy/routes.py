@@ -252,7 +252,8 @@ class Proxy:
         told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
         headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
         request = replace(request, headers=headers, method="POST")
-        response = await self._send(request, dumped(content), path="/_render/template")
+        path = "/_render/template"
+        response = await self._send(request, dumped(content), path=path, parameters={})
         with suppress(*ResponseError):
             search = members_of(response.content).get("template_output", Raw(b""))
             if response.status == 200:

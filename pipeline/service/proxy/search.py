@@ -11,26 +11,19 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 
 from pipeline.service.errors import RequestError
-from pipeline.service.proxy.allowed import Json, dumped
+from pipeline.service.proxy.allowed import LISTS, Json, dumped, names_of
 from pipeline.service.proxy.indexes import matches
 from pipeline.service.proxy.response import Hit
 from pipeline.service.requests import validated
 
-CONTINUED = ("search_after", "pit", "scroll", "slice", "collapse")
+_CONTINUED = names_of(LISTS["continued"])
 """Parts of a search that reads on from a hit, or whose hits are groups."""
 
-_COMPOUND: Mapping[str, Sequence[str]] = {
-    "bool": ("must", "should", "filter"),
-    "boosting": ("positive",),
-    "constant_score": ("filter",),
-    **dict.fromkeys(("dis_max", "hybrid"), ("queries",)),
-    **dict.fromkeys(("function_score", "has_child", "has_parent"), ("query",)),
-    **dict.fromkeys(("nested", "script_score"), ("query",)),
+_TEXTS = {
+    kind: names_of(keys) for keys, kinds in LISTS["texts"].items() for kind in names_of(kinds)
 }
-"""Queries of queries -> their keys, the scoring ones first."""
+"""Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
 
-_OF_A_FIELD = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
-_OF_FIELDS = ("multi_match", "combined_fields", "query_string", "simple_query_string")
 
 _LONGEST_TEXT = 2000  # Characters of a query that are read; models read fewer
 
@@ -53,9 +46,9 @@ class PostFields(NamedTuple):
     url: str | None = "url"
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """All of them."""
-        return [*self.texts, *([self.url] if self.url else [])]
+        return (*self.texts, self.url) if self.url else self.texts
 
 
 class ServedIndex(NamedTuple):
@@ -101,8 +94,7 @@ class Window:
 
     def is_shown(self, hit: Hit) -> bool:
         """Whether a hit's source has all that the reranker needs."""
-        names = {*self.fields_of(hit).names, self.ubi and self.ubi.object_id_field}
-        return hit.has([name for name in self.added if name in names])
+        return hit.has(self.fields_of(hit).names)
 
     def text_of(self, hit: Hit) -> str:
         """The text of a hit."""
@@ -122,12 +114,15 @@ class Search(NamedTuple):
 class UnchangedError(Exception):
     """A search passes unchanged, for a reason; and how it is counted."""
 
+    def __init__(self, reason: str, outcome: str = "unchanged") -> None:
+        super().__init__(reason)
+        self.reason, self.outcome = reason, outcome
+
 
 class Ubi(BaseModel):
     """``ext.ubi``, of OpenSearch's User Behavior Insights."""
 
     query_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
-    object_id_field: StrictStr | None = None
 
 
 class _QueryContext(BaseModel):
@@ -157,7 +152,8 @@ def read_search(
     """
     pipeline = given.get("search_pipeline") or content.get("search_pipeline")
     own, rerank = _without(content, "rerank")
-    if pipeline and (rerank is not None or not _is_hybrid(content)):
+    query = content.get("query")
+    if pipeline and not (rerank is None and isinstance(query, dict) and "hybrid" in query):
         return Search(dumped(content), None, "the search names a pipeline of the engine")
     own, ubi = _without(own, "ubi") if defaults.reads_ubi else (own, None)
     if rerank is False:
@@ -167,7 +163,7 @@ def read_search(
     try:
         return Search(dumped(own), _window(own, given, options, defaults, told, indexes))
     except UnchangedError as error:
-        return Search(dumped(own), None, *map(str, error.args))
+        return Search(dumped(own), None, error.reason, error.outcome)
 
 
 def _without(content: Json, part: str) -> tuple[Json, Any]:
@@ -178,11 +174,6 @@ def _without(content: Json, part: str) -> tuple[Json, Any]:
     others = {name: value for name, value in ext.items() if name != part}
     rest = {name: value for name, value in content.items() if name != "ext"}
     return (rest | {"ext": others} if others else rest), ext[part]
-
-
-def _is_hybrid(content: Json) -> bool:
-    query = content.get("query")
-    return isinstance(query, dict) and "hybrid" in query
 
 
 def _window(
@@ -199,7 +190,7 @@ def _window(
     retriever = content.get("retriever")
     standard = retriever.get("standard") if isinstance(retriever, dict) else {}
     parts = [content, standard if isinstance(standard, dict) else {}, given]
-    if any(part.get(name) not in (None, "") for name in CONTINUED for part in parts):
+    if any(part.get(name) not in (None, "") for name in _CONTINUED for part in parts):
         raise UnchangedError("the search reads on from a hit, or groups hits")
     if not all(_by_score(part.get("sort")) for part in parts):
         raise UnchangedError("the sort has another key than _score")
@@ -217,8 +208,6 @@ def _window(
     fields = _fields(options.document_fields, defaults, indexes)
     text = _text(content, given, options, [n for each in fields.values() for n in each.texts])
     needed = list(dict.fromkeys(name for each in fields.values() for name in each.names))
-    if ubi and ubi.object_id_field not in (None, "_id"):
-        needed.append(str(ubi.object_id_field))
     patterns = [
         *_names(shown),
         *(name for part in (given, content) for name in _names(part.get("docvalue_fields"))),
@@ -312,16 +301,15 @@ def _text(content: Json, given: Mapping[str, str], options: _Rerank, fields: Seq
             location = ("ext", "rerank", "query_context", "query_text_path")
             raise RequestError("value", problem, location)
     elif given.get("q"):
-        query = {"query": given["q"], "default_field": given.get("df", "*")}
-        found = _of_fields("query_string", query, fields)[0]
+        told = {"query": given["q"], "default_field": given.get("df", "*")}
+        found = _of_fields("query_string", told, fields)[0]
     else:
         query = content.get("query")
         if isinstance(retriever := content.get("retriever"), dict):
             standard = retriever.get("standard")
             query = standard.get("query") if isinstance(standard, dict) else None
-        texts = [(text, is_sure) for text, is_sure in _texts(query, fields) if text.strip()]
-        found = next(iter([text for text, is_sure in texts if is_sure]), None)
-        found = found or next((text for text, _ in texts), None)
+        texts = [(not is_sure, text) for text, is_sure in _texts(query, fields) if text.strip()]
+        found = min(texts, key=lambda pair: pair[0], default=(True, None))[1]
     if not found or not found.strip():
         listed = ", ".join(dict.fromkeys(fields))
         raise UnchangedError(f"no text is searched in {listed}", "no_text")
@@ -346,15 +334,17 @@ def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[str, bool]]:
     for kind, inner in query.items() if isinstance(query, dict) else ():
         if not isinstance(inner, dict):
             continue
-        if kind in _OF_A_FIELD:
+        keys = _TEXTS.get(kind, ())
+        if keys == ["field"]:
             for name, value in inner.items():
                 text = value.get("query") if isinstance(value, dict) else value
                 if type(text) in (str, int, float) and _is_text(name, fields):
                     yield str(text), True
-        elif kind in _OF_FIELDS:
+        elif keys == ["fields"]:
             yield _of_fields(kind, inner, fields)
-        for key in _COMPOUND.get(kind, ()):
-            yield from _texts(inner.get(key), fields)
+        else:
+            for key in keys:
+                yield from _texts(inner.get(key), fields)
 
 
 def _of_fields(kind: str, query: Json, fields: Sequence[str]) -> tuple[str, bool]:

@@ -15,7 +15,7 @@ import aiohttp
 from yarl import URL
 
 from pipeline.service.errors import RequestError
-from pipeline.service.proxy.allowed import Call
+from pipeline.service.proxy.allowed import LISTS, Call, names_of
 from pipeline.service.record import Record
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
@@ -25,14 +25,7 @@ LARGEST = 32_000_000  # Bytes of a response
 HELD = 4 * LARGEST  # Bytes of all responses that are read or being answered
 _HEADER = 65_536  # Bytes of a header; answers with many nodes have long ones
 
-_OURS = frozenset(
-    (
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "content-length", "content-encoding", "accept-encoding"),
-        *("host", "expect", "cookie", "set-cookie", "date", "server", "x-request-id"),
-        *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
-    )
-)
+_OURS = frozenset(names_of(LISTS["connection"]))
 """Headers of one connection, or of one side; all others pass, ``Authorization`` among them."""
 
 _NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
