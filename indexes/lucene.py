@@ -1,8 +1,8 @@
 """Building, opening and searching a Lucene index of posts.
 
 An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves, and
-``manifest.json``. Lucene holds no ids: a post's number in Lucene is its place in ``posts.sqlite``,
-where ids and texts are found several times faster than in Lucene's stored fields.
+``manifest.json``. A post's number in Lucene is its place in ``posts.sqlite``, where ids and texts
+are found several times faster than in Lucene's stored fields. Lucene has ids for Pyserini alone.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from indexes.manifest import (
 )
 from indexes.methods import Method, Topic, checked_topics, id_limit
 from indexes.posts import Post, as_post, places_of
-from indexes.ranking import CONTENTS, PLACE, Ranker, Ranking
+from indexes.ranking import CONTENTS, ID, PLACE, Ranker, Ranking
 from indexes.records import rows_of
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
@@ -97,7 +97,7 @@ def _write(
     ):
         name = analyzer_name(language, (post.text for post in store))
         stored = progress(store, summary.posts, "indexing")
-        _write_texts(folder, (post.text for post in stored), name)
+        _write_posts(folder, stored, name)
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     with (folder / POSTS_FILE).open("rb") as stream:
         posts_crc = crc_of(stream, files[POSTS_FILE])
@@ -115,17 +115,20 @@ def _write(
     return manifest
 
 
-def _write_texts(folder: Path, texts: Iterable[str], name: str) -> None:
-    """Write Lucene's files: one segment with the texts numbered 0, 1, … in the given order.
+def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
+    """Write Lucene's files: one segment with the posts numbered 0, 1, … in the given order.
 
     Lucene is called directly: Anserini's indexer is as fast, but it drops empty posts, reports a
     full disk only in its log, and cannot store numbers.
     """
-    document, set_text, set_place = _document()
+    document, set_text, set_place, set_id, set_order = _document()
+    bytes_of = java_class("org.apache.lucene.util.BytesRef")
     with _writer(folder, name) as writer:
-        for place, text in enumerate(texts):
-            set_text(searchable(text))
+        for place, post in enumerate(posts):
+            set_text(searchable(post.text))
             set_place(place)
+            set_id(post.doc_id)
+            set_order(bytes_of(post.doc_id, signature="(Ljava/lang/CharSequence;)V"))
             writer.addDocument(document)
         writer.forceMerge(1)
     # Lucene leaves its lock, an empty file, behind.
@@ -152,8 +155,11 @@ def _writer(folder: Path, name: str) -> Iterator[Any]:
     writer.close()
 
 
-def _document() -> tuple[Any, Any, Any]:
-    """A document that is reused for every post, and the setters of its text and its place."""
+def _document() -> tuple[Any, Any, Any, Any, Any]:
+    """A document that is reused for every post; setters of its text, place, id, and id to sort by.
+
+    Pyserini reads the ids: stored ones, and values to sort equal scores by.
+    """
     package = "org.apache.lucene.document."
     kind = java_class(package + "FieldType")()
     # The methods read terms and their frequencies only; feedback reads them by post.
@@ -168,9 +174,16 @@ def _document() -> tuple[Any, Any, Any]:
     )
     place = java_class(package + "IntPoint")(PLACE, 0)
     document = java_class(package + "Document")()
-    document.add(text)
-    document.add(place)
-    return document, text.setStringValue, place.setIntValue
+    doc_id = java_class(package + "StoredField")(
+        ID, java_class("java.lang.String")("-"), signature="(Ljava/lang/String;Ljava/lang/String;)V"
+    )
+    order = java_class(package + "BinaryDocValuesField")(
+        ID, java_class("org.apache.lucene.util.BytesRef")()
+    )
+    for field in (text, place, doc_id, order):
+        document.add(field)
+    setters = text.setStringValue, place.setIntValue, doc_id.setStringValue, order.setBytesValue
+    return document, *setters
 
 
 def _java_path(path: Path) -> Any:

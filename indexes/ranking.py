@@ -10,6 +10,7 @@ from indexes.jvm import JAVA_LOCK, call, java_class, java_exception
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method
 
 CONTENTS = "contents"  # Field of the texts
+ID = "id"  # Field of the posts' ids, which Pyserini reads
 
 PLACE = "place"
 """Field of the posts' places, equal to their numbers in Lucene, for filters by place."""

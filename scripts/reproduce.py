@@ -6,7 +6,6 @@
     python scripts/reproduce.py table3 --train --systems "MP-HCNN (paper)" --tests mb2013 \\
         --output scripts/results                            # add a row's cells to its CSV
     python scripts/reproduce.py table5                      # from finished cells
-    python scripts/reproduce.py --write
 
 table2 to table6 and figure2 to figure4 are those of Rao et al. (AAAI 2019), "all" is all of these.
 --write makes scripts/results/README.md from the CSVs beside it. Finished cells are kept in
@@ -26,12 +25,12 @@ from indexes.files import atomic_file
 from pipeline.collections.collection import home_directory
 from pipeline.command.options import argument, option, positive_int, run_command
 from pipeline.errors import DataError, UsageError
-from pipeline.runtime import keep_allocations
+from pipeline.runtime import keep_allocations, provenance
 from pipeline.text import did_you_mean
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
-    from experiments.cells import Result, Setup
+    from experiments.cells import Cell, Result, Setup
     from experiments.tables import Table
 
 ALL = "all"
@@ -64,19 +63,19 @@ class Options:
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
-    def has(self, system: str) -> bool:
-        """Whether a row is wanted."""
-        return system in (self.systems or [system])
-
     def tested(self, table: Table) -> list[str]:
         """The table's collections, or those of them that ``--tests`` names."""
         return [name for name in table.collections if name in (self.tests or table.collections)]
 
+    def has(self, cell: Cell) -> bool:
+        """Whether a cell's row and seed are wanted."""
+        has_row = not self.systems or cell.system in self.systems
+        return has_row and cell.seed <= (self.seeds or cell.seed)
+
 
 def main(options: Options) -> None:
     """Print the tables, after computing their missing cells on request, and write their files."""
-    from experiments.cells import Setup, is_finished, read_csv, run_cells
-    from experiments.extras import finished
+    from experiments import cells, reports
 
     tables = check(options)
     if options.write:
@@ -84,33 +83,28 @@ def main(options: Options) -> None:
             stream.write(readme())
         print(f"wrote {RESULTS / 'README.md'}")
     folder = home_directory() / "experiments"
-    setup = Setup(folder, options.data, options.device, options.workers)
+    setup = cells.Setup(folder, options.data, options.device, options.workers)
     # Finished cells of other rows are there to be compared with.
-    cells = {
+    of_tables = {
         table.name: [
             cell
             for cell in table.cells(options.tested(table), options.seeds)
-            if (options.train and options.has(cell.system)) or is_finished(cell, setup)
+            if (options.train and options.has(cell)) or cells.is_finished(cell, setup)
         ]
         for table in tables
         if options.train or table.report
     }
-    computed, failures = run_cells([*dict.fromkeys(chain(*cells.values()))], setup)
+    computed, failures = cells.run_cells([*dict.fromkeys(chain(*of_tables.values()))], setup)
     for table in tables:
-        own = cells.get(table.name)
         try:
-            if own is None:
-                results = read_csv(RESULTS / table.csv)
+            if table.name in of_tables:
+                results = [result for result in computed if result.cell in of_tables[table.name]]
+                if table.finish:
+                    results = getattr(reports, table.finish)(table, results, setup)
             else:
-                results = finished(table, [r for r in computed if r.cell in own], setup)
-            wanted = [
-                result
-                for result in results
-                if options.has(result.cell.system)
-                and result.cell.collection in options.tested(table)
-                and result.cell.seed <= (options.seeds or result.cell.seed)
-            ]
-            show(table, wanted, setup, options)
+                results = cells.read_csv(RESULTS / table.csv)
+            tested = [r for r in results if r.cell.collection in options.tested(table)]
+            show(table, [r for r in tested if options.has(r.cell)], setup, options)
         except (DataError, RerankerError, OSError) as error:
             failures.append(f"{table.name}: {error}")
     if failures:
@@ -118,30 +112,32 @@ def main(options: Options) -> None:
 
 
 def check(options: Options) -> list[Table]:
-    """The requested tables; one without any of the requested collections is left out.
-
-    Raises:
-        UsageError: all problems of the options.
-    """
+    """The requested tables with any of the requested collections; UsageError for all problems."""
     from experiments.tables import read_tables
 
     known = read_tables()[1]
     tables = [known[options.table]] if options.table in known else []
     if options.table == ALL:
         tables = [t for name, t in known.items() if name.startswith(("table", "figure"))]
-    chosen = {"table": [options.table] if options.table or not options.write else []}
-    expected = {"table": [*known, ALL]}
+    checks = [("table", (options.table,), [*known, ALL])] * bool(options.table or not options.write)
     if tables:
-        chosen |= {"--tests": [*(options.tests or [])], "--systems": [*options.systems]}
-        expected["--tests"] = [name for table in tables for name in table.collections]
-        expected["--systems"] = [system.name for table in tables for system in table.systems]
+        collections = [name for table in tables for name in table.collections]
+        systems = [system.name for table in tables for system in table.systems]
+        checks += [("--tests", options.tests or (), collections)]
+        checks += [("--systems", options.systems, systems)]
     problems = [
-        f"{option}: found {name!r}, expected one of {'; '.join(dict.fromkeys(expected[option]))}"
-        + did_you_mean(name or "", expected[option])
-        for option, names in chosen.items()
-        for name in names
-        if name not in expected[option]
+        f"{option}: found {name!r}, expected one of {'; '.join(dict.fromkeys(expected))}"
+        + did_you_mean(name or "", expected)
+        for option, chosen, expected in checks
+        for name in chosen
+        if name not in expected
     ]
+    commit = provenance()["commit"] if options.train else None
+    if commit and commit.endswith("-dirty"):
+        problems.append(
+            f"--train: found changes after the commit {commit.removesuffix('-dirty')}, expected a "
+            "clean one, which results name; commit the changes, or put them away by `git stash`"
+        )
     if options.output and options.output.exists() and not options.output.is_dir():
         problems.append(f"--output: found the file {options.output}, expected a folder")
     # Checked before hours of training.
@@ -157,37 +153,33 @@ def check(options: Options) -> list[Table]:
 
 def show(table: Table, results: Sequence[Result], setup: Setup, options: Options) -> None:
     """Print a table and write its files."""
-    from experiments.cells import add_to_csv
-    from experiments.rendering import render
-    from experiments.reports import REPORTS, draw
+    from experiments import cells, reports, tables
 
-    report = REPORTS.get(table.report)
-    text = report(table, results, setup) if report else render(table, results)
-    text += f"\n\n{table.caption}" if table.caption else ""
+    report = getattr(reports, table.report) if table.report else None
+    text = report(table, results, setup) if report else tables.render(table, results)
+    text += f"\n\n{table.caption}" * bool(table.caption)
     print(f"## {table.title}\n\n{text}\n" if options.table == ALL else text)
     if folder := options.output:
         if report:
             with atomic_file(folder / f"{table.name}.md") as stream:
                 stream.write(f"{text}\n")
         elif results:
-            add_to_csv(folder / table.csv, results)
+            cells.add_to_csv(folder / table.csv, results)
         if table.figure:
-            draw(folder / f"{table.name}.png", table, results, setup)
+            reports.draw(folder / f"{table.name}.png", table, results, setup)
 
 
 def readme() -> str:
     """The README of the results: tables of the CSVs, and pictures."""
-    from experiments.cells import read_csv
-    from experiments.rendering import render
-    from experiments.tables import read_tables
+    from experiments import cells, tables
 
-    introduction, tables = read_tables()
+    introduction, known = tables.read_tables()
     sections = [introduction]
-    for table in tables.values():
+    for table in known.values():
         parts = [f"## {table.title}: `{table.name}`", table.caption * (not table.report)]
         csv, is_short = RESULTS / table.csv, bool(table.figure or table.csv_only)
         if csv.exists() and not is_short:
-            parts.append(render(table, read_csv(csv)))
+            parts.append(tables.render(table, cells.read_csv(csv)))
         for name in (f"{table.name}.md", f"{table.name}.png", *([table.csv] if is_short else [])):
             if (RESULTS / name).exists():
                 parts.append(f"{'!' * name.endswith('png')}[{name}]({name})")

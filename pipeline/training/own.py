@@ -31,7 +31,6 @@ from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, calibrate, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
-from rerankers import models
 from rerankers.features.judged import JUDGED
 
 _OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the families
@@ -70,15 +69,20 @@ def require_judgments(collection: SearchedCollection) -> Qrels:
 
 
 def compare(
-    model: str, collection: SearchedCollection, training_set: TrainingSet, outcome: Outcome
+    model: str,
+    collection: SearchedCollection,
+    training_set: TrainingSet,
+    outcome: Outcome,
+    is_mixed: bool,
+    beside_default: bool,
 ) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
 
     λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
     else it is 1 for a model that is not mixed. ``training_set`` has the first stage's candidates.
+    ``beside_default``: the default search is among the rankings.
     """
     found, held_out = training_set.training.candidates, outcome.held_out_run
-    reads = models.reads(model)
     judgments = collection.training_qrels or {}
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
@@ -86,12 +90,12 @@ def compare(
     candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
     name, measure = f"{model}/{collection.name}", collection.measures[0]
     runs: dict[str, Run] = {"first stage": first}
-    if reads != "lists":
+    if beside_default:
         runs |= _default_run(collection, topics)
     shipped = None if f"shipped {model}" in runs else _shipped(model)
     if shipped:
         scores = load_scorer(model, collection, shipped).score(candidates)
-    if reads != "posts":
+    if not is_mixed:
         trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
         attempt = "--checkpoint"
     else:
@@ -106,7 +110,7 @@ def compare(
         runs[f"shipped {model}"] = scores
     runs[f"trained {model}"] = trained
     best = _print_held_out(collection, qrels, runs)
-    if reads != "posts":
+    if not is_mixed:
         names = (collection.name,)
         tuning = unmixed(measure, qrels, runs, outcome.folds, name, names, training_set.candidates)
     return without_gain(tuning, best, attempt)

@@ -30,6 +30,9 @@ from pipeline.errors import UsageError
 from rerankers.networks.training.settings import Settings
 
 if TYPE_CHECKING:
+    from pipeline.ranking.checkpoints import Tuning
+    from pipeline.training.folds import Outcome
+    from pipeline.training.trainer import Trainer
     from pipeline.training.training_set import TrainingSet
 
 TRAINING = "training."  # Before the name of a setting of the training
@@ -126,34 +129,22 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         own: collection of one's own to train on, in place of the named ones.
     """
     from pipeline import runtime
-    from pipeline.training.fusion import fusion_training_set, window_training_set
-    from pipeline.training.own import calibrated, compare, shipped_start
-    from pipeline.training.trainer import Trainer, TrainingOptions
-    from rerankers import models
-    from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
+    from pipeline.training.trainer import TrainingOptions
 
-    task = _Task(options, own)
-    directory, settings = task.directory, _settings(options)
-    is_network = models.is_network(options.model)
-    device = runtime.choose_device(options.device, options.threads, is_network)
-    training_set = first_stage = task.training_set()
+    task = _task_of(options, own)
+    directory, settings = task.directory, task.settings()
+    device = runtime.choose_device(options.device, options.threads, task.is_network)
+    first_stage = task.first_stage()
     shared = TrainingOptions(
         min(options.folds, len(own.training_topics)) if own else options.folds,
         _vector_file(options),
         task.idf,
         device,
-        shipped_start(options.model, task.config) if own and task.is_fusion else None,
+        task.start,
     )
-    if task.rankers:
-        training_set = fusion_training_set(
-            task.rankers, training_set, task.of_fusion, task.reads_judged
-        )
-    elif task.reads_windows:
-        training_set = first_stage = window_training_set(
-            training_set, task.of_fusion, task.reads_judged
-        )
+    training_set = task.training_set(first_stage)
     print(f"training {options.model} on {', '.join(training_set.trained_on)}", file=sys.stderr)
-    trainer = Trainer(
+    trainer = task.trainer(
         options.model,
         task.config,
         settings,
@@ -163,22 +154,12 @@ def train(options: Options, own: SearchedCollection | None = None) -> Path:
         options.model_changes,
     )
     outcome = trainer.train()
-    extras, tuning = {"held_out.run.gz": outcome.held_out_file()}, None
-    if task.reads_windows:  # Of every topic many times.
-        extras = {}
-        if own and task.reads_adapted and own.adapted_path:
-            extras[ADAPTED_FILE] = own.adapted_path.read_bytes()
-    if own and task.reads_judged:
-        extras[JUDGMENTS] = own.judged_posts.content()
-    if own:
-        tuning = compare(options.model, own, first_stage, outcome)
-    elif task.reads_windows:
-        tuning = calibrated(f"{options.model}/{directory.name}", training_set, outcome)
-    trainer.save(directory, outcome, extras, tuning)
+    extras = task.extras(outcome)
+    trainer.save(directory, outcome, extras, task.tuning(first_stage, training_set, outcome))
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"
         print(f"{name}: AP {value:.4f} on {topics}")
-    if is_network:
+    if outcome.epochs:
         print(f"epochs: {outcome.epochs}")
     print(f"wrote {directory}")
     return directory
@@ -219,47 +200,45 @@ def own_collection(options: Options) -> SearchedCollection | None:
     return named.on_engine(found, engine_of(options))
 
 
+def _task_of(options: Options, own: SearchedCollection | None) -> _Task:
+    """The training of the model, by its kind."""
+    from rerankers import models
+
+    if models.is_network(options.model):
+        return _NetworkTask(options, own)
+    kinds = {"posts": _Task, "lists": _WindowTask, "searches": _FusionTask}
+    return kinds[models.reads(options.model) or "posts"](options, own)
+
+
 class _Task:
-    """What the options name: collections, configuration and files.
+    """A training of trees on given posts: collections, configuration and files that options name.
 
     Attributes:
         options: of the command.
         own: collection of one's own.
         configuration: name of the configuration; None is the model's first one.
         config: the configuration with the changes of ``--set``.
-        rankers: whose scores the model reads; None for a model of given candidates.
-        reads_windows: whether it is trained on windows of several first stages.
+        start: checkpoint of trees that are extended.
     """
 
+    is_network = False
+    start: Path | None = None
+
     def __init__(self, options: Options, own: SearchedCollection | None) -> None:
-        from rerankers import models
-
         self.options, self.own = options, own
-        self.configuration, self.rankers = options.configuration, None
-        reads = models.reads(options.model)
-        self.reads_windows = reads == "lists"
-        if reads == "posts":
-            self.config = _config(options, self.configuration)
-            return
-        from pipeline.ranking.fusion import Rankers
-        from pipeline.training.own import own_config
-
-        if options.collection and not own:
-            raise UsageError(
-                f"--collection: {options.model} ranks what searches find; name the collection to "
-                "leave out by --test, or the file of an own one"
-            )
-        self.configuration = self.configuration or self._fusion_configuration()
+        self.configuration = options.configuration
         self.config = _config(options, self.configuration)
-        if own and not any(change.startswith("families=") for change in options.set):
-            self.config = own_config(self.config, not options.forget_topics)
-        if not self.reads_windows:
-            self.rankers = Rankers.from_config(self.config)
+
+    def settings(self) -> Settings:
+        """The settings of the training."""
+        return _settings(self.options, Settings(epochs=0))
 
     @property
-    def is_fusion(self) -> bool:
-        """Whether it is trees over features, which extend those of the shipped model."""
-        return self.reads_windows or self.rankers is not None
+    def trainer(self) -> type[Trainer]:
+        """Class of the trainer."""
+        from pipeline.training.trainer import TreesTrainer
+
+        return TreesTrainer
 
     @property
     def reads_adapted(self) -> bool:
@@ -274,6 +253,115 @@ class _Task:
         from rerankers.features.judged import JUDGED
 
         return JUDGED in getattr(self.config, "families", "").split(",")
+
+    @property
+    def directory(self) -> Path:
+        """The checkpoint folder to write."""
+        from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
+
+        options, name = self.options, "all"
+        if self.own:
+            name = self.own.key
+        elif options.collection:
+            name = named.find_answers(options.collection, options.data).name
+        elif options.test:
+            name = named.find(options.test, options.data).name
+        elif options.train_on:
+            years = [named.find(name, options.data).name for name in options.train_on]
+            name = "on-" + "-".join(years)
+        if self.reads_adapted:
+            name += ADAPTED_SUFFIX
+        return options.output or models_directory() / "checkpoints" / options.model / name
+
+    def first_stage(self) -> TrainingSet:
+        """Official or given candidates with judgments."""
+        from pipeline.training.own import own_training_set
+        from pipeline.training.training_set import (
+            PriorRuns,
+            answer_training_set,
+            microblog_training_set,
+        )
+
+        options = self.options
+        if self.own:
+            return own_training_set(self.own)
+        if options.collection:
+            collection = named.find_answers(options.collection, options.data)
+            return answer_training_set(collection, draws=options.development == "drawn")
+        prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
+        return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
+
+    def training_set(self, first_stage: TrainingSet) -> TrainingSet:
+        """The candidates that are trained on."""
+        return first_stage
+
+    def extras(self, outcome: Outcome) -> dict[str, bytes]:
+        """Further files of the checkpoint."""
+        from rerankers.checkpoint import JUDGMENTS
+
+        extras = {"held_out.run.gz": outcome.held_out_file()}
+        if self.own and self.reads_judged:
+            extras[JUDGMENTS] = self.own.judged_posts.content()
+        return extras
+
+    def tuning(
+        self, first_stage: TrainingSet, training_set: TrainingSet, outcome: Outcome
+    ) -> Tuning | None:
+        """Tuning and figures on an own collection, which are printed."""
+        return self._compared(first_stage, outcome, is_mixed=True, beside_default=True)
+
+    def _compared(self, candidates: TrainingSet, outcome: Outcome, **how: bool) -> Tuning | None:
+        from pipeline.training.own import compare
+
+        if self.own is None:
+            return None
+        return compare(self.options.model, self.own, candidates, outcome, **how)
+
+    @property
+    def idf(self) -> str:
+        """The source of word frequencies; for an own collection in its language."""
+        from pipeline.ranking.checkpoints import named_frequencies
+
+        return named_frequencies(self.options.idf, self.own.language if self.own else None)
+
+
+class _NetworkTask(_Task):
+    """A training of a network on given posts."""
+
+    is_network = True
+
+    def settings(self) -> Settings:
+        """The settings of the model's configuration with the changes of ``--set``."""
+        from rerankers import models
+
+        model = models.find(self.options.model)
+        return _settings(self.options, model.settings_of(self.options.configuration))
+
+    @property
+    def trainer(self) -> type[Trainer]:
+        """Class of the trainer."""
+        from pipeline.training.trainer import NetworkTrainer
+
+        return NetworkTrainer
+
+
+class _FusionTask(_Task):
+    """A training of trees on several searches, which may extend those of a shipped model."""
+
+    def __init__(self, options: Options, own: SearchedCollection | None) -> None:
+        from pipeline.training.own import own_config, shipped_start
+
+        if options.collection and not own:
+            raise UsageError(
+                f"--collection: {options.model} ranks what searches find; name the collection to "
+                "leave out by --test, or the file of an own one"
+            )
+        self.options, self.own = options, own
+        self.configuration = options.configuration or self._fusion_configuration()
+        self.config = _config(options, self.configuration)
+        if own and not any(change.startswith("families=") for change in options.set):
+            self.config = own_config(self.config, not options.forget_topics)
+        self.start = shipped_start(options.model, self.config) if own else None
 
     @cached_property
     def of_fusion(self) -> list[SearchedCollection]:
@@ -312,54 +400,59 @@ class _Task:
         with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
         return with_adapted if adapted and with_adapted in known else name
 
-    @property
-    def directory(self) -> Path:
-        """The checkpoint folder to write."""
-        from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
+    def first_stage(self) -> TrainingSet:
+        """Candidates of an own collection; of others none, as searches find them."""
+        from pipeline.training.training_set import searched_training_set
 
-        options, name = self.options, "all"
         if self.own:
-            name = self.own.key
-        elif options.collection:
-            name = named.find_answers(options.collection, options.data).name
-        elif options.test:
-            name = named.find(options.test, options.data).name
-        elif options.train_on:
-            years = [named.find(name, options.data).name for name in options.train_on]
-            name = "on-" + "-".join(years)
-        if self.reads_adapted:
-            name += ADAPTED_SUFFIX
-        return options.output or models_directory() / "checkpoints" / options.model / name
+            return super().first_stage()
+        test = self.options.test
+        left_out = named.find(test, self.options.data).name if test else None
+        return searched_training_set([each.name for each in self.of_fusion], left_out)
 
-    def training_set(self) -> TrainingSet:
-        """Official or given candidates with judgments; a fusion's are added to them later."""
-        from pipeline.training.own import own_training_set
-        from pipeline.training.training_set import (
-            PriorRuns,
-            answer_training_set,
-            microblog_training_set,
-            searched_training_set,
-        )
+    def training_set(self, first_stage: TrainingSet) -> TrainingSet:
+        """Candidates of all searches, with their scores."""
+        from pipeline.ranking.fusion import Rankers
+        from pipeline.training.fusion import fusion_training_set
 
-        options = self.options
+        rankers = Rankers.from_config(self.config)
+        return fusion_training_set(rankers, first_stage, self.of_fusion, self.reads_judged)
+
+    def tuning(
+        self, first_stage: TrainingSet, training_set: TrainingSet, outcome: Outcome
+    ) -> Tuning | None:
+        """Figures on an own collection."""
+        return self._compared(first_stage, outcome, is_mixed=False, beside_default=True)
+
+
+class _WindowTask(_FusionTask):
+    """A training of trees on windows of several first stages."""
+
+    def training_set(self, first_stage: TrainingSet) -> TrainingSet:
+        """Windows in all forms."""
+        from pipeline.training.fusion import window_training_set
+
+        return window_training_set(first_stage, self.of_fusion, self.reads_judged)
+
+    def extras(self, outcome: Outcome) -> dict[str, bytes]:
+        """Further files of the checkpoint; no held-out run, which has every topic many times."""
+        from rerankers.checkpoint import ADAPTED_FILE
+
+        extras = super().extras(outcome)
+        extras.pop("held_out.run.gz")
+        if self.own and self.reads_adapted and self.own.adapted_path:
+            extras[ADAPTED_FILE] = self.own.adapted_path.read_bytes()
+        return extras
+
+    def tuning(
+        self, first_stage: TrainingSet, training_set: TrainingSet, outcome: Outcome
+    ) -> Tuning | None:
+        """Figures on an own collection, or on topics held out in folds."""
+        from pipeline.training.own import calibrated
+
         if self.own:
-            return own_training_set(self.own)
-        if options.collection:
-            collection = named.find_answers(options.collection, options.data)
-            return answer_training_set(collection, draws=options.development == "drawn")
-        if self.is_fusion:
-            names = [collection.name for collection in self.of_fusion]
-            left_out = named.find(options.test, options.data).name if options.test else None
-            return searched_training_set(names, left_out)
-        prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
-        return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
-
-    @property
-    def idf(self) -> str:
-        """The source of word frequencies; for an own collection in its language."""
-        from pipeline.ranking.checkpoints import named_frequencies
-
-        return named_frequencies(self.options.idf, self.own.language if self.own else None)
+            return self._compared(training_set, outcome, is_mixed=False, beside_default=False)
+        return calibrated(f"{self.options.model}/{self.directory.name}", training_set, outcome)
 
 
 def _vector_file(options: Options) -> Path:
@@ -372,18 +465,14 @@ def _vector_file(options: Options) -> Path:
     return given if given.is_file() else default.parent / given
 
 
-def _settings(options: Options) -> Settings:
-    """The settings of the model's configuration with the changes of ``--set training.NAME``."""
-    from rerankers import models
+def _settings(options: Options, settings: Settings) -> Settings:
+    """Settings with the changes of ``--set training.NAME``."""
     from rerankers.errors import RerankerError
 
     given = [change for change in options.set if change.startswith(TRAINING)]
     changes = [change.removeprefix(TRAINING) for change in given]
     if any(change.startswith("seed=") for change in changes):
         raise UsageError("--set training.seed: found a seed, expected it by --seed")
-    settings = Settings(epochs=0)
-    if models.is_network(options.model):
-        settings = models.find(options.model).settings_of(options.configuration)
     if given and not settings.epochs:
         raise UsageError(
             f"--set {given[0]}: found for {options.model}, which is not trained step by step and "

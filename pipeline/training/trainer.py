@@ -60,6 +60,81 @@ class Trainer:
         """Word frequencies."""
         return checkpoint.idf_from(self.options.idf)
 
+    def train(self) -> Outcome:
+        """Train, with a progress bar."""
+        raise NotImplementedError
+
+    def record(self, outcome: Outcome) -> dict[str, Any]:
+        """Facts of the training, for ``metrics.json``."""
+        raise NotImplementedError
+
+    def save(
+        self,
+        directory: Path,
+        outcome: Outcome,
+        extras: Mapping[str, bytes] | None = None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`.
+
+        ``tuning`` is written beside it.
+        """
+        with atomic_directory(directory) as new:
+            checkpoint.save(new, replace(outcome.model, metrics=self._metrics(outcome)), extras)
+            if tuning:
+                tuning.save(new / TUNING_FILE)
+
+    def _metrics(self, outcome: Outcome) -> dict[str, Any]:
+        data, start = self.training_set, self.options.start
+        return {
+            "model": self.model,
+            "configuration": self.configuration,
+            "changed_settings": list(self.changes),
+            "trained_on": list(data.trained_on),
+            **({"collection_file": data.collection_file} if data.collection_file else {}),
+            "left_out": data.left_out,
+            "topics": len(data.training.candidates.topics),
+            "pairs": len(data.training.candidates.keys()),
+            "candidates": data.candidates,
+            "started_from": start and f"{start.parent.name}/{start.name}",
+            "folds": self.options.folds if data.development is None else None,
+            "validation": {
+                "AP": round(mean(outcome.validation_map.values()), 4),
+                "by_fold": {name: round(v, 4) for name, v in outcome.validation_map.items()},
+            },
+            **self.record(outcome),
+            **runtime.provenance(),
+        }
+
+
+class TreesTrainer(Trainer):
+    """Trainer of boosted trees."""
+
+    def train(self) -> Outcome:
+        """Train, with a progress bar."""
+        data, options = self.training_set, self.options
+        start = checkpoint.load(options.start, self.model) if options.start else None
+        parts = options.folds + (options.folds > 1) if data.development is None else 1
+        with runtime.part_bar(parts) as progress:
+            return trees.train(
+                self.model,
+                self.config,
+                self.idf,
+                data,
+                options.folds,
+                self.settings.seed,
+                cast("Trees | None", start),
+                progress,
+            )
+
+    def record(self, outcome: Outcome) -> dict[str, Any]:
+        """Seed of the training."""
+        return {"training": {"seed": self.settings.seed}}
+
+
+class NetworkTrainer(Trainer):
+    """Trainer of networks."""
+
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The words of the training texts, with their vectors."""
@@ -83,24 +158,6 @@ class Trainer:
 
     def train(self) -> Outcome:
         """Train, with a progress bar."""
-        data, options = self.training_set, self.options
-        if models.is_network(self.model):
-            return self._train_network()
-        start = checkpoint.load(options.start, self.model) if options.start else None
-        parts = options.folds + (options.folds > 1) if data.development is None else 1
-        with runtime.part_bar(parts) as progress:
-            return trees.train(
-                self.model,
-                self.config,
-                self.idf,
-                data,
-                options.folds,
-                self.settings.seed,
-                cast("Trees | None", start),
-                progress,
-            )
-
-    def _train_network(self) -> Outcome:
         from pipeline.training import networks
 
         data, network = self.training_set, self.build()
@@ -115,48 +172,11 @@ class Trainer:
                 network, training, development, data.development, schedule
             )
 
-    def save(
-        self,
-        directory: Path,
-        outcome: Outcome,
-        extras: Mapping[str, bytes] | None = None,
-        tuning: Tuning | None = None,
-    ) -> None:
-        """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`.
-
-        ``tuning`` is written beside it.
-        """
-        with atomic_directory(directory) as new:
-            checkpoint.save(new, replace(outcome.model, metrics=self._metrics(outcome)), extras)
-            if tuning:
-                tuning.save(new / TUNING_FILE)
-
-    def _metrics(self, outcome: Outcome) -> dict[str, Any]:
-        data, start = self.training_set, self.options.start
-        steps: dict[str, Any] = {"training": {"seed": self.settings.seed}}
-        if models.is_network(self.model):
-            steps = {
-                "vectors": self.options.vectors.name,
-                "training": dataclasses.asdict(self.settings),
-                "epochs": outcome.epochs,
-                "histories": outcome.histories,
-            }
+    def record(self, outcome: Outcome) -> dict[str, Any]:
+        """Vectors, settings and figures of all epochs."""
         return {
-            "model": self.model,
-            "configuration": self.configuration,
-            "changed_settings": list(self.changes),
-            "trained_on": list(data.trained_on),
-            **({"collection_file": data.collection_file} if data.collection_file else {}),
-            "left_out": data.left_out,
-            "topics": len(data.training.candidates.topics),
-            "pairs": len(data.training.candidates.keys()),
-            "candidates": data.candidates,
-            "started_from": start and f"{start.parent.name}/{start.name}",
-            "folds": self.options.folds if data.development is None else None,
-            "validation": {
-                "AP": round(mean(outcome.validation_map.values()), 4),
-                "by_fold": {name: round(v, 4) for name, v in outcome.validation_map.items()},
-            },
-            **steps,
-            **runtime.provenance(),
+            "vectors": self.options.vectors.name,
+            "training": dataclasses.asdict(self.settings),
+            "epochs": outcome.epochs,
+            "histories": outcome.histories,
         }

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from indexes.posts import read_posts
 from pipeline.collections.collection import AnswerCollection
 from pipeline.collections.topics import read_topics
-from pipeline.collections.trec import best_of, read_qrels
+from pipeline.collections.trec import Qrels, Run, best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
@@ -44,11 +44,8 @@ def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, 
 
     def score(terms: Counter[str], found: Counter[str]) -> float:
         norm = k1 * (1 - b + b * found.total() / mean_length)
-        return sum(
-            times * idf[word] * found[word] / (found[word] + norm)
-            for word, times in terms.items()
-            if word in found
-        )
+        common = [word for word in terms if word in found]
+        return sum(terms[w] * idf[w] * found[w] / (found[w] + norm) for w in common)
 
     def scores(query: str, doc_ids: Iterable[str]) -> dict[str, float]:
         terms = Counter(words(query))
@@ -65,29 +62,39 @@ def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, 
         run = {t.query_id: scores(t.text, given.run[t.query_id]) for t in given.topics}
     else:
         run = ModelScorer(checkpoints.load(checkpoint)).score(drawn.candidates)
-    values = evaluate(drawn.qrels, run, MEASURES)
+    return means(drawn.qrels, run, MEASURES)
+
+
+def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
+    """Measure -> mean; empty without judgments."""
+    values = {} if qrels is None else evaluate(qrels, run, measures)
     return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 
 
-def question_curve(folder: Path, judged_only: bool, model: Network) -> dict[float, float]:
-    """α -> AP of α · cosine of question vectors + (1 - α) · Okapi, each in [0, 1] per topic.
+def question_curves(general: Path, trained: Network) -> dict[str, float]:
+    """``stackfaq 0.05`` -> AP of α · cosine of question vectors + (1 - α) · Okapi, and so on.
 
-    α is 0, 0.05, …, 1 (section 6.3). Of the training topics of a folder, whose candidates are the
-    judged posts or the nearest.
+    Each is scaled to [0, 1] per topic; α is 0, 0.05, …, 1 (section 6.3). Candidates of the training
+    topics are the judged posts or the nearest.
     """
-    topics = read_topics(folder / "topics.train.tsv")
-    texts = {post.doc_id: post.text for post in read_posts(folder / "posts.jsonl")}
-    qrels, scores = read_qrels(folder / "qrels.train.txt"), okapi(texts)
-    given = {t.query_id: qrels.get(t.query_id, {}) if judged_only else texts for t in topics}
-    candidates = best_of({t.query_id: scores(t.text, given[t.query_id]) for t in topics}, NEAREST)
-    doc_ids = sorted({doc_id for of_topic in candidates.values() for doc_id in of_topic})
-    vectors = dict(zip(doc_ids, question_vectors(model, [texts[d] for d in doc_ids]), strict=True))
-    of_topics = question_vectors(model, [topic.text for topic in topics])
-    neural = {
-        topic.query_id: {d: float(vector @ vectors[d]) for d in candidates[topic.query_id]}
-        for topic, vector in zip(topics, of_topics, strict=True)
-    }
-    return dict(tune_weight(candidates, neural, qrels).curve)
+    curves = {}
+    for name, judged_only in QUESTIONS.items():
+        topics = read_topics(general / name / "topics.train.tsv")
+        texts = {post.doc_id: post.text for post in read_posts(general / name / "posts.jsonl")}
+        qrels, scores = read_qrels(general / name / "qrels.train.txt"), okapi(texts)
+        given = {t.query_id: qrels.get(t.query_id, {}) if judged_only else texts for t in topics}
+        lexical = best_of({t.query_id: scores(t.text, given[t.query_id]) for t in topics}, NEAREST)
+        doc_ids = sorted({doc_id for of_topic in lexical.values() for doc_id in of_topic})
+        of_posts = question_vectors(trained, [texts[d] for d in doc_ids])
+        vectors = dict(zip(doc_ids, of_posts, strict=True))
+        of_topics = question_vectors(trained, [topic.text for topic in topics])
+        neural = {
+            topic.query_id: {d: float(vector @ vectors[d]) for d in lexical[topic.query_id]}
+            for topic, vector in zip(topics, of_topics, strict=True)
+        }
+        for alpha, value in tune_weight(lexical, neural, qrels).curve.items():
+            curves[f"{name} {alpha:.2f}"] = round(value, 4)
+    return curves
 
 
 def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -97,11 +104,10 @@ def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[
     """
     model, encoder = trained.model, trained.encoder
     inputs = encoder.queries(questions, model.query_inputs, model.idf)
-    parts = []
+    parts = np.array_split(np.arange(len(questions)), -(-len(questions) // BATCH_SIZE))
     with torch.inference_mode():
-        for start in range(0, len(questions), BATCH_SIZE):
-            rows = np.arange(start, min(start + BATCH_SIZE, len(questions)))
-            batch = {name: ids.batch(rows, model.device_of()) for name, ids in inputs.items()}
-            vectors = cast(torch.Tensor, model.encode_queries(batch))
-            parts.append(normalize(vectors, dim=1).float().cpu().numpy())
-    return np.concatenate(parts)
+        batches = [
+            {n: of.batch(rows, model.device_of()) for n, of in inputs.items()} for rows in parts
+        ]
+        vectors = torch.cat([cast(torch.Tensor, model.encode_queries(batch)) for batch in batches])
+    return normalize(vectors, dim=1).float().cpu().numpy()

@@ -1,7 +1,7 @@
 """Experiments as cells: one system on one collection with one seed, trained, run and measured.
 
-A finished cell is a JSON file in the experiments' folder and is not computed again. A failing cell
-does not stop the others. A table's results are a CSV: a line per cell and measure.
+A finished cell is a JSON file, which is not computed again; a failing one does not stop others. A
+table's results are a CSV: a line per cell and measure.
 """
 
 import csv
@@ -13,24 +13,23 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from experiments import answers, left_out
+from experiments import left_out
+from experiments.answers import means, measure_drawn
 from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
-from pipeline.collections.trec import Qrels, Run, read_run, write_run
-from pipeline.evaluation.measures import evaluate, mean
+from pipeline.collections.trec import read_run, write_run
 from pipeline.ranking.interpolation import interpolate
 from pipeline.runtime import provenance
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 from rerankers import models
-from rerankers.networks.training.settings import Settings
 
 # Kinds of models; ``tables.toml`` describes them.
 RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
@@ -46,7 +45,7 @@ class Cell:
 
     system: str  # Row of the table
     model: str  # Name of the reranker, possibly with a kind before it
-    training: tuple[str, ...]  # Options of ``pipeline.train`` besides data, seed and output
+    training: tuple[str, ...]  # Options of ``pipeline.train``; NAME=VALUE stands for one of --set
     collection: str  # Trained on its training part; a microblog year is left out of training
     seed: int = 1
 
@@ -81,9 +80,6 @@ class Cell:
     def is_mixed(self) -> bool:
         """Whether the neural scores are mixed with query likelihood, with λ tuned here."""
         return self.is_retrieved and not self.kind and models.reads(self.reranker) != "searches"
-
-    def __str__(self) -> str:
-        return f"{self.system} on {self.collection}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -154,10 +150,11 @@ def run_cells(cells: Sequence[Cell], setup: Setup) -> tuple[list[Result], list[s
     distinct = {cell.key: cell for cell in reversed(cells)}
 
     def run(key: str) -> None:
+        cell = distinct[key]
         try:
-            results[key] = run_cell(distinct[key], setup)
+            results[key] = run_cell(cell, setup)
         except Exception as error:
-            failures.append(f"{distinct[key]}: {error}")
+            failures.append(f"{cell.system} on {cell.collection}, seed {cell.seed}: {error}")
             tqdm.write(failures[-1], file=sys.stderr)
 
     is_quiet = all(is_finished(cell, setup) for cell in distinct.values())
@@ -176,13 +173,11 @@ def run_cell(cell: Cell, setup: Setup) -> Result:
     """Train, run and measure one cell, or read its finished result."""
     path, started = setup.result_file(cell), time.perf_counter()
     if path.exists():
-        content = json.loads(path.read_text(encoding="utf-8"))
-        known = {each.name: content[each.name] for each in fields(Result) if each.name in content}
-        return Result(**known | {"cell": cell})
+        return Result(**json.loads(path.read_text(encoding="utf-8")) | {"cell": cell})
     if cell.is_untrained:
         # Not kept: measuring is cheap, and the run file may be replaced.
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
-    development, epochs = 0.0, 0
+    development, epochs, made = 0.0, 0, provenance()
     if cell.kind == LEFT_OUT:
         run = left_out.run_of(cell.reranker, cell.collection, setup.data)
         write_run(setup.run_file(cell), run, cell.reranker)
@@ -193,7 +188,7 @@ def run_cell(cell: Cell, setup: Setup) -> Result:
     seconds = round(time.perf_counter() - started, 1)
     if cell.kind not in (HELD_OUT, DRAWN, LEFT_OUT):
         _search(cell, setup)
-    result = Result(cell, *_measure(cell, setup), development, epochs, seconds, provenance())
+    result = Result(cell, *_measure(cell, setup), development, epochs, seconds, made)
     with atomic_file(path) as stream:
         stream.write(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
@@ -204,31 +199,18 @@ def _train(cell: Cell, setup: Setup) -> None:
     if cell.kind == SHIPPED or (checkpoint / "config.json").exists():
         return
     options = ["--test" if cell.is_retrieved else "--collection", cell.collection]
-    if cell.is_mixed and "--folds" not in cell.training:
-        # One held-out part suffices for early stopping and λ, at a fifth of the cost.
-        options += ["--folds", "1"]
-    options += [*_options(cell.training), "--seed", str(cell.seed), "--output", str(checkpoint)]
+    # One held-out part suffices for early stopping and λ, at a fifth of the cost.
+    options += ["--folds", "1"] * (cell.is_mixed and "--folds" not in cell.training)
+    for word in cell.training:
+        options += ["--set", word] if "=" in word else [word]
+    options += ["--seed", str(cell.seed), "--output", str(checkpoint)]
     _command("pipeline.train", cell.reranker, *options, *setup.options)
-
-
-def _options(training: Sequence[str]) -> list[str]:
-    """Options of a training, with ``--set training.NAME=VALUE`` for ``--NAME VALUE`` of a setting.
-
-    Finished results are named by hashes of the short form.
-    """
-    settings = {f"--{setting.name.replace('_', '-')}" for setting in fields(Settings)}
-    options, words = [], iter(training)
-    for word in words:
-        setting = f"training.{word[2:].replace('-', '_')}"
-        options += ["--set", f"{setting}={next(words)}"] if word in settings else [word]
-    return options
 
 
 def _search(cell: Cell, setup: Setup) -> None:
     how = ["--reranker", cell.reranker, "--checkpoint", str(setup.checkpoint(cell))]
-    is_fusion = models.reads(cell.reranker) == "searches"
-    how += ["--candidates", "ql"] if cell.is_retrieved and not is_fusion else []
-    how += ["--lambda", "1"] if cell.is_mixed else []
+    how += ["--candidates", "ql"] * (cell.is_mixed or cell.kind == SHIPPED)
+    how += ["--lambda", "1"] * cell.is_mixed
     how += ["--output", str(setup.run_file(cell)), *setup.options]
     _command("pipeline.search", "--topics", cell.collection, *how)
 
@@ -247,26 +229,20 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
     qrels, measures, mixture = collection.qrels, collection.measures, setup.mixture_file(cell)
     if cell.kind == DRAWN:
         part = named.find_answers(cell.collection, setup.data)
-        return answers.measure_drawn(part, None if cell.is_untrained else checkpoint), {}, None
+        return measure_drawn(part, None if cell.is_untrained else checkpoint), {}, None
     if cell.kind == HELD_OUT or mixture:
         held_out = HeldOut.read(checkpoint, cell.collection, setup.data)
     if cell.kind == HELD_OUT:
         return means(held_out.qrels, held_out.neural, measures), {}, None
     scores = read_run(setup.run_file(cell))
     if cell.kind == LEFT_OUT:
-        return means(left_out.judgments(collection), scores, ["AP"]), {}, None
+        qrels, measures = left_out.judgments(collection), ["AP"]
     if mixture is None:
         return means(qrels, scores, measures), {}, None
     weight = held_out.tune("AP", min(5, len(held_out.qrels)), seed=1).weight
     mixed = interpolate(read_run(collection.runs["ql"]), scores, weight)
     write_run(mixture, mixed, "interpolated")
     return means(qrels, scores, measures), means(qrels, mixed, measures), weight
-
-
-def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
-    """Measure -> mean; empty without judgments."""
-    values = {} if qrels is None else evaluate(qrels, run, measures)
-    return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 
 
 def add_to_csv(path: Path, results: Sequence[Result]) -> None:
@@ -302,15 +278,12 @@ def read_csv(path: Path) -> list[Result]:
     with path.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             cell = Cell(row["system"], "", (), row["collection"], int(row["seed"]))
-            weight = float(row["lambda"]) if row["lambda"] else None
+            weight, measure = float(row["lambda"]) if row["lambda"] else None, row["measure"]
             costs = float(row["development_ap"]), int(row["epochs"]), float(row["seconds"])
-            new = Result(cell, {}, {}, weight, *costs, row)
-            result, measure = results.setdefault(cell, new), row["measure"]
-            if measure:
-                result.measures[measure] = float(row["value"])
+            result = results.setdefault(cell, Result(cell, {}, {}, weight, *costs, row))
+            result.measures.update({measure: float(row["value"])} if measure else {})
             if row["interpolated"]:
                 result.interpolated[measure] = float(row["interpolated"])
             for name in filter(row.get, MARKS):
-                systems = tuple(row[name].split(SEPARATOR))
-                result.marks.setdefault(name, {})[measure] = systems
+                result.marks.setdefault(name, {})[measure] = tuple(row[name].split(SEPARATOR))
     return list(results.values())

@@ -1,58 +1,214 @@
-"""Pictures, and the tables of Rao et al. (2019) that need runs and posts, not only results.
+"""Functions that a table names: ``finish`` adds marks of significance and measures to results,
+``report`` gives Markdown from runs and posts, ``draw_NAME`` draws the ``figure`` of this name."""
 
-Functions that a table names as ``report`` give Markdown, those named as ``figure`` a picture.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from experiments.cells import Result, Setup
-from experiments.extras import values_of
-from experiments.rendering import Row, markdown_table, titled
-from experiments.tables import Table
+from experiments import answers
+from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup
+from experiments.left_out import judgments, reliability
+from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post
-from pipeline.collections.collection import Collection
-from pipeline.collections.trec import Qrels, Run, read_run
+from pipeline.collections import named
+from pipeline.collections.collection import Collection, default_vectors
+from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.errors import DataError
+from pipeline.evaluation.measures import evaluate
+from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.topic import RankChange, grade_text, rank_changes
 from rerankers import checkpoint
 from rerankers.explanation import visible
 from rerankers.networks.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
 from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network
+from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
+from rerankers.trees.boosting import Trees
+from rerankers.trees.contributions import shares
 
+LEVEL = 0.05
+PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
 EXTREMES = 5  # Figures 3 and 4: number of topics listed at either end
 TOPICS, POSTS = 5, 20  # Table 5: topics with the largest gains, and posts of each
 RELEVANT = 2  # Table 6: relevant posts besides the one that MP-HCNN ranks first
 PARAPHRASE_COSINE = 0.8  # Least cosine of similar phrases; unrelated ones reach 0.7
 PREFIX = 4  # Number of first letters of a word that suffice in a URL
+_HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
+
+Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per judged topic
+
+
+def significance(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """The results with marks against the table's marked systems.
+
+    By Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
+    papers' tables. With several seeds, a topic's value is the mean over them.
+    """
+    references = [*table.better, *table.worse]
+    return marked(results, {system.name: references for system in table.systems}, setup)
+
+
+def marked(
+    results: Sequence[Result], references: Mapping[str, Sequence[str]], setup: Setup
+) -> list[Result]:
+    """The results with marks against each system's references that have results and judgments."""
+    seeds = defaultdict(list)
+    for result in results:
+        seeds[result.cell.collection, result.cell.system].append(result)
+    values = {key: values_of(own, setup) for key, own in seeds.items()}
+    marks = {}
+    for (name, system), own in seeds.items():
+        others = {o: values[name, o] for o in references.get(system, ()) if (name, o) in values}
+        # Only a mixture is compared with its own neural score.
+        alone = {other: of for other, of in others.items() if other != system}
+        marks[name, system] = {
+            BETTER: _compare(values[name, system], alone, operator.gt),
+            WORSE: _compare(values[name, system], alone, operator.lt),
+            MIXTURE_BETTER: _compare(values_of(own, setup, is_mixture=True), others, operator.gt),
+        }
+    return [replace(r, marks=marks[r.cell.collection, r.cell.system]) for r in results]
+
+
+def _compare(
+    ours: Values, others: Mapping[str, Values], relation: Callable[[float, float], bool]
+) -> dict[str, tuple[str, ...]]:
+    """Measure -> the others to which the relation of the means holds significantly."""
+    marks: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    for (measure, values), (name, of) in product(ours.items(), others.items()):
+        if relation(values.mean(), of[measure].mean()):
+            pair = values.tolist(), of[measure].tolist()
+            if randomization_test(*pair, permutations=PERMUTATIONS) < LEVEL:
+                marks[measure] += (name,)
+    return dict(marks)
+
+
+def values_of(results: Sequence[Result], setup: Setup, *, is_mixture: bool = False) -> Values:
+    """Values per topic of a system, or of its mixture if it has one; means over seeds."""
+    collection = setup.collection(results[0].cell.collection)
+    file_of = setup.mixture_file if is_mixture else setup.run_file
+    files = [path for result in results if (path := file_of(result.cell))]
+    if collection.qrels is None or not files:
+        return {}
+    runs = [evaluate(collection.qrels, read_run(path), collection.measures) for path in files]
+    return {m: np.mean([list(run[m].values()) for run in runs], axis=0) for m in runs[0]}
+
+
+def sizes(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """Sizes of the collections, counted over the official run, as measures."""
+    known, done = set(read_vectors(default_vectors(setup.data)).words), []
+    for result in results:
+        collection = setup.collection(result.cell.collection)
+        run, qrels = read_run(collection.runs["ql"]), collection.qrels
+        posts = {post.doc_id: post for post in collection.posts()}
+        pairs = [(query_id, posts[doc_id]) for query_id, of in run.items() for doc_id in of]
+        distinct = {word for _, post in pairs for word in words(post.text)}
+        measures: dict[str, float] = {
+            "topics": len(run),
+            "query-document pairs": len(pairs),
+            "unique words": len(distinct),
+            "unique OOV words": len(distinct - known),
+            "URLs": sum(bool(post.url) for _, post in pairs),
+            "hashtags": sum(bool(_HASHTAG.search(post.text)) for _, post in pairs),
+        }
+        if qrels is not None:
+            relevant = (qrels.get(q, {}).get(post.doc_id, 0) > 0 for q, post in pairs)
+            measures["relevant documents"] = sum(relevant)
+        done.append(replace(result, measures=measures))
+    return done
+
+
+def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """The results, and those of the same runs on the clean questions alone.
+
+    The others change neither training nor the choice of the epoch: any ranking is worth the same.
+    """
+    done = list(results)
+    for result in results:
+        clean = CLEAN.get(result.cell.collection, "")
+        if result.measures and clean in table.collections:
+            collection, run = setup.collection(clean), read_run(setup.run_file(result.cell))
+            measures = answers.means(collection.qrels, run, collection.measures)
+            cell = replace(result.cell, collection=clean)
+            done.append(replace(result, cell=cell, measures=measures))
+    return done
+
+
+def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """The results with AP by α as measures, ``stackfaq 0.05`` and so on."""
+    folder = named.data_directory(setup.data) / "general"
+    networks = [cast(Network, checkpoint.load(setup.checkpoint(r.cell))) for r in results]
+    curves = [answers.question_curves(folder, network) for network in networks]
+    return [replace(r, measures=of) for r, of in zip(results, curves, strict=True)]
+
+
+def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """The results with marks against the row before, and the share of all relevant posts found."""
+
+    def recall(result: Result) -> dict[str, float]:
+        qrels = setup.collection(result.cell.collection).qrels or {}
+        run = best_of(read_run(setup.run_file(result.cell)), 1000)
+        relevant = [(q, d) for q, grades in qrels.items() for d in grades if grades[d] > 0]
+        found = sum(doc_id in run.get(query_id, {}) for query_id, doc_id in relevant)
+        return {"recall": round(found / max(1, len(relevant)), 4)} if qrels else {}
+
+    before = {system.name: [other.name] for other, system in pairwise(table.systems)}
+    return marked(_with(results, recall), before, setup)
+
+
+def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """The results with the importance of the family that each leaves out."""
+    of_families = {}
+    for whole in (r.cell for r in results if r.cell.system == table.systems[0].name):
+        trees = cast(Trees, checkpoint.load(setup.checkpoint(whole)))
+        for name, share in shares(trees.importances()).items():
+            of_families[f"- {name}", whole.seed] = {"importance": round(share, 4)}
+    return _with(results, lambda r: of_families.get((r.cell.system, r.cell.seed), {}))
+
+
+def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
+    """The results of models with their reliability, calibrated on the other collections."""
+    judged = {
+        cell: (read_run(setup.run_file(cell)), judgments(setup.collection(cell.collection)))
+        for cell in (result.cell for result in results)
+        if cell.system != table.systems[0].name
+    }
+
+    def measures(result: Result) -> dict[str, float]:
+        own, name = judged.get(result.cell), result.cell.collection
+        others = [of for cell, of in judged.items() if cell.collection != name]
+        return reliability(own, others) if own and others else {}
+
+    return _with(results, measures)
+
+
+def _with(results: Sequence[Result], of: Callable[[Result], dict[str, float]]) -> list[Result]:
+    return [replace(result, measures=result.measures | of(result)) for result in results]
+
+
+# Tables of Rao et al. (2019) from runs and posts
 
 
 class Year(NamedTuple):
     """QL and MP-HCNN, a table's two systems, on the topics of a year."""
 
     collection: Collection
-    qrels: Qrels
+    topics: Mapping[str, str]  # query_id -> text
     runs: Mapping[str, Run]  # Of QL and of MP-HCNN
     gains: Mapping[str, Mapping[str, float]]
     """MP-HCNN and MP-HCNN+ -> query_id -> AP minus AP of QL, by decreasing gain of MP-HCNN."""
-    weights: Path  # MP-HCNN's checkpoint
-
-    @property
-    def neural(self) -> Mapping[str, float]:
-        """query_id -> gain of MP-HCNN alone."""
-        return next(iter(self.gains.values()))
-
-    def query(self, query_id: str) -> str:
-        """Text of a topic."""
-        return next((t.text for t in self.collection.topics if t.query_id == query_id), "")
+    neural: Mapping[str, float]  # Those of MP-HCNN
+    network: Network
 
     def changes(self, query_id: str) -> dict[str, RankChange]:
         """doc_id -> change from QL to MP-HCNN, in the order of MP-HCNN."""
@@ -61,41 +217,32 @@ class Year(NamedTuple):
     def matches(self, query_id: str, doc_ids: Sequence[str]) -> list[tuple[Post, PairMatches]]:
         """Some posts with MP-HCNN's matches."""
         found = self.collection.find_posts(doc_ids)
-        posts = [found[doc_id] for doc_id in doc_ids]
-        loaded = cast(Network, checkpoint.load(self.weights))
-        texts, urls = [post.text for post in posts], [post.url for post in posts]
-        model, query = cast(Model, loaded.model), self.query(query_id)
-        matches = find_matches(model, loaded.encoder, query, texts, urls)
-        return list(zip(posts, matches, strict=True))
+        texts, urls = zip(*((found[d].text, found[d].url) for d in doc_ids), strict=True)
+        model, encoder = cast(Model, self.network.model), self.network.encoder
+        pairs = find_matches(model, encoder, self.topics[query_id], texts, urls)
+        return [(found[doc_id], pair) for doc_id, pair in zip(doc_ids, pairs, strict=True)]
 
 
 def years(table: Table, results: Sequence[Result], setup: Setup) -> Iterator[Year]:
-    """The years with results.
-
-    Raises:
-        DataError: no judgments, or no finished cell of one of the two systems.
-    """
+    """The years with results; DataError without judgments or a finished cell of each system."""
     for name in dict.fromkeys(result.cell.collection for result in results):
         collection, system = setup.collection(name), table.systems[1]
         base, ours = (Row(table, each, results).own(name) for each in table.systems)
         if collection.qrels is None:
             raise DataError(collection.missing_judgments)
         if not ours or not base:
-            raise DataError(
-                f"{name}: found no finished cell of MP-HCNN, expected one to compare with QL; "
-                "--train computes it"
-            )
+            problem = "found no finished cell of MP-HCNN, expected one to compare with QL"
+            raise DataError(f"{name}: {problem}; --train computes it")
         ql, neural = (values_of(of, setup)["AP"] for of in (base, ours))
         mixture = values_of(ours, setup, is_mixture=True)["AP"]
         order = np.argsort(ql - neural, kind="stable")
+        values = {system.name: (neural - ql)[order], system.mixture: (mixture - ql)[order]}
         query_ids = np.array([*collection.qrels])[order].tolist()
-        gains = {
-            title: dict(zip(query_ids, (values - ql)[order].tolist(), strict=True))
-            for title, values in ((system.name, neural), (system.mixture, mixture))
-        }
-        cells = base[0].cell, ours[0].cell
-        runs = {cell.system: read_run(setup.run_file(cell)) for cell in cells}
-        yield Year(collection, collection.qrels, runs, gains, setup.checkpoint(cells[1]))
+        gains = {n: dict(zip(query_ids, of.tolist(), strict=True)) for n, of in values.items()}
+        runs = {r.cell.system: read_run(setup.run_file(r.cell)) for r in (base[0], ours[0])}
+        topics = {topic.query_id: topic.text for topic in collection.topics}
+        network = cast(Network, checkpoint.load(setup.checkpoint(ours[0].cell)))
+        yield Year(collection, topics, runs, gains, gains[system.name], network)
 
 
 def gains(table: Table, results: Sequence[Result], setup: Setup) -> str:
@@ -107,29 +254,25 @@ def gains(table: Table, results: Sequence[Result], setup: Setup) -> str:
         rows.append([name, *map(str, counts), *map(str, table.paper.get(name, ["-", "-"]))])
     order, listed = [*year.neural], [["topic", "", "AP - AP of QL"]]
     for query_id in dict.fromkeys([*order[:EXTREMES], *order[-EXTREMES:]]):
-        listed.append([query_id, year.query(query_id), f"{year.neural[query_id]:+.3f}"])
+        listed.append([query_id, year.topics[query_id], f"{year.neural[query_id]:+.3f}"])
     return f"{markdown_table(rows)}\n\n{markdown_table(listed)}"
 
 
 def categories(table: Table, results: Sequence[Result], setup: Setup) -> str:
-    """Table 5: categories of matches in the best posts of the topics with the largest gains.
-
-    The authors sorted posts by hand; :func:`categories_of` has a rule for each category.
-    """
+    """Table 5: categories of matches in the best posts of the topics with the largest gains."""
     found = [(year, *of) for year in years(table, results, setup) for of in year.neural.items()]
     best = sorted(found, key=lambda row: -row[2])[:TOPICS]
     posts = [
-        categories_of(year.query(query_id), post, pair)
+        categories_of(year.topics[query_id], post, pair)
         for year, query_id, _ in best
         for post, pair in year.matches(query_id, [*year.changes(query_id)][:POSTS])
     ]
-    total = len(posts)
     rows = [["category", "ours, %", "paper, %"]]
-    for (name, paper), count in zip(table.paper.items(), np.sum(posts, axis=0), strict=True):
-        rows.append([name, f"{100 * count / total:.0f}", *map(str, paper)])
+    for (name, paper), share in zip(table.paper.items(), np.mean(posts, axis=0), strict=True):
+        rows.append([name, f"{100 * share:.0f}", *map(str, paper)])
     topics = ", ".join(f"{query_id} (AP {gain:+.2f})" for _, query_id, gain in best)
-    intro = f"The first {POSTS} posts by MP-HCNN of each of the topics {topics}, {total} in all"
-    return f"{markdown_table(rows)}\n\n{intro}."
+    intro = f"The first {POSTS} posts by MP-HCNN of each of the topics {topics}"
+    return f"{markdown_table(rows)}\n\n{intro}, {len(posts)} in all."
 
 
 def categories_of(query: str, post: Post, pair: PairMatches) -> list[bool]:
@@ -141,10 +284,7 @@ def categories_of(query: str, post: Post, pair: PairMatches) -> list[bool]:
     return [
         bool(set(content) & set(post_words)),
         bool(set(pairwise(query_words)) & set(pairwise(post_words))),
-        any(
-            cosines[i, j] >= PARAPHRASE_COSINE and ours != theirs
-            for (i, ours), (j, theirs) in phrases
-        ),
+        any(cosines[i, j] >= PARAPHRASE_COSINE and a != b for (i, a), (j, b) in phrases),
         link != URL_PLACEHOLDER and any(word[:PREFIX] in link for word in content),
     ]
 
@@ -153,22 +293,20 @@ def samples(table: Table, results: Sequence[Result], setup: Setup) -> str:
     """Table 6: posts of the topics with the largest gain and loss, MP-HCNN's first one and the
     relevant ones that moved most."""
     rows = [["topic", "post", "judged", "QL: score (rank)", "MP-HCNN", "matches"]]
-    for year in years(table, results, setup):
-        order = list(year.neural)
-        rows += [*_samples_of(year, order[0], 1), *_samples_of(year, order[-1], -1)]
-    return markdown_table(rows)
+    (year,) = years(table, results, setup)
+    first, *_, last = year.neural
+    return markdown_table([*rows, *_samples_of(year, first, 1), *_samples_of(year, last, -1)])
 
 
 def _samples_of(year: Year, query_id: str, sign: int) -> Iterator[list[str]]:
-    changes, grades = year.changes(query_id), year.qrels[query_id]
+    changes, grades = year.changes(query_id), (year.collection.qrels or {})[query_id]
     moved = sorted(changes, key=lambda doc_id: -sign * changes[doc_id].gain)
     relevant = [doc_id for doc_id in moved if grades.get(doc_id, 0) > 0]
     doc_ids = list(dict.fromkeys([next(iter(changes)), *relevant]))[: 1 + RELEVANT]
-    title = f"{query_id}: {year.query(query_id)} (AP {year.neural[query_id]:+.2f})"
+    title = f"{query_id}: {year.topics[query_id]} (AP {year.neural[query_id]:+.2f})"
     for post, pair in year.matches(query_id, doc_ids):
         text = visible(" ".join(f"{post.text} {post.url}".split())).replace("|", "\\|")
-        places = changes[post.doc_id].places.values()
-        ranks = [f"{place.score:.2f} (#{place.rank})" for place in places]
+        ranks = [f"{p.score:.2f} (#{p.rank})" for p in changes[post.doc_id].places.values()]
         yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(pair)]
         title = ""
 
@@ -184,52 +322,50 @@ def _matches(pair: PairMatches) -> str:
     )
 
 
-REPORTS = {report.__name__: report for report in (gains, categories, samples)}
+# Figures
 
 
 def draw(path: Path, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """Write the table's figure as PNG."""
     from matplotlib.figure import Figure
 
-    sizes = {"gains": (12.0, 4.0), "reliability": (12.0, 5.4)}
+    sizes, content = {"gains": (12.0, 4.0), "reliability": (12.0, 5.4)}, BytesIO()
     figure = Figure(figsize=sizes.get(table.figure, (6.0, 4.0)))
-    FIGURES[table.figure](figure, table, results, setup)
-    content = BytesIO()
+    globals()[f"draw_{table.figure}"](figure, table, results, setup)
     figure.savefig(content, dpi=150, bbox_inches="tight", format="png")
     write_bytes(path, content.getvalue())
 
 
-def _depths(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+def draw_depths(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """AP by depth, a line per year."""
     rows = [Row(table, system, results) for system in table.systems]
     lines = {
-        titled(name): {
-            n: ap for n, row in enumerate(rows) if (ap := row.mean("AP", name)) is not None
-        }
+        titled(name): {n: ap for n, row in enumerate(rows) if (ap := row.mean("AP", name))}
         for name in table.collections
     }
-    if not any(lines.values()):
-        raise DataError("found no result with judgments, expected some to draw")
-    axes = _lines(figure, {name: of for name, of in lines.items() if of}, "o")
-    axes.set(xlabel="convolutional layers N", xticks=range(len(table.systems)))
+    axes = _lines(figure, lines, "o")
+    axes.set(xlabel="convolutional layers N", xticks=range(len(rows)))
 
 
-def _curves(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+def draw_curves(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """AP by α, a line per collection of questions."""
     _lines(figure, Row(table, table.systems[0], results).curves(), ".").set(xlabel="α")
 
 
 def _lines(figure: Any, lines: Mapping[str, Mapping[Any, float]], marker: str) -> Any:
+    if not any(lines.values()):
+        raise DataError("found no result with judgments, expected some to draw")
     axes = figure.subplots()
     for name, points in lines.items():
-        axes.plot(list(points), list(points.values()), marker=marker, label=name)
+        if points:
+            axes.plot(list(points), list(points.values()), marker=marker, label=name)
     axes.set(ylabel="AP")
     axes.grid(axis="y", alpha=0.3)
     axes.legend()
     return axes
 
 
-def _gains(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+def draw_gains(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """Two bars per topic, by decreasing gain of MP-HCNN."""
     (year,) = years(table, results, setup)
     axes, places = figure.subplots(), np.arange(len(year.neural))
@@ -242,7 +378,7 @@ def _gains(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -
     axes.legend()
 
 
-def _reliability(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
+def draw_reliability(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """Share of relevant posts by their probability: a panel per system, a line per collection."""
     rows = [row for s in table.systems if (row := Row(table, s, results)).curves()]
     for axes, row in zip(figure.subplots(1, len(rows), sharey=True), rows, strict=True):
@@ -257,6 +393,3 @@ def _reliability(figure: Any, table: Table, results: Sequence[Result], setup: Se
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("share of relevant posts")
     figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=5)
-
-
-FIGURES = {"depths": _depths, "curves": _curves, "gains": _gains, "reliability": _reliability}

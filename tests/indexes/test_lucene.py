@@ -84,6 +84,31 @@ def test_scores_are_those_of_the_formulas(index: LuceneIndex, query: str) -> Non
         assert found == pytest.approx(naive_bm25(query, k1, b), rel=1e-4, abs=1e-5)
 
 
+PYSERINI = """
+import json, sys, types
+from indexes.jvm import start
+start()
+encoders = types.ModuleType("pyserini.encode")  # Of dense vectors; with dependencies of their own.
+encoders.__getattr__ = lambda name: type(name, (), {})
+sys.modules["pyserini.encode"] = encoders
+from pyserini.search.lucene import LuceneSearcher
+searcher = LuceneSearcher(sys.argv[1])
+searcher.set_qld(100)
+found = [{hit.docid: hit.score for hit in searcher.search(text, 1000)} for text in sys.argv[2:]]
+print(json.dumps(found))
+"""
+
+
+def test_pyserini_finds_the_same_posts_with_the_same_scores(index: LuceneIndex) -> None:
+    texts = ["tango", "papa romeo tango", "kilo kilo lima"]
+    done = run_python("-c", PYSERINI, index.directory, *texts)
+    assert done.returncode == 0, done.stderr
+    for text, found in zip(texts, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        ours = search_one(index, text, QueryLikelihood(100.0))
+        assert len(found) > 30
+        assert found == pytest.approx(ours, abs=2e-4)  # Anserini rounds, and tells ties apart.
+
+
 ALL_METHODS = [pytest.param(method(), id=name) for name, method in METHODS.items()]
 
 

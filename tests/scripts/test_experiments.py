@@ -18,7 +18,7 @@ from rerankers.networks.inputs import TextEncoder
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
-QUICK = ("--steps", "3", "--epochs", "2")
+QUICK = ("training.steps=3", "training.epochs=2")
 
 
 def quick_cell(setup: Setup, collection: str, *training: str) -> Cell:
@@ -59,7 +59,7 @@ def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(
     run_commands_here(monkeypatch)
     setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data"), "cpu")
     good = quick_cell(setup, "mb2012")
-    bad = quick_cell(setup, "mb2012", "--optimizer", "nonsense")
+    bad = quick_cell(setup, "mb2012", "training.optimizer=nonsense")
     (result,), (message,) = run_cells([bad, good], setup)
     assert result.cell == good
     assert set(result.measures) == set(result.interpolated) == {"AP", "P@30"}
@@ -98,8 +98,9 @@ def test_cells_pick_right_answers_with_and_without_training(
     assert 0.5 < measured.measures["P@1"] <= measured.measures["RR"] <= 1
     assert not setup.directory.exists()
 
-    options = "--development drawn --steps 1 --epochs 1 --configuration nbow_mlp --vectors"
-    cell = Cell("NBOW", "drawn:cntn", (*options.split(), f"{data}/vectors.txt"), "wikiqa")
+    options = "--development drawn training.steps=1 training.epochs=1 --configuration nbow_mlp"
+    vectors = "--vectors", f"{data}/vectors.txt"
+    cell = Cell("NBOW", "drawn:cntn", (*options.split(), *vectors), "wikiqa")
     measured = run_cell(cell, setup)
     part = setup.collection("wikiqa")
     assert measured.measures == measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]

@@ -25,9 +25,16 @@ def run(*arguments: str) -> None:
         ("all --tests wikiqa", ["--tests: found 'wikiqa'"]),
         (f"table3 --output {__file__}", ["--output: found the file ", ", expected a folder"]),
         ("", ["table: found None, expected one of "]),
+        (
+            "table3 --train --tests mb2015",
+            ["--tests: found 'mb2015'", "--train: found changes after the commit abc, expected a "],
+        ),
     ],
 )
-def test_all_bad_arguments_are_named_at_once(arguments: str, messages: list[str]) -> None:
+def test_all_bad_arguments_are_named_at_once(
+    arguments: str, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc-dirty"})
     with pytest.raises(UsageError) as caught:
         run(*arguments.split())
     for message in messages:
@@ -72,6 +79,7 @@ def test_failing_cells_are_named_and_others_are_added_to_the_csv(
         raise RuntimeError("no training today")
 
     monkeypatch.setattr("experiments.cells._train", fail)
+    monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc"})
     data, out = write_microblog(tmp_path / "data"), tmp_path / "out"
     shared = ["--train", "--output", str(out), "--data", str(data), "--tests"]
     with pytest.raises(DataError) as caught:

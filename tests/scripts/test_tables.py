@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments import reports
 from experiments.cells import Cell, Result, Setup, read_csv, run_cells
-from experiments.extras import finished, marked
 from experiments.left_out import reliability
-from experiments.rendering import render
-from experiments.reports import REPORTS, draw
-from experiments.tables import System, read_tables
+from experiments.reports import draw, marked
+from experiments.tables import System, read_tables, render
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import result, run_commands_here
 
@@ -34,7 +33,7 @@ def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) ->
     setup = Setup(tmp_path / "kept", write_answers(tmp_path / "data"), "cpu")
     one = System("one", "mp_cnn")
     few = System("few", "pwim", collections=("trecqa-raw",), seeds=1)
-    table = dataclasses.replace(TABLES["answer-selection"], lines=[(one, False), (few, False)])
+    table = dataclasses.replace(TABLES["answer-selection"], lines=[one, few])
     cells = table.cells(["trecqa-clean", "wikiqa"], 2)
     assert [(cell.system, cell.collection, cell.seed) for cell in cells] == [
         *(("one", name, seed) for name in ("trecqa-raw", "wikiqa") for seed in (1, 2)),
@@ -48,7 +47,7 @@ def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) ->
     }
     write_run(setup.run_file(cells[0]), run, "test")
     measured = dataclasses.replace(result(one, "trecqa-raw", AP=0.1, RR=0.2), cell=cells[0])
-    first, second = finished(table, [measured], setup)
+    first, second = reports.clean_questions(table, [measured], setup)
     assert first == measured
     assert second.cell.collection == "trecqa-clean"
     expected = evaluate(clean.qrels, {q: run[q] for q in clean.qrels}, ["AP", "RR"])
@@ -95,7 +94,7 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     words = {word for post in posts for word in post.split()}
     results = [result(QL, name) for name in ("mb2012", "mb2014")]
     table = TABLES["table2"]
-    shown = render(table, finished(table, results, Setup(tmp_path, data)))
+    shown = render(table, reports.sizes(table, results, Setup(tmp_path, data)))
     lines = [line.strip("| ").split(" | ") for line in shown.splitlines()]
     rows = {first: rest for first, *rest in lines}
     assert rows["topics"] == ["8 (60)", "8 (55)"]
@@ -111,7 +110,7 @@ def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """QL and a hardly trained MP-HCNN on a small collection."""
     folder = tmp_path_factory.mktemp("tables")
     setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
-    quick = ("--steps", "2", "--epochs", "1", "--vectors", str(folder / "data" / "vectors.txt"))
+    quick = ("training.steps=2", "training.epochs=1", "--vectors", f"{folder}/data/vectors.txt")
     cells = [Cell("QL", "run:ql", (), "mb2011"), Cell(MP_HCNN.name, "mp_hcnn", quick, "mb2011")]
     return computed(setup, cells, folder)
 
@@ -133,23 +132,23 @@ def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
     base, ours = (evaluate(qrels, run, ["AP"])["AP"] for run in runs)
     gains = [ours[query_id] - base[query_id] for query_id in qrels]
     above, below = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
-    report = REPORTS["gains"](table, results, setup)
+    report = reports.gains(table, results, setup)
     assert f"\n| {MP_HCNN.name} | {above} | {below} | 26 | 13 |\n" in report
     assert "| MP-HCNN+ (ours) |" in report
     assert f"{max(gains):+.3f}" in report
     draw(tmp_path / "3.png", table, results, setup)
     assert (tmp_path / "3.png").read_bytes().startswith(PNG)
     with pytest.raises(DataError, match=r"mb2011: found no finished cell of MP-HCNN"):
-        REPORTS["gains"](table, results[:1], setup)
+        reports.gains(table, results[:1], setup)
 
 
 def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
     setup, results = mp_hcnn
-    shares = REPORTS["categories"](TABLES["table5"], results, setup)
+    shares = reports.categories(TABLES["table5"], results, setup)
     # Every made-up post has a word of its query.
     assert "\n| exact word match | 100 | 100 |\n" in shares
     assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
-    rows = REPORTS["samples"](TABLES["table6"], results, setup).splitlines()
+    rows = reports.samples(TABLES["table6"], results, setup).splitlines()
     assert sum("(#1)" in line for line in rows) >= 2
     assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
 
@@ -181,13 +180,12 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
     vectors = ("--vectors", str(folder / "data" / "vectors.txt"))
     settings = (f"families={SMALL}", "trees=5", "minimum_leaf=1")
-    quick = ("--folds", "2", *vectors, *(w for setting in settings for w in ("--set", setting)))
-    limit = ("--set", "candidate_rankers=run_ql")
+    quick = ("--folds", "2", *vectors, *settings)
     stages = TABLES["fusion"].systems
     cells = [
         Cell(stages[0].name, "run:ql", (), "mb2012"),
         Cell(stages[1].name, "run:rm3", (), "mb2012"),
-        Cell(stages[3].name, "fusion", (*quick, *limit), "mb2012"),
+        Cell(stages[3].name, "fusion", (*quick, "candidate_rankers=run_ql"), "mb2012"),
         Cell("all families", "held-out:fusion", quick, "mb2013"),
     ]
     return computed(setup, cells, folder)
@@ -200,7 +198,7 @@ def test_stages_have_recall_and_are_compared_with_the_row_above(fused: Finished)
     qrels = setup.collection("mb2012").qrels or {}
     write_run(setup.run_file(shipped), {q: dict(grades) for q, grades in qrels.items()}, "perfect")
     perfect = dataclasses.replace(ql, cell=shipped)
-    done = finished(TABLES["fusion"], [ql, rm3, perfect, fusion], setup)
+    done = reports.stages(TABLES["fusion"], [ql, rm3, perfect, fusion], setup)
     assert done[2].marks["better_than"] == {"AP": (rm3.cell.system,)}
     # The made-up RM3 run is a copy of QL's, and the fusion's candidates are QL's.
     assert done[1].marks["better_than"] == done[1].marks["worse_than"] == {}
@@ -222,7 +220,7 @@ def test_the_ablation_measures_held_out_topics_and_importance(fused: Finished) -
         dataclasses.replace(whole, cell=dataclasses.replace(whole.cell, system=f"- {family}"))
         for family in [*SMALL.split(","), "links"]
     ]
-    done = finished(TABLES["fusion-ablation"], [whole, *parts], setup)
+    done = reports.importances(TABLES["fusion-ablation"], [whole, *parts], setup)
     shares = {r.cell.system: r.measures.get("importance") for r in done}
     assert shares.pop("all families") is None
     assert shares.pop("- links") is None  # not among the trees' features
