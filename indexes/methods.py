@@ -128,7 +128,8 @@ class Topic(NamedTuple):
 def checked_topics(topics: Iterable[Topic], method: object, hits: object) -> list[Topic]:
     """The topics of a search; raises CollectionError if they, the method or the hits are none."""
     found = [topics] if isinstance(topics, Topic) else [*topics]
-    if not all(isinstance(each, Topic) and isinstance(each.text, str) for each in found):
+    parts = [getattr(each, name, None) for each in found for name in ("query_id", "text")]
+    if not all(isinstance(part, str) for part in parts):
         raise CollectionError(f"topics: found {found[:1]!r}, expected a list of indexes.Topic")
     if not isinstance(method, _Parameters):
         raise CollectionError(f"method: found {method!r}, expected one such as indexes.BM25()")

@@ -235,7 +235,7 @@ def moved_and_slow(server: Server, index: str, job: list[str], command: Command,
     assert searched(server, index, QUERY).json()["hits"]["hits"] == plain
     assert "no models reading the order" in done(command, 1, "status", *job)
     scorer, gated = GatedScorer(), copy.copy(models("window"))
-    gated._served = {"window": replace(gated.default, scorer=scorer)}  # type: ignore[arg-type]
+    gated._all = {"window": replace(gated.default, scorer=scorer)}  # type: ignore[arg-type]
     scorer.gate.set()
     with listening(app_of(models=gated, keys=["first"]), port):
         done(command, 0, "status", *job)
