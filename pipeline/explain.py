@@ -69,6 +69,8 @@ def main(options: Options) -> None:
 
     ranking = ranker.rank([topics[options.query_id]], options.hits or DEFAULT_HITS)
     explanation = ranker.explain(ranking, options.doc_id, show=options.show or DEFAULT_SHOW)
+    if ranker.description:
+        print(ranker.description, file=sys.stderr)
     if options.output is None:
         print_explanation(explanation)
         return

@@ -109,7 +109,7 @@ class ModelSettingsOptions:
 class Options(EngineOptions, ModelSettingsOptions, TrainingDataOptions):
     """The model, where candidates are searched, and what a training reads and writes."""
 
-    model: str = argument("model to train: a file of rerankers/models or rerankers/trees")
+    model: str = argument("model to train: a file of rerankers/networks/models or rerankers/trees")
     device: str = option("where to train", default="auto", choices=("auto", "cpu", "cuda"))
     threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)

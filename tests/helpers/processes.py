@@ -3,7 +3,11 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,3 +33,9 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """The same for Python with these words."""
     return run_program(sys.executable, *words, cwd=cwd, **environment)
+
+
+def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function in a new process, to which it and its arguments are sent."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result(timeout=300)

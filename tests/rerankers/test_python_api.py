@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import pickle
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from helpers.processes import run_python
+from helpers.processes import elsewhere, run_python
 from helpers.reranking_samples import POSTS, QUERIES, all_pairs, network, small_model
 
 import rerankers
@@ -181,10 +180,11 @@ def test_posts_as_people_hold_them(reranker: Model) -> None:
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])
 def test_models_travel_as_their_folders(name: str) -> None:
     model = rerankers.load(name)
-    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert other.rank("water", POSTS) == model.rank("water", POSTS)
+    expected = model.rank("water", POSTS)
+    assert copy.deepcopy(model).rank("water", POSTS) == expected
+    assert elsewhere(model.rank, "water", POSTS) == expected
     with pytest.raises(RerankerError, match="without a folder"):
-        pickle.dumps(dataclasses.replace(model, directory=Path()))
+        elsewhere(dataclasses.replace(model, directory=Path()).rank, "water", POSTS)
 
 
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])
