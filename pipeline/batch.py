@@ -266,7 +266,7 @@ def _writer(
 
 
 class Form(NamedTuple):
-    """What all rows of a job have in common."""
+    """Properties that all rows of a job share."""
 
     is_nested: bool  # A row is a query with its posts, else one pair
     has_first_stage: bool = False  # Every post has a score of the first stage that is used

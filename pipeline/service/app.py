@@ -242,7 +242,7 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask, and how often.
+    """Limits of callers: keys, hosts, requests and connections.
 
     Attributes:
         keys: of which a request needs one, if there are any; they may change.

@@ -77,7 +77,7 @@ class ServedModel:
 
     @property
     def counts(self) -> Counts:
-        """Of its kept posts."""
+        """Hits, misses and bytes of its kept posts."""
         return self.scorer.counts(self.name)
 
     def respond(

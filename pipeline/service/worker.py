@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What a service has to know of a model."""
+    """Properties of a model that a service reads."""
 
     name: str  # Of its kind
     directory: Path
@@ -70,7 +70,7 @@ class Loaded(NamedTuple):
 
     @classmethod
     def of(cls, model: Model) -> Loaded:
-        """That of a model."""
+        """The properties of a model."""
         return cls(*(getattr(model, name) for name in cls._fields))
 
 
@@ -81,7 +81,7 @@ class Scorer(Protocol):
         """Scores [P] by process ``number``; raises RerankerError, RequestError."""
 
     def counts(self, name: str) -> Counts:
-        """Of the kept posts of a model."""
+        """Hits, misses and bytes of a model's kept posts."""
 
 
 class Here:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 DECIMALS = 4
-"""Of features, where trees read them: no sum's order of additions changes a score."""
+"""Decimals of features where trees read them: no sum's order of additions changes a score."""
 
 
 class Family(Protocol):

@@ -27,7 +27,8 @@ from rerankers.trees.boosting import FusionConfig, Trees
 from rerankers.trees.families import ADAPTED_FAMILY, DEPTH, MICROBLOG, MICROBLOG_DEPTH, fused
 
 TRUST = 0.3
-"""Of collections of any kind, chosen by leaving collections out; see :mod:`rerankers.trees.window`.
+"""The setting ``trust`` for collections of any kind, chosen by leaving collections out; see
+:mod:`rerankers.trees.window`.
 Of TREC Microblog other years say enough."""
 
 
