@@ -453,7 +453,6 @@ def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFix
         """Nobody is there."""
 
     async def main() -> None:
-        service.queue.start()
         app = build(service)
         for messages in ((whole, gone), (part, gone)):
             scope, receive = asgi_request(wire, *messages)
