@@ -453,14 +453,12 @@ def proxy_of(
 
 def collections_of(options: Options) -> Sequence[Collection]:
     """The collections or the index of the options, if they name some."""
-    from pipeline.collections.collection import topic_file
     from pipeline.collections.named import open_collection
 
     if options.collection:
         names = options.collection
         return [open_collection(name, options.index, data=options.data) for name in names]
-    # Without topics: the index stands in for their file.
-    return [topic_file(options.index, options.index)] if options.index else []
+    return [open_collection(index=options.index)] if options.index else []
 
 
 def read_keys(path: Path) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
 from pipeline.ranking.checkpoints import Calibration
 from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
@@ -87,7 +87,6 @@ def run_of(form: str, name: str, data: Path | None) -> Run:
 
 def judgments(collection: Collection) -> Qrels:
     """Those of the topics that are searched."""
-    assert isinstance(collection, SearchedCollection)
     grades = collection.training_qrels or {}
     return {t.query_id: grades[t.query_id] for t in collection.training_topics[:MOST_TOPICS]}
 
@@ -107,9 +106,8 @@ def _idf() -> Idf:
     return checkpoint.idf_from("wordfreq")
 
 
-def _collections(data: Path | None) -> list[SearchedCollection]:
-    found = [named.find(name, data) for name in named.training_collections(None, data, True)]
-    return [each for each in found if isinstance(each, SearchedCollection)]
+def _collections(data: Path | None) -> list[Collection]:
+    return [named.find(name, data) for name in named.training_collections(None, data, True)]
 
 
 @cache
@@ -155,7 +153,6 @@ def _all_windows(data: Path | None) -> Windows:
 def _windows(name: str, data: Path | None) -> Windows:
     """BM25's windows of a collection, with its adapted vectors if it has some."""
     collection, found = named.find(name, data), _found(name, data)
-    assert isinstance(collection, SearchedCollection)
     known = with_space(with_resources(found, {JUDGED: collection.judged_posts}), collection)
     relevant = JudgedCandidates(found, judgments(collection)).relevant()
     owners = np.full(len(found.topics), name)
