@@ -123,7 +123,7 @@ def _check_options(options: Options) -> None:
 
 def _build(options: Options, directory: Path, collection: SearchedCollection | None) -> None:
     """Build an index on this machine, and report its posts."""
-    from indexes import lucene
+    import indexes
 
     start = time.perf_counter()
     if collection:
@@ -131,7 +131,7 @@ def _build(options: Options, directory: Path, collection: SearchedCollection | N
     else:
         place = shlex.join(["--index", str(directory.absolute())])
         rebuild = _rebuild(options, place)
-        manifest = lucene.build(_posts(options), directory, options.posts, rebuild)
+        manifest = indexes.build(_posts(options), directory, options.posts, rebuild)
     seconds = time.perf_counter() - start
     print(
         f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "

@@ -23,11 +23,18 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from indexes.engines.address import index_name
-from indexes.lines import listed
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
-from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
-from indexes.posts import Post, read_posts
+from indexes.posts import (
+    FILES,
+    LABELS,
+    Answer,
+    Post,
+    read_answer_folder,
+    read_pair_folder,
+    read_posts,
+)
+from indexes.records import listed
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, joined_qrels
@@ -254,7 +261,7 @@ class SearchedCollection(Collection):
     index_group: str = ""  # Collections of a group share their posts and so their index
     pair_folders: Sequence[Path] = ()
     """Folders of parallel files with the group's posts, see
-    :func:`indexes.pairs.read_pair_folder`."""
+    :func:`indexes.posts.read_pair_folder`."""
     post_paths: Sequence[Path] = ()
     """Files of JSON lines with the posts, in place of ``pair_folders``."""
     post_columns: Mapping[str, str] = field(default_factory=dict)
@@ -466,7 +473,7 @@ class SearchedCollection(Collection):
             from indexes.engines.index import open_index
 
             return open_index(self.engine, self.index_directory, self.post_files() or None)
-        from indexes.lucene import LuceneIndex
+        from indexes.index import LuceneIndex
 
         directory = self.index_directory
         if not all(path.exists() for path in self.post_files()):
@@ -480,11 +487,11 @@ class SearchedCollection(Collection):
 
     def build_index(self, directory: Path) -> IndexManifest:
         """Index the posts in a folder."""
-        from indexes import lucene
+        import indexes
 
         self.require_files()
         rebuild = self._index_command(shlex.join(["--index", str(directory)]))
-        return lucene.build(
+        return indexes.build(
             self._read_posts(), directory, self.post_files(), rebuild, self.language
         )
 
@@ -535,7 +542,7 @@ class AnswerCollection(Collection):
     title: str
     folders: Mapping[str, Path]
     """Part (``train``, ``dev``, ``test``) -> folder of its parallel files, see
-    :mod:`indexes.pairs`."""
+    :mod:`indexes.posts`."""
     part_name: str = "test"  # Of this object
     measures: Sequence[str] = ("AP", "RR")
     runs: Mapping[str, Path] = field(default_factory=dict)
