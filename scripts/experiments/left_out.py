@@ -137,7 +137,8 @@ def _all_forms(data: Path | None) -> tuple[JudgedCandidates, Callable[..., list[
     """The shipped model's training set, and a function that grows trees on some of its pairs."""
     collections = _collections(data)
     empty = searched_training_set([each.name for each in collections], None)
-    found = window_training_set(empty, collections).training
+    most = Model.configurations["general"].topics
+    found = window_training_set(empty, collections, most).training
     table = features.table(found.candidates.pairs(), GENERAL.split(","), _idf())
     return found, grower(Model.configurations["general"], found, table)
 
