@@ -117,7 +117,7 @@ def _check_options(options: Options) -> None:
 
 def _build(options: Options, directory: Path, collection: Collection | None) -> None:
     """Build an index on this machine, and report its posts."""
-    from indexes import lucene
+    import indexes
 
     start = time.perf_counter()
     if collection:
@@ -125,7 +125,7 @@ def _build(options: Options, directory: Path, collection: Collection | None) -> 
     else:
         place = shlex.join(["--index", str(directory.absolute())])
         rebuild = _rebuild(options, place)
-        manifest = lucene.build(_posts(options), directory, options.posts, rebuild)
+        manifest = indexes.build(_posts(options), directory, options.posts, rebuild)
     seconds = time.perf_counter() - start
     print(
         f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from indexes.lines import listed
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
 from indexes.posts import Post
+from indexes.records import listed
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.sources import Answers, PairFolders, PostFiles, QrelsFiles, TopicFiles
 from pipeline.collections.topics import Topic, read_topics
@@ -398,7 +398,7 @@ class Collection:
             from indexes.engines.index import open_index
 
             return open_index(place.engine, place.directory, files or None)
-        from indexes.lucene import LuceneIndex
+        from indexes.index import LuceneIndex
 
         if not all(path.exists() for path in files):
             self.require_files()  # Else the index would be said to be of other posts.
@@ -411,11 +411,11 @@ class Collection:
 
     def build_index(self, directory: Path) -> IndexManifest:
         """Index the posts in a folder."""
-        from indexes import lucene
+        import indexes
 
         self.require_files()
         rebuild = self._index_command(shlex.join(["--index", str(directory)]))
-        return lucene.build(
+        return indexes.build(
             self._read_posts(), directory, self.post_files(), rebuild, self.language
         )
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.lines import short
 from indexes.posts import Post, as_post
-from indexes.records import id_under, rows_of, well_formed
+from indexes.records import id_under, rows_of, short, well_formed
 from pipeline.collections.collection import ENDING, Collection, home_directory
 from pipeline.collections.own import read_collection
 from pipeline.collections.topics import Topic, as_topics

@@ -8,8 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from indexes.pairs import FILES, LABELS, Answer, read_answer_folder, read_pair_folder
-from indexes.posts import Post, read_posts
+from indexes.posts import (
+    FILES,
+    LABELS,
+    Answer,
+    Post,
+    read_answer_folder,
+    read_pair_folder,
+    read_posts,
+)
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, joined_qrels
 from pipeline.errors import DataError
@@ -58,7 +65,7 @@ class PostFiles(NamedTuple):
 
 
 class PairFolders(NamedTuple):
-    """Folders of parallel files with posts, see :func:`indexes.pairs.read_pair_folder`."""
+    """Folders of parallel files with posts, see :func:`indexes.posts.read_pair_folder`."""
 
     folders: Sequence[Path]
 
@@ -86,7 +93,7 @@ class PairFolders(NamedTuple):
 class Answers:
     """Questions with given candidate answers: topics, posts, labels and candidates in one."""
 
-    folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> see :mod:`indexes.pairs`
+    folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> see :mod:`indexes.posts`
     part: str = "test"
     train: ClassVar[None] = None  # Their training part is another collection
 

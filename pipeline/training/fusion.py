@@ -101,7 +101,10 @@ def _topics(
 
 
 def window_training_set(
-    training_set: TrainingSet, collections: Sequence[Collection], judged_posts: bool = False
+    training_set: TrainingSet,
+    collections: Sequence[Collection],
+    most: int,
+    judged_posts: bool = False,
 ) -> TrainingSet:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
@@ -109,14 +112,23 @@ def window_training_set(
     one of each topic comes as a set, and one in batches. First stages are the collection's own, all
     methods of search, and those of engines. Of a single collection the own one's windows with
     scores, of :data:`WINDOW` posts each, keep their query_ids. A topic's forms are held out
-    together. ``judged_posts``: whether the judgments of other topics are read.
+    together.
+
+    Args:
+        training_set: what it is the training set of; its candidates are replaced.
+        collections: those of the training set.
+        most: topics of each of several collections, drawn anew for each first stage. They bound
+            time and memory.
+        judged_posts: whether the judgments of other topics are read.
     """
     drawing, several = _Drawing(), len(collections) > 1
     for collection in collections:
         print(f"windows of {collection.name}", file=sys.stderr)
-        topics, judged = _topics(collection, drawing, several)
+        every, of_every = _topics(collection, drawing, several)
         sizes = OFFICIAL_WINDOWS if collection.runs else WINDOWS
         for number, retriever in enumerate(_first_stages(collection, several)):
+            topics = drawing.some(every, most) if several else every
+            judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
             found = with_space(retriever.search(topics, max(sizes)), collection)
             if judged_posts:
                 found = with_resources(found, {JUDGED: collection.judged_posts})

@@ -11,7 +11,6 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +178,10 @@ def shipped_start(model: str, config: Any) -> Path | None:
 
     It has the same features but for those of judgments, which differ from collection to collection.
     """
-    shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
+    wanted = dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
-        if json.loads((folder / "config.json").read_text())["config"] == shipped:
+        known = json.loads((folder / "config.json").read_text())["config"]
+        if type(config)(**known) == wanted:
             return folder
     return None
 

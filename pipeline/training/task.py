@@ -427,7 +427,8 @@ class _WindowTask(_FusionTask):
         """Windows in all forms."""
         from pipeline.training.fusion import window_training_set
 
-        return window_training_set(first_stage, self.of_fusion, self.reads_judged)
+        most = self.config.topics
+        return window_training_set(first_stage, self.of_fusion, most, self.reads_judged)
 
     def extras(self, outcome: Outcome) -> dict[str, bytes]:
         """Further files of the checkpoint; no held-out run, which has every topic many times."""

@@ -12,8 +12,7 @@ from helpers.data_samples import write_answers
 from helpers.reranking_samples import network, small_model
 
 from indexes.errors import CollectionError
-from indexes.pairs import Answer, read_answer_folder
-from indexes.posts import Post
+from indexes.posts import Answer, Post, read_answer_folder
 from pipeline.collections import named
 from pipeline.collections.trec import ranked, read_run
 from pipeline.errors import DataError, UsageError

@@ -13,7 +13,7 @@ from helpers.data_samples import write_microblog
 from helpers.processes import ROOT
 
 from indexes.errors import CollectionError
-from indexes.lucene import LuceneIndex
+from indexes.index import LuceneIndex
 from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
