@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from indexes import lucene
 from indexes.analysis import analyzer_name
 from indexes.engines.address import EngineAddress
 from indexes.engines.client import (
@@ -30,6 +29,7 @@ from indexes.engines.layout import CUT_HERE, ID, Layout, cut_words, new_layout
 from indexes.engines.posts import adopt
 from indexes.engines.searching import all_hits
 from indexes.errors import CollectionError
+from indexes.index import progress
 from indexes.manifest import IndexManifest, Source, software_versions
 from indexes.posts import Post
 from indexes.store import POSTS_FILE, PostStore
@@ -62,7 +62,7 @@ def build(
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
 
     Posts are kept in ``directory`` (:mod:`indexes.engines.posts`); the other arguments are those of
-    :func:`indexes.lucene.build`.
+    :func:`indexes.index.build`.
 
     Raises:
         CollectionError: there are no posts, or an id is repeated; the engine refuses or is lost;
@@ -77,7 +77,7 @@ def build(
 
         def watched() -> Iterator[Post]:
             nonlocal are_plain
-            for post in lucene.progress(posts, None, "reading"):
+            for post in progress(posts, None, "reading"):
                 are_plain = are_plain and (post.doc_id == "0" or not post.doc_id.startswith("0"))
                 yield post
 

@@ -2,7 +2,7 @@
 
 A text is indexed once for each similarity, as an engine's similarity belongs to a field. Where the
 engine lacks the language's analyzer (a bare Elasticsearch), words are cut by Lucene here and
-indexed as they are; both give the words of :mod:`indexes.lucene`, but for Thai.
+indexed as they are; both give the words of :mod:`indexes.analysis`, but for Thai.
 """
 
 from collections.abc import Mapping, Sequence
@@ -225,12 +225,11 @@ def without_scale(engine: Engine, method: Method) -> float:
 
 
 def cut_words(texts: Sequence[str], name: str) -> list[str]:
-    """The words of texts as :mod:`indexes.lucene` indexes them, separated by blanks; needs Java.
+    """The words of texts as :mod:`indexes.analysis` has them, separated by blanks; needs Java.
 
     ``name`` is that of the analyzer.
     """
-    from indexes.analysis import analyzer
-    from indexes.ranking import analyze
+    from indexes.analysis import analyze, analyzer
 
     with_analyzer = analyzer(name)
     return [" ".join(analyze(text, with_analyzer)) for text in texts]

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
-from indexes.lines import listed
+from indexes.records import listed
 
 Hit = dict[str, Any]  # A post that was found, as the engine shows it
 
