@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from indexes.engines.address import index_name
+from indexes.engines.client import index_name
 from indexes.lines import listed
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
@@ -35,8 +35,8 @@ from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
-    from indexes.engines.building import Built
+    from indexes.engines.client import EngineAddress
+    from indexes.engines.layout import Built
     from indexes.methods import Posts, SearchIndex
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
@@ -490,7 +490,7 @@ class SearchedCollection(Collection):
 
     def build_engine_index(self) -> Built:
         """Index the posts in the search engine."""
-        from indexes.engines.building import build
+        from indexes.engines.layout import build
 
         assert self.engine is not None
         self.require_files()
