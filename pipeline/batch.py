@@ -31,8 +31,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, TextIO, cast
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.lines import short
-from indexes.records import parsed
+from indexes.records import parsed, short
 from pipeline.command.main import run
 from pipeline.command.options import non_negative_int, option
 from pipeline.command.ranking import ScoringOptions

@@ -61,15 +61,22 @@ TUNING_FILE = "lambda.json"
 
 Post = str | tuple[str, str | None] | Mapping[str, Any]
 """A post's text, its text and the URL that it links to, or a record with ``text`` and perhaps
-``url``. None is no URL."""
+``url``. None is no URL; ``id`` comes back with the post."""
 
 
-class RankedPost(NamedTuple):
-    """A post with its score, and its place in the list that was ranked."""
-
+class _Ranked(NamedTuple):
     index: int  # type: ignore[assignment]  # Hides tuple.index
     score: float
     text: str
+
+
+class RankedPost(_Ranked):
+    """A post with its score, and its place in the list that was ranked.
+
+    ``id`` is that of a record with ``id`` or ``doc_id``, else None; it is no item of the tuple.
+    """
+
+    id: Any = None
 
 
 class Counts(NamedTuple):
@@ -224,7 +231,13 @@ class Model(ABC):
             raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
         values = self.predict([(query, post) for post in posts], scores, weight, in_order)
         order = np.argsort(-values, kind="stable")[:top_k].tolist()
-        return [RankedPost(row, float(values[row]), _text_and_url(posts[row])[0]) for row in order]
+        ranked = []
+        for row in order:
+            text, _ = _text_and_url(posts[row])
+            ranked.append(RankedPost(row, float(values[row]), text))
+            if isinstance(record := posts[row], Mapping):
+                ranked[-1].id = record.get("id", record.get("doc_id"))
+        return ranked
 
     def predict(
         self,

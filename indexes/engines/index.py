@@ -28,10 +28,9 @@ from indexes.engines.layout import (
 )
 from indexes.engines.search import Hit, all_hits, body_of, search, single_precision
 from indexes.errors import CollectionError
-from indexes.lines import listed
 from indexes.methods import EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post
-from indexes.records import is_doc_id, well_formed
+from indexes.records import is_doc_id, listed, well_formed
 from indexes.store import select_many
 
 _POSTS = 1000  # Posts that are fetched by one search
@@ -150,7 +149,7 @@ class OwnIndex(EngineIndex):
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
-        """As :meth:`indexes.lucene.LuceneIndex.search`."""
+        """As :meth:`indexes.index.LuceneIndex.search`."""
         topics = list(topics)
         field, sort = self.layout.field_of(method, self._address), self.layout.sort
         limits = [self._limit(topic) for topic in topics]

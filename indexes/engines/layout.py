@@ -2,7 +2,7 @@
 
 A text is indexed once for each similarity, as an engine's similarity belongs to a field. Where the
 engine lacks the language's analyzer (a bare Elasticsearch), words are cut by Lucene here and
-indexed as they are; both give the words of :mod:`indexes.lucene`, but for Thai.
+indexed as they are; both give the words of :mod:`indexes.analysis`, but for Thai.
 
 Posts are created, never overwritten: a post that is sent twice, because its answer was lost,
 changes nothing and leaves no deleted copy behind that would count in the statistics of words.
@@ -239,12 +239,11 @@ def without_scale(engine: Engine, method: Method) -> float:
 
 
 def cut_words(texts: Sequence[str], name: str) -> list[str]:
-    """The words of texts as :mod:`indexes.lucene` indexes them, separated by blanks; needs Java.
+    """The words of texts as :mod:`indexes.analysis` has them, separated by blanks; needs Java.
 
     ``name`` is that of the analyzer.
     """
-    from indexes.analysis import analyzer
-    from indexes.ranking import analyze
+    from indexes.analysis import analyze, analyzer
 
     with_analyzer = analyzer(name)
     return [" ".join(analyze(text, with_analyzer)) for text in texts]
@@ -277,7 +276,7 @@ def build(
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
 
     Posts are kept in ``directory`` (:class:`indexes.engines.index.KeptPosts`); the other arguments
-    are those of :func:`indexes.lucene.build`.
+    are those of :func:`indexes.index.build`.
 
     Raises:
         CollectionError: there are no posts, or an id is repeated; the engine refuses or is lost;
@@ -285,7 +284,7 @@ def build(
             call goes on from there.
     """
     from indexes.analysis import analyzer_name
-    from indexes.lucene import progress
+    from indexes.index import progress
 
     engine = Engine(address)
     described = tuple(Source.read(Path(source)) for source in sources)

@@ -12,7 +12,7 @@ from typing import Any
 
 from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
 from indexes.errors import CollectionError
-from indexes.lines import listed
+from indexes.records import listed
 
 Hit = dict[str, Any]  # A post that was found, as the engine shows it
 

@@ -164,7 +164,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         """The collection, with the index and the judgments that the options name."""
         from pipeline.collections.named import open_collection
 
-        return open_collection(self.topics, self.index, self.qrels, self.data, engine_of(self))
+        name, engine = self.topics or None, engine_of(self)
+        return open_collection(name, self.index, self.qrels, self.data, engine)
 
 
 @dataclass(frozen=True)

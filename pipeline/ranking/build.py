@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from indexes.methods import METHODS
 from pipeline import defaults
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import open_collection
 from pipeline.errors import DataError, UsageError
+from pipeline.evaluation.measures import heading
 from pipeline.ranking.checkpoints import (
     Loading,
     best_trained,
@@ -32,15 +33,8 @@ from rerankers.errors import RerankerError
 from rerankers.reranker import Model
 
 
-@runtime_checkable
-class HasCollection(Protocol):
-    """An opened collection of a notebook."""
-
-    collection: Collection
-
-
 def ranker(
-    collection: str | Path | Collection | HasCollection,
+    collection: str | Path | Collection,
     reranker: str = defaults.AUTO,
     first_stage: str | None = None,
     weight: float | None = None,
@@ -74,8 +68,6 @@ def ranker(
     """
     if isinstance(collection, str | Path):
         collection = open_collection(str(collection), data=Path(data) if data else None)
-    elif isinstance(collection, HasCollection):
-        collection = collection.collection
     if not isinstance(collection, Collection):
         raise UsageError(f"`collection`: found {collection!r}, expected its name, file or object")
     if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
@@ -131,7 +123,7 @@ def default_reranker(
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
         print(
-            f"{name}, trained on {collection.title}: {tuning.measure} "
+            f"{name}, trained on {collection.title}: {heading(tuning.measure)} "
             f"{tuning.cross_validated:.4f} on held-out topics, {tuning.curve[0.0]:.4f} without it",
             file=sys.stderr,
         )

@@ -135,7 +135,7 @@ def load_scorer(
 
 
 def note_elsewhere(collection: Collection) -> None:
-    """Say that a model of a collection's name lies in another folder than that of models."""
+    """Say that a model of a collection lies in another folder, or under its file's old name."""
     from platformdirs import user_cache_path, user_data_path
 
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
@@ -146,6 +146,17 @@ def note_elsewhere(collection: Collection) -> None:
             f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
             file=sys.stderr,
         )
+    for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
+        source = Path(json.loads(path.read_text("utf-8")).get("collection_file") or "/")
+        beside = collection.file and collection.file.resolve().parent == source.parent
+        if beside and not source.exists():
+            name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
+            print(
+                f"note: {path.parent} was trained on {source}, which is not there any more; if it "
+                f'is {collection.file} now, name that "{name}" by the key `name`',
+                file=sys.stderr,
+            )
+            return
 
 
 def named_frequencies(source: str, language: str | None) -> str:

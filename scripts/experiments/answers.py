@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import normalize
 
 from indexes.posts import read_posts
-from pipeline.collections.collection import AnswerCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import Qrels, Run, best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
@@ -54,7 +54,7 @@ def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, 
     return scores
 
 
-def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, float]:
+def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]:
     """Means of :data:`MEASURES` over all draws, of a trained model or, without one, of Okapi."""
     drawn = draw_answers(part, REPEATS)
     if checkpoint is None:

@@ -41,7 +41,7 @@ class Server(NamedTuple):
         return EngineAddress(self.url, index or f"{_PREFIX}-{uuid4().hex[:12]}", **fields)  # type: ignore[arg-type]
 
     def engine(self, address: EngineAddress) -> Engine:
-        """A connection; raises what :meth:`Engine.connect` does."""
+        """A connection; raises what :class:`Engine` does."""
         return Engine(address)
 
 

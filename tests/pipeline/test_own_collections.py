@@ -6,13 +6,12 @@ import random
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from conftest import Command
 
 from pipeline import tune
-from pipeline.collections.collection import SearchedCollection
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
@@ -133,7 +132,7 @@ def test_files_in_lists_a_name_and_columns(
         'posts = "posts.csv"\ncolumns = {id = "number", text = "body"}\nname = "mine"\n'
         'topics = ["topics.tsv", "more.jsonl"]\nqrels = ["qrels.txt", "grades.csv"]\n'
     )
-    found = cast(SearchedCollection, find(str(toml)))
+    found = find(str(toml))
     assert (found.name, found.key) == ("mine", "own/mine")
     assert [topic.query_id for topic in found.topics] == ["a", "b", "3"]
     assert found.qrels == {"a": {"1": 2, "2": 0}, "b": {"3": 1}, "3": {"3": 1}}
@@ -176,7 +175,7 @@ def test_some_topics_are_for_training(folder: Path) -> None:
     with (folder / "qrels.txt").open("a") as stream:
         stream.write("c 0 2 1\n")
     toml.write_text(TOML + 'train = "train.tsv"\nlanguage = "de"\n')
-    collection = cast(SearchedCollection, find(str(toml)))
+    collection = find(str(toml))
     assert [topic.query_id for topic in collection.topics] == ["a", "b"]
     assert [topic.query_id for topic in collection.training_topics] == ["c", "b"]
     # Topics that are not searched do not count as failures of a search.
@@ -184,7 +183,7 @@ def test_some_topics_are_for_training(folder: Path) -> None:
     assert collection.qrels.keys() == {"a", "b"}
     assert (collection.training_qrels or {}).keys() == {"a", "b", "c"}
     (folder / "topics.tsv").write_text("z\tharbour\n")
-    collection = cast(SearchedCollection, find(str(toml)))
+    collection = find(str(toml))
     assert collection.qrels is None
     assert "judges training topics only" in collection.missing_judgments
     assert collection.language == "de"
