@@ -153,7 +153,7 @@ def _build_in_engine(
             raise UsageError(f"{collection.title}: {address} is searched as it is, not built")
         manifest, sent = collection.build_engine_index()
     else:
-        from indexes.engines.building import build
+        from indexes.engines.layout import build
 
         address = named.engine_address(given, None, None)
         rebuild = _rebuild(options, engine_options(address))

@@ -40,7 +40,7 @@ from pipeline.runtime import choose_device
 from rerankers.devices import device_name
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
+    from indexes.engines.client import EngineAddress
     from pipeline.collections.collection import Collection
     from pipeline.service.app import Service
     from pipeline.service.log import SearchLog
@@ -377,7 +377,7 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
         def ask(address: EngineAddress = each.engine, answer: Future[Any] = answer) -> None:
             try:
                 path = f"/{address.index}/_alias"
-                answer.set_result(Engine.connect(address).request("GET", path))
+                answer.set_result(Engine(address).request("GET", path))
             except EngineError as error:
                 answer.set_exception(error)
 

@@ -32,8 +32,8 @@ from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
-    from indexes.engines.building import Built
+    from indexes.engines.client import EngineAddress
+    from indexes.engines.layout import Built
     from indexes.methods import Posts, SearchIndex
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
@@ -421,7 +421,7 @@ class Collection:
 
     def build_engine_index(self) -> Built:
         """Index the posts in the search engine."""
-        from indexes.engines.building import build
+        from indexes.engines.layout import build
 
         assert self.engine is not None
         self.require_files()
