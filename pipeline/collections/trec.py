@@ -19,13 +19,12 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
-from indexes.files import write_bytes
+from indexes.files import atomic_file
 from indexes.records import is_doc_id, numbered_lines, short
 from pipeline.errors import DataError, UsageError
 
@@ -244,16 +243,25 @@ def write_run(
 
 @contextmanager
 def written_file(path: Path | str) -> Iterator[IO[str]]:
-    """A text that replaces a file at the end, compressed if its name ends in ``.gz`` or ``.bz2``.
+    """:func:`~indexes.files.atomic_file`, compressed if its name ends in ``.gz`` or ``.bz2``."""
+    with atomic_file(path) as stream, _compressed(stream, Path(path).suffix.lower()) as compressed:
+        yield compressed
 
-    The guarantees are those of :func:`indexes.files.atomic_file`.
-    """
-    stream = io.StringIO()
-    yield stream
-    # Without a time stamp the same run gives the same bytes.
-    compress = {".gz": partial(gzip.compress, mtime=0), ".bz2": bz2.compress}
-    content = stream.getvalue().encode()
-    write_bytes(path, compress.get(Path(path).suffix.lower(), bytes)(content))
+
+@contextmanager
+def _compressed(stream: IO[str], suffix: str) -> Iterator[IO[str]]:
+    """A text stream that writes into ``stream``, compressed according to the suffix."""
+    compressor: IO[bytes]
+    if suffix == ".gz":
+        # Without a time stamp the same run gives the same bytes.
+        compressor = gzip.GzipFile(filename="", mode="wb", fileobj=stream.buffer, mtime=0)  # type: ignore
+    elif suffix == ".bz2":
+        compressor = bz2.BZ2File(stream.buffer, "wb")  # type: ignore
+    else:
+        yield stream
+        return
+    with io.TextIOWrapper(compressor, encoding="utf-8", newline="\n") as compressed:
+        yield compressed
 
 
 def _ranked(scores: Mapping[str, float], query_id: str = "?") -> list[tuple[float, str]]:
