@@ -169,6 +169,11 @@ class Collection:
             raise DataError(f"{self.title}: found no topics, expected a file of them")
         return self.topic_source.topics()
 
+    @property
+    def _trains_apart(self) -> bool:
+        """Whether topics or judgments to train on are in files of their own."""
+        return any(each and each.train for each in (self.topic_source, self.qrels_source))
+
     @cached_property
     def _topics_to_train(self) -> list[Topic]:
         path = self.topic_source.train if self.topic_source else None
@@ -222,7 +227,7 @@ class Collection:
             return None
         searched = {topic.query_id for topic in self.topics}
         lacking = [query_id for query_id in found if query_id not in searched]
-        if lacking and self._qrels_to_train is None and self._topics_to_train is self._all_topics:
+        if lacking and not self._trains_apart:
             print(
                 f"{self.qrels_path}: judged topics that {self.title} lacks, not counted "
                 f"({len(lacking)}): {', '.join(lacking[:10])}{', …' if lacking[10:] else ''}",
@@ -235,10 +240,9 @@ class Collection:
         """Why there are no judgments, for reports."""
         if self.qrels_path is None:
             return f"{self.title} has no judgments; name a file of them by qrels or --qrels"
-        if self.training_qrels:
-            return (
-                f"{self.title}: {self.qrels_path} judges training topics only, none of those here"
-            )
+        if found := self.training_qrels:
+            which = "training topics only" if self._trains_apart else f"{listed([*found])}"
+            return f"{self.title}: {self.qrels_path} judges {which}, none of the topics here"
         return (
             f"{self.name} has no judgments here ({self.qrels_path} is absent), so its runs cannot "
             "be evaluated"

@@ -72,7 +72,7 @@ def fusion_training_set(
     for collection in collections:
         print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
         topics, judged = _topics(collection, drawing, several)
-        found = UnionRetriever(collection, rankers).search(topics)
+        found = with_space(UnionRetriever(collection, rankers).search(topics), collection)
         if judged_posts:
             found = with_resources(found, {JUDGED: collection.judged_posts})
         prefix = f"{collection.name}/" * bool(judged.keys() & drawing.qrels.keys())

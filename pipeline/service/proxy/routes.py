@@ -13,7 +13,6 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import msgspec
-import orjson
 from cachetools import LRUCache
 from msgspec import Raw
 from starlette.requests import Request
@@ -25,7 +24,7 @@ from indexes.engines.search import single_precision
 from pipeline.service.app import Service
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import ScoreRequest, ScoreResponse
-from pipeline.service.log import Loop, Ranked
+from pipeline.service.log import Ranked, SearchLog
 from pipeline.service.models import ServedModel, probability
 from pipeline.service.proxy import allowed
 from pipeline.service.proxy.allowed import Call, dumped, strict
@@ -82,10 +81,10 @@ class Proxy:
         service: Service,
         upstream: Upstream,
         defaults: SearchDefaults,
-        loop: Loop | None = None,
+        log: SearchLog | None = None,
     ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
-        self.loop, self.grammar = loop or Loop(service), allowed.Grammar(defaults.indexes)
+        self.log, self.grammar = log, allowed.Grammar(defaults.indexes)
         self._lacking: LRUCache[tuple[str, ...], bool] = LRUCache(_MOST_PLACES)
 
     def routes(self) -> Sequence[Route]:
@@ -355,7 +354,9 @@ class Proxy:
             return response if window.weight is None else mixed(response, first, window.weight)
 
         record.format = "search"
-        return await self.loop.rank(score, model, record, window, hits)
+        if self.log is None:
+            return Ranked([*(await score(model, record)).best()])
+        return await self.log.rank(self.service.models, score, model, record, window, hits)
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
@@ -388,10 +389,10 @@ async def _apart(size: int, work: Callable[[], Value]) -> Value:
 
 def mixed(response: ScoreResponse, first: Sequence[float], weight: float) -> ScoreResponse:
     """Logits mixed with the engine's scores, both from 0 to 1 in this list."""
-    logits = [float(orjson.dumps(score)) for score in response.scores]
+    logits = [*map(float, response.scores)]
     scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
     order = sorted(range(len(scores)), key=lambda row: -scores[row])
-    texts = [orjson.Fragment(probability(score)) for score in scores]
+    texts = [*map(probability, scores)]
     return replace(response, scores=texts, order=order)
 
 
