@@ -25,7 +25,14 @@ from indexes.methods import METHODS
 from indexes.posts import Post
 from indexes.records import listed
 from indexes.store import POSTS_FILE, PostStore
-from pipeline.collections.sources import Answers, PairFolders, PostFiles, QrelsFiles, TopicFiles
+from pipeline.collections.sources import (
+    Answers,
+    ForeignIndex,
+    PairFolders,
+    PostFiles,
+    QrelsFiles,
+    TopicFiles,
+)
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
@@ -45,8 +52,10 @@ CORPUS = "corpus.jsonl"  # File of the posts of a folder in BEIR's form
 
 
 def is_own(name: str | Path) -> bool:
-    """Whether this names an own collection: the file of one, or a folder in BEIR's form."""
-    return str(name).endswith(ENDING) or beir_file(Path(name), CORPUS) is not None
+    """Whether this names an own collection: its file, a folder in BEIR's form, Pyserini's index."""
+    folder = Path(name)
+    is_folder = beir_file(folder, CORPUS) is not None or bool(ForeignIndex(folder).files)
+    return str(name).endswith(ENDING) or is_folder
 
 
 def beir_file(folder: Path, name: str) -> Path | None:
@@ -130,7 +139,7 @@ class Collection:
     name: str  # As on the command line; of own topics, the file's name without its ending
     topic_source: TopicFiles | Answers | None = None
     qrels_source: QrelsFiles | Answers | None = None
-    post_source: PostFiles | PairFolders | Answers | None = None
+    post_source: PostFiles | ForeignIndex | PairFolders | Answers | None = None
     """Posts that are indexed, or candidates; without it the index is all there is."""
     candidate_source: Answers | None = None  # None: candidates are searched
     index: IndexPlace | None = None  # None: candidates are given
@@ -440,7 +449,8 @@ class Collection:
 
     def _index_command(self, place: str) -> str:
         """The command that indexes the posts, with the options that say where."""
-        name = str(self.file.absolute()) if self.file else self.name
+        path = self.post_source.folder if isinstance(self.post_source, ForeignIndex) else self.file
+        name = str(path.absolute()) if path else self.name
         data = f" {shlex.join(['--data', str(self.data)])}" if self.data else ""
         return f"python -m pipeline.index {shlex.join(['--collection', name])} {place}{data}"
 

@@ -26,7 +26,14 @@ from pipeline.collections.memory import (
     topics_file,
 )
 from pipeline.collections.own import missing_collection, read_collection
-from pipeline.collections.sources import Answers, PairFolders, PostFiles, QrelsFiles, TopicFiles
+from pipeline.collections.sources import (
+    Answers,
+    ForeignIndex,
+    PairFolders,
+    PostFiles,
+    QrelsFiles,
+    TopicFiles,
+)
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
@@ -212,7 +219,10 @@ def open_collection(
     found = find(str(name), data) if ir_dataset is None else collection_of_ir_dataset(ir_dataset)
     if qrels is not None:
         found = replace_qrels(found, Path(qrels))
-    if folder and found.index:
+    if folder and found.index and ForeignIndex(folder).files:
+        other = read_collection(folder)
+        found = replace(found, post_source=other.post_source, index=other.index)
+    elif folder and found.index:
         found = replace(found, index=found.index._replace(folder=folder, engine=None))
     return on_engine(found, engine)
 
@@ -238,6 +248,12 @@ def _of_index(
         raise UsageError(
             f"{topics}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
+        )
+    if folder and ForeignIndex(folder).files:
+        return replace(
+            read_collection(folder),
+            topic_source=TopicFiles([topics]) if topics else None,
+            qrels_source=QrelsFiles([qrels]) if qrels else None,
         )
     return of_index(place, topics, qrels)
 
