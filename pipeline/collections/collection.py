@@ -6,14 +6,13 @@ from values in memory.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
@@ -128,7 +127,8 @@ class IndexPlace(NamedTuple):
     def directory(self) -> Path:
         """Folder of the index, built or not; of one in an engine, of what is kept of it here."""
         if self.engine:
-            return engine_directory(self.engine)
+            name = f"{self.engine.index}-{crc32(str(self.engine).encode()):08x}"
+            return home_directory() / "engines" / name
         return self.folder or home_directory() / "indexes" / self.group
 
 
@@ -305,14 +305,7 @@ class Collection:
     def part(self, name: str) -> Collection:
         """Another part of questions with given answers: ``train``, ``dev`` or ``test``."""
         assert self.candidate_source
-        answers = dataclasses.replace(self.candidate_source, part=name)
-        return dataclasses.replace(
-            self,
-            topic_source=answers,
-            qrels_source=answers,
-            post_source=answers,
-            candidate_source=answers,
-        )
+        return of_answers(self.name, self.title, replace(self.candidate_source, part=name))
 
     def posts(self) -> Iterator[Post]:
         """All posts, each once. An own collection's are those of its index, once it is built."""
@@ -436,14 +429,15 @@ class Collection:
         """Index the posts in the search engine."""
         from indexes.engines.building import build
 
-        assert self.engine is not None
+        place = self.place()
+        assert place.engine
         self.require_files()
         return build(
-            self.engine,
+            place.engine,
             self._read_posts(),
             self.post_files(),
-            engine_directory(self.engine),
-            self._index_command(engine_options(self.engine)),
+            place.directory,
+            self._index_command(engine_options(place.engine)),
             language=self.language,
         )
 
@@ -482,10 +476,10 @@ def engine_options(address: EngineAddress) -> str:
     return shlex.join(words + (["--engine-auth", str(address.auth)] if address.auth else []))
 
 
-def engine_directory(address: EngineAddress) -> Path:
-    """Folder of what is kept here of an index in a search engine."""
-    place = f"{crc32(str(address).encode()):08x}"
-    return home_directory() / "engines" / f"{address.index}-{place}"
+def of_answers(name: str, title: str, answers: Answers) -> Collection:
+    """Questions with given candidate answers."""
+    sources = (answers, answers, answers, answers)
+    return Collection(name, *sources, title=title, measures=("AP", "RR"))
 
 
 def of_index(

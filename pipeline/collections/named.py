@@ -17,6 +17,7 @@ from pipeline.collections.collection import (
     IndexPlace,
     data_directory,
     is_own,
+    of_answers,
     of_index,
 )
 from pipeline.collections.memory import (
@@ -83,6 +84,7 @@ OF_OTHER_KINDS = tuple(_GENERAL)
 """Names of the training parts of collections of other kinds than TREC Microblog."""
 
 ANSWERS = tuple(_ANSWERS)  # Names of the answer-selection collections
+PARTS = ("train", "dev", "test")
 
 
 def names() -> list[str]:
@@ -160,9 +162,7 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
         )
     title, folders = _ANSWERS[name]
     paths = [data_directory(data) / folder for folder in folders]
-    answers = Answers(dict(zip(("train", "dev", "test"), paths, strict=True)))
-    of = (answers, answers, answers, answers)
-    return Collection(name, *of, title=title, measures=("AP", "RR"))
+    return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
 
 
 def open_collection(

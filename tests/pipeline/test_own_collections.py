@@ -187,7 +187,7 @@ def test_a_query_is_searched_in_the_terminal(folder: Path, command: Command) -> 
 
 
 def write_lucene(folder: Path, fields: Sequence[str]) -> None:
-    """An index with the stored ``fields`` of each post, as Pyserini writes them; one is replaced."""
+    """An index that stores ``fields`` of each post, as Pyserini does; one post is replaced."""
     start()
     lucene, text = "org.apache.lucene.", java_class("java.lang.String")
     path = java_class("java.nio.file.Paths").get(str(folder))
