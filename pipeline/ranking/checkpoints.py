@@ -22,7 +22,7 @@ from indexes.files import atomic_directory, write_bytes
 from pipeline.collections.collection import OWN, home_directory, models_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.ranker import ModelScorer, Ranker
+from pipeline.ranking.ranker import Ranker
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models, reranker
@@ -31,6 +31,7 @@ from rerankers.pairs import PRIOR
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
+    from rerankers.reranker import Model
     from rerankers.text.vocabulary import Idf
 
 TUNING_FILE = reranker.TUNING_FILE
@@ -86,7 +87,7 @@ def directory_for(model: str, collection: Collection) -> Path:
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
-    """Whether a fusion has seen this collection's judgments, or gained nothing on it.
+    """Whether the model has seen this collection's judgments, or has no λ and gained nothing.
 
     Raises:
         RerankerError: a checkpoint trained here is damaged, or one is in another's place.
@@ -103,11 +104,9 @@ def _must_skip(folder: Path, collection: str) -> bool:
             f"{folder}: found a model trained for {found}, expected one for {name}; put the right "
             "one there, or remove it and train again"
         )
-    if models.reads(folder.parent.name) in (None, "posts"):  # None: trained on an own collection
-        return False
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
-        return path.exists() and Tuning.load(path).weight == 0
+        return path.exists() and Tuning.load(path).is_no_gain
     return collection in trained_on
 
 
@@ -123,9 +122,9 @@ class Loading:
     batch_size: int = 256  # Pairs in a forward pass
 
 
-def load_scorer(
+def load_model(
     name: str, collection: Collection, checkpoint: Path | None = None, loading: Loading = Loading()
-) -> ModelScorer:
+) -> Model:
     """The trained model for a collection.
 
     Args:
@@ -153,11 +152,11 @@ def load_scorer(
             "too; give one of them another `name`",
             file=sys.stderr,
         )
-    return ModelScorer(trained)
+    return trained
 
 
 def note_elsewhere(collection: Collection) -> None:
-    """Say that a model of a collection's name lies in another folder than that of models."""
+    """Say that a model of a collection lies in another folder, or under its file's old name."""
     from platformdirs import user_cache_path, user_data_path
 
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
@@ -168,6 +167,17 @@ def note_elsewhere(collection: Collection) -> None:
             f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
             file=sys.stderr,
         )
+    for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
+        source = Path(json.loads(path.read_text("utf-8")).get("collection_file") or "/")
+        beside = collection.file and collection.file.resolve().parent == source.parent
+        if beside and not source.exists():
+            name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
+            print(
+                f"note: {path.parent} was trained on {source}, which is not there any more; if it "
+                f'is {collection.file} now, name that "{name}" by the key `name`',
+                file=sys.stderr,
+            )
+            return
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -181,7 +191,7 @@ def named_frequencies(source: str, language: str | None) -> str:
 
 def warn_of_seen(ranker: Ranker) -> None:
     """Say, where figures are printed, how many judged topics the model was trained and tuned on."""
-    collection, trained = ranker.collection, ranker.scorer.checkpoint if ranker.scorer else None
+    collection, trained = ranker.collection, ranker.model
     # The training part of a collection with given candidates is apart from the part ranked here.
     if trained is None or collection is None or collection.given_candidates is not None:
         return
@@ -249,6 +259,11 @@ class Tuning:
     date: str = ""
     calibration: Calibration | None = None
     """Of the neural scores; None for those that do not grow with relevance."""
+
+    @property
+    def is_no_gain(self) -> bool:
+        """Whether a model without λ gained nothing."""
+        return self.weight == 0 and self.normalization == "none"
 
     def content(self) -> bytes:
         """The content of its file: JSON with its own SHA-256."""
