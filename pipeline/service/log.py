@@ -80,7 +80,7 @@ class SearchLog:
         self._share, self._run_id, self._name = share, os.urandom(4).hex(), ""
         if not (path := folder / "key").exists():
             if any(folder.glob("searches-*")):
-                LOG.warning("%s: lost; a new one is made, and earlier searches have no events", path)
+                LOG.warning("%s: lost, and made anew; events of old searches are refused", path)
             write_bytes(path, os.urandom(32))
         path.chmod(0o600)
         if len(key := path.read_bytes()) != 32:
