@@ -180,8 +180,7 @@ def _rebuild(options: Options, place: str) -> str:
 
 def _check(directory: Path) -> None:
     manifest = IndexManifest.read(directory)
-    manifest.check(directory, None)
-    manifest.check_content(directory)
+    manifest.check(directory, None, whole=True)
     size = sum(manifest.files.values())
     print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
 

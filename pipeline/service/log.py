@@ -79,8 +79,10 @@ class SearchLog:
         self.folder, self._is_plain, self._days = folder, is_plain, timedelta(days)
         self._share, self._run_id, self._name = share, os.urandom(4).hex(), ""
         if not (path := folder / "key").exists():
+            if any(folder.glob("searches-*")):
+                LOG.warning("%s: lost, and made anew; events of old searches are refused", path)
             write_bytes(path, os.urandom(32))
-            path.chmod(0o600)
+        path.chmod(0o600)
         if len(key := path.read_bytes()) != 32:
             raise DataError(f"{path}: found {len(key)} bytes, expected 32; delete the file")
         self._key, self._named, self._lock = key, LRUCache[str, str](MOST_NAMED), threading.Lock()

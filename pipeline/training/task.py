@@ -436,8 +436,8 @@ class _WindowTask(_FusionTask):
 
         extras = super().extras(outcome)
         extras.pop("held_out.run.gz")
-        if self.own and self.reads_adapted and self.own.adapted_path:
-            extras[ADAPTED_FILE] = self.own.adapted_path.read_bytes()
+        if self.own and self.reads_adapted and (path := self.own.adapted_file):
+            extras[ADAPTED_FILE] = path.read_bytes()
         return extras
 
     def tuning(

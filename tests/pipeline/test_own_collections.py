@@ -22,7 +22,7 @@ from pipeline.ranking.checkpoints import Loading, Tuning, load_model
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.own import FEWEST, own_config, own_training_set
 from rerankers import models
-from rerankers.checkpoint import load
+from rerankers.checkpoint import load, write_config
 from rerankers.features.judged import JUDGED
 
 POSTS = {
@@ -415,6 +415,7 @@ def test_search_takes_the_best_of_the_trained_models(
         place = folder.parent / "home" / "checkpoints" / model / key
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
+        write_config(place, {"model": model})
 
     def taken(given: bool = False) -> str:
         return default_reranker(find(toml), is_mixed=given)
