@@ -131,6 +131,12 @@ def _by_words(sample: str, first: str) -> str:
     return best[1]
 
 
+def analyze(text: str, with_analyzer: Any) -> Any:
+    """The terms of a text, as a Java list."""
+    analyzers = java_class("io.anserini.analysis.AnalyzerUtils")
+    return analyzers.analyze(with_analyzer, searchable(text))
+
+
 def searchable(text: str) -> str:
     """A text as it is analyzed: with blanks between the pairs of scripts without spaces."""
     text = well_formed(text)

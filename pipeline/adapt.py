@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from indexes.analysis import ANALYZERS, UNDETERMINED
 from indexes.files import write_bytes
 from indexes.manifest import FILE_NAME, IndexManifest
-from pipeline.collections.collection import Collection, topic_file
-from pipeline.collections.named import find
+from pipeline.collections.collection import Collection
+from pipeline.collections.named import find, open_collection
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
 from pipeline.errors import DataError, UsageError
@@ -78,8 +78,7 @@ def main(options: Options) -> None:
 
 def _collection(options: Options) -> Collection:
     if options.index:
-        # Nothing asks for its topics.
-        return topic_file(options.index, options.index)
+        return open_collection(index=options.index)
     collection = find(options.collection or "", options.data)
     if collection.index_directory is None:
         raise UsageError(
@@ -174,7 +173,7 @@ def unknown_words(collection: Collection, space: AdaptedSpace) -> tuple[float, i
 
 
 def _named(collection: Collection) -> str:
-    if collection.topics_path == collection.index_directory:
+    if not (collection.file or collection.has_topics):
         return f"--index {collection.index_directory}"
     return f"--collection {collection.file or collection.name}"
 

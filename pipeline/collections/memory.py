@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.lines import short
 from indexes.posts import Post, as_post
-from indexes.records import id_under, rows_of, well_formed
-from pipeline.collections.collection import ENDING, SearchedCollection, home_directory
+from indexes.records import id_under, rows_of, short, well_formed
+from pipeline.collections.collection import ENDING, Collection, home_directory
 from pipeline.collections.own import read_collection
 from pipeline.collections.topics import Topic, as_topics
 from pipeline.collections.trec import NAMES, QRELS_COLUMNS, Qrels, grade_of, joined_qrels
@@ -30,7 +29,7 @@ Table = Any
 
 def collection_of(
     posts: Table, topics: Mapping[str, str] | Table = None, qrels: Any = None, name: str = ""
-) -> SearchedCollection:
+) -> Collection:
     """The collection of posts, topics and judgments.
 
     Args:
@@ -86,7 +85,7 @@ def qrels_of(qrels: Any) -> Qrels:
     return found
 
 
-def collection_of_ir_dataset(dataset: Any) -> SearchedCollection:
+def collection_of_ir_dataset(dataset: Any) -> Collection:
     """The collection of a data set of ir_datasets, by its id or as an object.
 
     Its documents are read once; later calls read topics and judgments only. Data sets that share
@@ -140,7 +139,7 @@ def _stored(
     qrels: Any,
     is_beir: bool = False,
     name: str = "",
-) -> SearchedCollection:
+) -> Collection:
     """The own collection of this folder in the home folder, whose posts are written once."""
     folder = home_directory() / "collections" / folder_name
     if not folder.exists():
@@ -149,19 +148,18 @@ def _stored(
             (new / "posts.jsonl").open("w", encoding="utf-8") as stream,
         ):
             stream.writelines(map(_line, posts))
-    content: dict[str, Any] = {"posts": "posts.jsonl"}
-    if topics is not None:
-        content["topics"] = topics_file(topics, folder).name
-    if qrels is not None:
-        content["qrels"] = qrels_file(qrels, folder).name
-    if is_beir:
-        content["skip_own_id"] = True
-    if name:
-        content["name"] = name
+    content = {
+        "posts": "posts.jsonl",
+        "topics": topics_file(topics, folder).name if topics is not None else None,
+        "qrels": qrels_file(qrels, folder).name if qrels is not None else None,
+        "skip_own_id": is_beir or None,
+        "name": name or None,
+    }
     path = folder / f"{folder_name}{ENDING}"
     # The latest topics are those that a command sees.
     with atomic_file(path) as stream:
-        stream.writelines(f"{key} = {json.dumps(value)}\n" for key, value in content.items())
+        lines = (f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value)
+        stream.writelines(lines)
     return read_collection(path)
 
 

@@ -21,7 +21,7 @@ from indexes.files import atomic_file
 from pipeline.collections.collection import OWN, home_directory, models_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.ranker import ModelScorer, Ranker
+from pipeline.ranking.ranker import Ranker
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models, reranker
@@ -30,6 +30,7 @@ from rerankers.pairs import PRIOR
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
+    from rerankers.reranker import Model
     from rerankers.text.vocabulary import Idf
 
 TUNING_FILE = reranker.TUNING_FILE
@@ -79,12 +80,10 @@ def directory_for(model: str, collection: Collection) -> Path:
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
-    """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
-    if models.reads(folder.parent.name) in (None, "posts"):  # None: trained on an own collection
-        return False
+    """Whether the model has seen this collection's judgments, or has no λ and gained nothing."""
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
-        return path.exists() and Tuning.load(path).weight == 0
+        return path.exists() and Tuning.load(path).is_no_gain
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     return collection in metrics.get("trained_on", [])
 
@@ -101,9 +100,9 @@ class Loading:
     batch_size: int = 256  # Pairs in a forward pass
 
 
-def load_scorer(
+def load_model(
     name: str, collection: Collection, checkpoint: Path | None = None, loading: Loading = Loading()
-) -> ModelScorer:
+) -> Model:
     """The trained model for a collection.
 
     Args:
@@ -131,11 +130,11 @@ def load_scorer(
             "too; give one of them another `name`",
             file=sys.stderr,
         )
-    return ModelScorer(trained)
+    return trained
 
 
 def note_elsewhere(collection: Collection) -> None:
-    """Say that a model of a collection's name lies in another folder than that of models."""
+    """Say that a model of a collection lies in another folder, or under its file's old name."""
     from platformdirs import user_cache_path, user_data_path
 
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
@@ -146,6 +145,17 @@ def note_elsewhere(collection: Collection) -> None:
             f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
             file=sys.stderr,
         )
+    for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
+        source = Path(json.loads(path.read_text("utf-8")).get("collection_file") or "/")
+        beside = collection.file and collection.file.resolve().parent == source.parent
+        if beside and not source.exists():
+            name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
+            print(
+                f"note: {path.parent} was trained on {source}, which is not there any more; if it "
+                f'is {collection.file} now, name that "{name}" by the key `name`',
+                file=sys.stderr,
+            )
+            return
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -159,7 +169,7 @@ def named_frequencies(source: str, language: str | None) -> str:
 
 def warn_of_seen(ranker: Ranker) -> None:
     """Say, where figures are printed, how many judged topics the model was trained and tuned on."""
-    collection, trained = ranker.collection, ranker.scorer.checkpoint if ranker.scorer else None
+    collection, trained = ranker.collection, ranker.model
     # The training part of a collection with given candidates is apart from the part ranked here.
     if trained is None or collection is None or collection.given_candidates is not None:
         return
@@ -223,6 +233,11 @@ class Tuning:
     date: str = ""
     calibration: Calibration | None = None
     """Of the neural scores; None for those that do not grow with relevance."""
+
+    @property
+    def is_no_gain(self) -> bool:
+        """Whether a model without λ gained nothing."""
+        return self.weight == 0 and self.normalization == "none"
 
     def save(self, path: Path | str) -> None:
         """Write the tuning as JSON, atomically."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.ranking.fusion import Rankers, UnionRetriever
@@ -60,7 +60,7 @@ _DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii
 def fusion_training_set(
     rankers: Rankers,
     training_set: TrainingSet,
-    collections: Sequence[SearchedCollection],
+    collections: Sequence[Collection],
     judged_posts: bool = False,
 ) -> TrainingSet:
     """Candidates and scores of all rankers, for the topics of a training set.
@@ -72,7 +72,7 @@ def fusion_training_set(
     for collection in collections:
         print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
         topics, judged = _topics(collection, drawing, several)
-        found = UnionRetriever(collection, rankers).search(topics)
+        found = with_space(UnionRetriever(collection, rankers).search(topics), collection)
         if judged_posts:
             found = with_resources(found, {JUDGED: collection.judged_posts})
         prefix = f"{collection.name}/" * bool(judged.keys() & drawing.qrels.keys())
@@ -84,13 +84,13 @@ def fusion_training_set(
     )
 
 
-def _are_mixed(collections: Sequence[SearchedCollection]) -> bool:
+def _are_mixed(collections: Sequence[Collection]) -> bool:
     """Whether a model of these is for collections of any kind, whose signals may be missing."""
     return len(collections) > 1 and not all(collection.runs for collection in collections)
 
 
 def _topics(
-    collection: SearchedCollection, drawing: _Drawing, several: bool
+    collection: Collection, drawing: _Drawing, several: bool
 ) -> tuple[Sequence[Topic], Qrels]:
     """The topics of a collection to train on, and their judgments."""
     grades = collection.training_qrels or {}
@@ -102,7 +102,7 @@ def _topics(
 
 def window_training_set(
     training_set: TrainingSet,
-    collections: Sequence[SearchedCollection],
+    collections: Sequence[Collection],
     most: int,
     judged_posts: bool = False,
 ) -> TrainingSet:
@@ -275,7 +275,7 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
     return candidates, {q: renamed(grades) for q, grades in judged.items() if q in run}
 
 
-def _first_stages(collection: SearchedCollection, several: bool) -> list[Retriever]:
+def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
     """The collection's own first stage, the methods of search besides, and those of engines.
 
     The latter are for models of several collections: they take all posts into memory.

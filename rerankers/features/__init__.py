@@ -129,7 +129,8 @@ class CandidateLists:
             pairs.queries[query],
             self._read(numbers),
             [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
-            {name: signal[rows] for name, signal in pairs.signals.items()},
+            # A mixture reads the first stage's scores in double precision.
+            {name: signal[rows].astype(np.float32) for name, signal in pairs.signals.items()},
             self._words,
             pairs.resources[query] if pairs.resources else {},
             [pairs.texts[number] for number in numbers.tolist()],

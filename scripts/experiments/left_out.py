@@ -20,7 +20,7 @@ from threading import Lock
 import numpy as np
 
 from pipeline.collections import named
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
 from pipeline.ranking.checkpoints import Calibration
 from pipeline.ranking.fusion import Rankers, UnionRetriever
@@ -47,7 +47,7 @@ _LOCK = Lock()  # Cells share features and models, which take all cores.
 
 def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
     """The ranking of the first training topics of a collection, ``most`` of them, in a form."""
-    collection = _searched(name, data)
+    collection = named.find(name, data)
     topics = collection.training_topics[:most]
     with _LOCK:
         if form == "fusion":
@@ -72,7 +72,7 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
 
 def judgments(name: str, most: int, data: Path | None) -> Qrels:
     """Those of the topics that are searched."""
-    collection = _searched(name, data)
+    collection = named.find(name, data)
     grades = collection.training_qrels or {}
     return {t.query_id: grades[t.query_id] for t in collection.training_topics[:most]}
 
@@ -88,7 +88,7 @@ def _in_batches(pairs: Pairs) -> Pairs:
 
 
 def _trained_further(
-    found: Candidates, start: Trees, is_judged: bool, collection: SearchedCollection
+    found: Candidates, start: Trees, is_judged: bool, collection: Collection
 ) -> Run:
     """Scores by a model that is extended on the topics of the other folds."""
     config = replace(start.config, families=start.config.families + f",{JUDGED}" * is_judged)
@@ -102,12 +102,6 @@ def _trained_further(
         model = replace(start, config=config, lists=grow(config, table.names, *known, start))
         scores[is_held_out] = model.evaluate(table.values[is_held_out])
     return found.run_of(scores)
-
-
-def _searched(name: str, data: Path | None) -> SearchedCollection:
-    collection = named.find(name, data)
-    assert isinstance(collection, SearchedCollection)
-    return collection
 
 
 @cache
@@ -150,7 +144,7 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
     """The training set and its features; those of adapted vectors come last."""
     config = models.find(name).configurations["adapted"]
     names = named.training_collections(None, data, True)
-    empty, collections = searched_training_set(names, None), [_searched(n, data) for n in names]
+    empty, collections = searched_training_set(names, None), [named.find(n, data) for n in names]
     if name == "window":
         found = window_training_set(empty, collections, config.topics).training
     else:

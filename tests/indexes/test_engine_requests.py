@@ -11,11 +11,10 @@ from helpers.engine_stub import OPENSEARCH, Answer, Request, stub
 from helpers.processes import run_python
 
 from indexes.engines import building, client, dsl
-from indexes.engines.address import EngineAddress, check_url
-from indexes.engines.building import build
-from indexes.engines.client import Credentials, Engine, EngineError
+from indexes.engines.client import Credentials, Engine, EngineAddress, EngineError, check_url
 from indexes.engines.index import open_index
-from indexes.engines.searching import search
+from indexes.engines.layout import build
+from indexes.engines.search import search
 from indexes.errors import CollectionError
 from indexes.posts import Post
 
@@ -32,11 +31,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connect(url: str, **fields: Any) -> Engine:
-    return Engine.connect(EngineAddress(url, "things", **fields))
+    return Engine(EngineAddress(url, "things", **fields))
 
 
 def test_no_client_of_an_engine_is_needed() -> None:
-    code = "import sys, indexes.engines.building, indexes.engines.index; print(*sys.modules)"
+    code = "import sys, indexes.engines.layout, indexes.engines.index; print(*sys.modules)"
     clients = {"orjson", "opensearchpy", "elasticsearch", "elastic_transport"}
     done = run_python("-c", code)
     assert done.returncode == 0 and not clients & {*done.stdout.split()}

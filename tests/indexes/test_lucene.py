@@ -15,9 +15,9 @@ from conftest import Command
 from helpers.index_samples import POSTS, TOPICS, random_posts
 from helpers.processes import run_python
 
-from indexes import lucene
+import indexes
 from indexes.errors import CollectionError
-from indexes.lucene import LuceneIndex
+from indexes.index import LuceneIndex
 from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood, Topic
 from indexes.posts import Post
 from pipeline.collections import named
@@ -25,7 +25,7 @@ from pipeline.evaluation.measures import evaluate, mean
 
 
 def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
-    lucene.build(posts, folder, [])
+    indexes.build(posts, folder, [])
     return LuceneIndex.open(folder)
 
 
@@ -247,7 +247,7 @@ def sources(tmp_path: Path) -> list[Path]:
 def built(tmp_path: Path, sources: list[Path]) -> Path:
     posts = [Post("1", "alpha"), Post("20", "alpha bravo"), Post("3", "")]
     command = "python -m pipeline.index --again"
-    manifest = lucene.build(posts, tmp_path / "index", sources, command)
+    manifest = indexes.build(posts, tmp_path / "index", sources, command)
     assert (manifest.posts, manifest.empties, manifest.numeric_ids) == (3, 1, True)
     return tmp_path / "index"
 
@@ -260,7 +260,7 @@ def test_an_index_is_the_same_every_time_and_can_be_moved(
     tmp_path: Path, built: Path, sources: list[Path]
 ) -> None:
     posts = [Post("3", ""), Post("20", "alpha bravo"), Post("1", "alpha")]
-    lucene.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
+    indexes.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
     assert listing(tmp_path / "again") == listing(built)
     built.rename(tmp_path / "moved #1 %20?")
     with (
@@ -284,13 +284,12 @@ def test_an_interrupted_build_leaves_no_trace(
 ) -> None:
     before, error = listing(tmp_path), KeyboardInterrupt()
     monkeypatch.setattr(
-        lucene,
-        "progress",
+        "indexes.index.progress",
         lambda posts, total, what: interrupted(posts, error) if what == phase else posts,
     )
     for folder in (built, tmp_path / "new"):
         with pytest.raises(type(error)):
-            lucene.build(random_posts(50), folder, [])
+            indexes.build(random_posts(50), folder, [])
     assert listing(tmp_path) == before
     with LuceneIndex.open(built) as index:
         assert list(search_one(index, "alpha", QueryLikelihood())) == ["1", "20"]
@@ -300,14 +299,14 @@ def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     """A limit on the size of files stands in for the disk."""
     code = (
         "import resource, signal, sys\n"
-        "from indexes import jvm, lucene\n"
+        "import indexes; from indexes import jvm\n"
         "from indexes.posts import Post\n"
         "jvm.start()\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
         "posts = (Post(str(n), f'some text {n} ' * 20) for n in range(5000))\n"
-        "try: lucene.build(posts, sys.argv[1], [])\n"
-        "except lucene.CollectionError as error: print('ONE MESSAGE:', error)\n"
+        "try: indexes.build(posts, sys.argv[1], [])\n"
+        "except indexes.CollectionError as error: print('ONE MESSAGE:', error)\n"
     )
     before = listing(tmp_path)
     done = run_python("-c", code, built)
@@ -322,7 +321,7 @@ def test_what_is_no_index_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder" / "file").write_text("thesis")
     for kind, place in (("folder", tmp_path / "folder"), ("file", tmp_path / "folder" / "file")):
         with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
-            lucene.build([Post("1", "x")], place, [])
+            indexes.build([Post("1", "x")], place, [])
     assert listing(tmp_path) == ["folder", "folder/file"]
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from indexes.errors import CollectionError
-from indexes.pairs import read_pair_folder
-from indexes.posts import Post, read_posts
+from indexes.posts import Post, read_pair_folder, read_posts
 
 
 def write(path: Path, *records: Any) -> Path:

@@ -13,11 +13,10 @@ from helpers.data_samples import write_microblog
 from helpers.processes import ROOT
 
 from indexes.errors import CollectionError
-from indexes.lucene import LuceneIndex
+from indexes.index import LuceneIndex
 from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
-from pipeline.collections.collection import SearchedCollection
 from pipeline.command.options import parse_arguments
 from pipeline.errors import UsageError
 
@@ -112,7 +111,7 @@ def test_bad_usage(arguments: list[str], problem: str) -> None:
 
 def test_a_named_collection(command: Command, tmp_path: Path) -> None:
     collection = named.find("mb2012", write_microblog(tmp_path))
-    assert isinstance(collection, SearchedCollection)
+    assert collection.index_directory
     place = collection.index_directory
     for option in ("--collection", "--topics"):
         done = command("index", option, "mb2012", "--data", tmp_path)

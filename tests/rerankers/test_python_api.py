@@ -164,6 +164,11 @@ def test_posts_as_people_hold_them(reranker: Model) -> None:
         dict(enumerate(POSTS)).values(),
     ):
         assert reranker.rank(QUERIES[0], posts) == expected
+    ids = [(post.id, post.index) for post in reranker.rank(QUERIES[0], records)]
+    assert [doc_id for doc_id, _ in ids] == [index for _, index in ids]
+    assert {post.id for post in expected} == {None}
+    keyed = [{"doc_id": "a", "text": "water", "url": float("nan")}, {"text": "no"}]
+    assert {post.id for post in reranker.rank("water", keyed)} == {"a", None}
     plain = reranker.rank(QUERIES[0], texts)
     assert plain != expected
     for missing in (None, ""):

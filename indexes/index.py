@@ -23,9 +23,18 @@ from indexes.manifest import (
     software_versions,
     unusable,
 )
-from indexes.methods import Method, Topic, checked_topics, id_limit
+from indexes.methods import (
+    CONTENTS,
+    ID,
+    PLACE,
+    Method,
+    Ranker,
+    Ranking,
+    Topic,
+    checked_topics,
+    id_limit,
+)
 from indexes.posts import Post, as_post, places_of
-from indexes.ranking import CONTENTS, ID, PLACE, Ranker, Ranking
 from indexes.records import rows_of
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
