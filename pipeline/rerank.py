@@ -34,7 +34,7 @@ from pipeline.command.ranking import ModelOptions
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW
 from pipeline.errors import UsageError
 from pipeline.evaluation import run_report
-from pipeline.evaluation.measures import Evaluator, Values, without_results
+from pipeline.evaluation.measures import Evaluator, Values, warn_of_gaps
 from pipeline.evaluation.run_report import MEASURES, reranked_name
 from pipeline.runtime import bar, provenance
 
@@ -188,12 +188,8 @@ def _candidates(
             "reranked, written and measured",
             file=sys.stderr,
         )
-    if collection.qrels and (gaps := without_results(collection.qrels, candidates.run)):
-        print(
-            f"{job.path}: judged topics without a result, counted as 0 ({len(gaps)}): "
-            f"{', '.join(gaps)}",
-            file=sys.stderr,
-        )
+    if collection.qrels:
+        warn_of_gaps(str(job.path), collection.qrels, candidates.run)
     return candidates
 
 

@@ -76,6 +76,7 @@ def main(options: Options) -> None:
         return
 
     from pipeline.collections.trec import write_run
+    from pipeline.evaluation.measures import warn_of_gaps
     from pipeline.ranking import reports
     from pipeline.ranking.build import neural_mixture
     from pipeline.ranking.checkpoints import warn_of_seen
@@ -105,6 +106,7 @@ def main(options: Options) -> None:
     else:
         notes = {stage: f"-> {path}" for stage, path in files.items()}
         print(replace(reports.evaluate(ranking), notes=notes))
+        warn_of_gaps(ranker.name, collection.qrels, ranking.run)
         for each in rankers:
             warn_of_seen(each)
     reports.print_topic(ranking, collection.qrels, options.show)

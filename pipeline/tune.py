@@ -27,6 +27,7 @@ from pipeline.command.main import run
 from pipeline.command.options import option, output_file
 from pipeline.command.ranking import EngineOptions, engine_of
 from pipeline.errors import UsageError
+from pipeline.text import counted
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def main(options: Options) -> None:
         held_out = held_out_scores(options.reranker, collection, checkpoint)
     measure = options.measure or (collection.measures[0] if options.collection else "AP")
     tuning = held_out.tune(measure, min(5, len(held_out.qrels)))
-    print(f"λ     mean {heading(tuning.measure)} on {', '.join(tuning.collections)}")
+    topics = counted(len(held_out.qrels), "topic")
+    print(f"λ     mean {heading(tuning.measure)} on {topics} of {', '.join(tuning.collections)}")
     for weight, value in tuning.curve.items():
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
     print(f"cross-validated over {tuning.folds} folds of topics: {tuning.cross_validated:.4f}")

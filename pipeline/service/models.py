@@ -10,7 +10,6 @@ from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
-from orjson import Fragment
 
 from pipeline.collections.collection import Collection
 from pipeline.defaults import UNTUNED_WEIGHT
@@ -109,7 +108,7 @@ class ServedModel:
         else:
             order = np.argsort(-keys, kind="stable")
         kind: Mix = "interpolated" if is_mixed else "neural"
-        return ScoreResponse(request, self.name, kind, list(map(Fragment, texts)), order.tolist())
+        return ScoreResponse(request, self.name, kind, texts, order.tolist())
 
     def _mixed(self, request: ScoreRequest, logits: Scores) -> Scores:
         """[D] the tuned mixture of the model's scores and the first stage's, from 0 to 1."""

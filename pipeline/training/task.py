@@ -35,7 +35,7 @@ from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED
 from rerankers.networks.training.settings import Settings
-from rerankers.trees.families import ADAPTED_FAMILY
+from rerankers.trees.fusion import ADAPTED_FAMILY
 
 
 def train(options: Options, own: Collection | None = None) -> Path:
@@ -55,12 +55,12 @@ def train(options: Options, own: Collection | None = None) -> Path:
     print(f"training {options.model} on {', '.join(data.trained_on)}", file=sys.stderr)
     given = options.model, task.config, data, checkpoint.idf_from(task.idf)
     outcome = task.fit(given, settings, folds, vectors, device)
-    extras, tuning = task.extras(outcome), task.tuning(first_stage, data, outcome)
+    model = dataclasses.replace(outcome.model, metrics=task.metrics(data, outcome, folds))
+    extras = task.extras(outcome)
+    if tuning := task.tuning(first_stage, data, outcome):
+        extras[TUNING_FILE] = tuning.content()
     with atomic_directory(directory) as new:
-        model = dataclasses.replace(outcome.model, metrics=task.metrics(data, outcome, folds))
         checkpoint.save(new, model, extras)
-        if tuning:
-            tuning.save(new / TUNING_FILE)
     for name, value in outcome.validation_map.items():
         topics = "the development part" if name == "development" else "held-out topics"
         print(f"{name}: AP {value:.4f} on {topics}")
@@ -288,8 +288,8 @@ class _WindowTask(_FusionTask):
         """Further files of the checkpoint; no held-out run, which has every topic many times."""
         extras = super().extras(outcome)
         extras.pop("held_out.run.gz")
-        if self.own and self.reads(ADAPTED_FAMILY) and self.own.adapted_path:
-            extras[ADAPTED_FILE] = self.own.adapted_path.read_bytes()
+        if self.own and self.reads(ADAPTED_FAMILY) and (path := self.own.adapted_file):
+            extras[ADAPTED_FILE] = path.read_bytes()
         return extras
 
     def tuning(
