@@ -153,7 +153,7 @@ def _build_in_engine(
             raise UsageError(f"{collection.title}: {address} is searched as it is, not built")
         manifest, sent = collection.build_engine_index()
     else:
-        from indexes.engines.building import build
+        from indexes.engines.layout import build
 
         address = named.engine_address(given, None, None)
         rebuild = _rebuild(options, engine_options(address))
@@ -180,8 +180,7 @@ def _rebuild(options: Options, place: str) -> str:
 
 def _check(directory: Path) -> None:
     manifest = IndexManifest.read(directory)
-    manifest.check(directory, None)
-    manifest.check_content(directory)
+    manifest.check(directory, None, whole=True)
     size = sum(manifest.files.values())
     print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
 

@@ -6,6 +6,7 @@ from values in memory.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -38,8 +39,8 @@ from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
-    from indexes.engines.building import Built
+    from indexes.engines.client import EngineAddress
+    from indexes.engines.layout import Built
     from indexes.methods import Posts, SearchIndex
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
@@ -105,6 +106,11 @@ def data_directory(explicit: Path | None = None) -> Path:
         return explicit
     given = os.environ.get("TWEETRERANK_DATA")
     return Path(given) if given else home_directory() / "data"
+
+
+def text_number(text: str) -> int:
+    """A number by which a post's text is known again."""
+    return crc32(text.encode(errors="replace"))
 
 
 NO_FILE = Path("general")
@@ -427,7 +433,7 @@ class Collection:
 
     def build_engine_index(self) -> Built:
         """Index the posts in the search engine."""
-        from indexes.engines.building import build
+        from indexes.engines.layout import build
 
         place = self.place()
         assert place.engine
@@ -462,12 +468,40 @@ class Collection:
     @cached_property
     def adapted_space(self) -> AdaptedSpace | None:
         """Word vectors adapted to the posts by ``pipeline.adapt``, None without them."""
-        path = self.adapted_path
-        if path is None or not path.exists():
+        if (path := self.adapted_file) is None:
             return None
         from rerankers.text.spaces import AdaptedSpace
 
         return AdaptedSpace.load(path)
+
+    @property
+    def adapted_file(self) -> Path | None:
+        """File of word vectors adapted to the posts, None if they were not made.
+
+        Raises:
+            RerankerError: they were made from the posts of another collection, or are damaged.
+        """
+        path, posts = self.adapted_path, (self.index_directory or Path()) / POSTS_FILE
+        if path is None or not path.exists():
+            return None
+        from rerankers.errors import RerankerError
+        from rerankers.text.spaces import description_of
+
+        made = description_of(path)
+        sample = dict[str, int](json.loads(made.get("sample", "{}")))
+        present = len(sample)
+        if sample and posts.is_file():
+            with PostStore(posts) as store:
+                known = store.get_many(sample).values()
+            present = sum(text_number(post.text) == sample[post.doc_id] for post in known)
+        name = made.get("collection", self.key)
+        if (self.file and name != self.key) or 2 * present < len(sample):
+            raise RerankerError(
+                f"{path}: found word vectors made from {made.get('posts')} posts of {name} "
+                f"({present} of {len(sample)} drawn ones are in {self.title}), expected vectors of "
+                "these posts; run pipeline.adapt again"
+            )
+        return path
 
 
 def engine_options(address: EngineAddress) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from indexes.engines.address import index_name
+from indexes.engines.client import index_name
 from pipeline.collections.collection import (
     ENDING,
     Collection,
@@ -40,10 +40,10 @@ from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
+    from indexes.engines.client import EngineAddress
 
 EngineOptions = Mapping[str, Any]
-"""Fields of an :class:`indexes.engines.address.EngineAddress` that a command's options give."""
+"""Fields of an :class:`indexes.engines.client.EngineAddress` that a command's options give."""
 
 SAMPLE = Path(__file__).parent.parent / "sample"
 
@@ -285,7 +285,7 @@ def engine_address(
         problems.append("--engine-index NAME is missing: the index in the search engine")
     if problems:
         raise UsageError(problems)
-    from indexes.engines.address import EngineAddress
+    from indexes.engines.client import EngineAddress
 
     return EngineAddress(**{"index": index, **options})
 

@@ -48,7 +48,7 @@ from typing import TypeVar
 from zlib import crc32
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
-from indexes.engines.address import EngineAddress, index_name, query_file
+from indexes.engines.client import EngineAddress, index_name, query_file
 from indexes.errors import CollectionError
 from indexes.posts import FIELDS
 from indexes.records import is_doc_id

@@ -195,7 +195,7 @@ def _terminate(number: int, frame: object) -> None:
 def _with_options(message: str, options_type: Any) -> str:
     """A message with options in place of the arguments of Python that it names in backticks.
 
-    ``address.NAME`` is a field of an :class:`indexes.engines.address.EngineAddress`.
+    ``address.NAME`` is a field of an :class:`indexes.engines.client.EngineAddress`.
     """
     flags = {
         field.metadata.get("argument_name") or field.name: names[-1]

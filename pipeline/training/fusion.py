@@ -28,7 +28,7 @@ from pipeline.training.first_stages import ENGINES, memory_retrievers
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers.features.judged import JUDGED
 from rerankers.text.words import MENTION_OR_LINK
-from rerankers.trees.families import SEARCHES
+from rerankers.trees.fusion import SEARCHES
 
 MOST_TOPICS = 150
 """Topics of each of several training collections, at most."""
@@ -72,7 +72,7 @@ def fusion_training_set(
     for collection in collections:
         print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
         topics, judged = _topics(collection, drawing, several)
-        found = UnionRetriever(collection, rankers).search(topics)
+        found = with_space(UnionRetriever(collection, rankers).search(topics), collection)
         if judged_posts:
             found = with_resources(found, {JUDGED: collection.judged_posts})
         prefix = f"{collection.name}/" * bool(judged.keys() & drawing.qrels.keys())

@@ -22,7 +22,7 @@ from pipeline.errors import DataError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_scorer, tuned_weight
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_model, tuned_weight
 from pipeline.ranking.fusion import OFFICIAL
 from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
@@ -94,7 +94,7 @@ def compare(
         runs |= _default_run(collection, topics)
     shipped = None if f"shipped {model}" in runs else _shipped(model)
     if shipped:
-        scores = load_scorer(model, collection, shipped).score(candidates)
+        scores = candidates.scored_by(load_model(model, collection, shipped))
     if not is_mixed:
         trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
         attempt = "--checkpoint"
@@ -232,7 +232,7 @@ def held_out_scores(
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
-        neural = load_scorer(model, collection, checkpoint).score(candidates)
+        neural = candidates.scored_by(load_model(model, collection, checkpoint))
     topics = [query_id for query_id in candidates.run if query_id in neural]
     if any(candidates.run[q].keys() - neural[q].keys() for q in topics) or len(topics) < 2:
         raise DataError(

@@ -242,7 +242,7 @@ class _Task:
     @property
     def reads_adapted(self) -> bool:
         """Whether it reads word vectors adapted to the collection."""
-        from rerankers.trees.families import ADAPTED_FAMILY
+        from rerankers.trees.fusion import ADAPTED_FAMILY
 
         return ADAPTED_FAMILY in getattr(self.config, "families", "")
 
@@ -436,8 +436,8 @@ class _WindowTask(_FusionTask):
 
         extras = super().extras(outcome)
         extras.pop("held_out.run.gz")
-        if self.own and self.reads_adapted and self.own.adapted_path:
-            extras[ADAPTED_FILE] = self.own.adapted_path.read_bytes()
+        if self.own and self.reads_adapted and (path := self.own.adapted_file):
+            extras[ADAPTED_FILE] = path.read_bytes()
         return extras
 
     def tuning(

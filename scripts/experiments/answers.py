@@ -16,7 +16,6 @@ from pipeline.collections.collection import Collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import Qrels, Run, best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import tune_weight
 from rerankers import checkpoint as checkpoints
@@ -61,7 +60,7 @@ def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]
         scores, given = okapi({p.doc_id: p.text for p in part.posts()}), drawn.candidates
         run = {t.query_id: scores(t.text, given.run[t.query_id]) for t in given.topics}
     else:
-        run = ModelScorer(checkpoints.load(checkpoint)).score(drawn.candidates)
+        run = drawn.candidates.scored_by(checkpoints.load(checkpoint))
     return means(drawn.qrels, run, MEASURES)
 
 

@@ -25,11 +25,11 @@ from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import read_run, write_run
+from pipeline.defaults import DEFAULT_FUSION
 from pipeline.ranking.interpolation import interpolate
 from pipeline.runtime import provenance
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
-from rerankers import models
 
 # Kinds of models; ``tables.toml`` describes them.
 RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
@@ -84,7 +84,7 @@ class Cell:
     @property
     def is_mixed(self) -> bool:
         """Whether the neural scores are mixed with query likelihood, with λ tuned here."""
-        return self.is_retrieved and not self.kind and models.reads(self.reranker) != "searches"
+        return self.is_retrieved and not self.kind and self.reranker != DEFAULT_FUSION
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from helpers.engine_servers import SERVERS, Server, running
 from helpers.index_samples import POSTS, TOPICS, random_posts
 
 import indexes
-from indexes.engines.address import EngineAddress
-from indexes.engines.building import build
-from indexes.engines.client import EngineError, encoded
+from indexes.engines.client import EngineAddress, EngineError, encoded
 from indexes.engines.index import OwnIndex, open_index
-from indexes.engines.layout import RANKED
+from indexes.engines.layout import RANKED, build
 from indexes.errors import CollectionError
 from indexes.index import LuceneIndex
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood, Topic

@@ -18,11 +18,11 @@ from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import Loading, Tuning, load_scorer
+from pipeline.ranking.checkpoints import Loading, Tuning, load_model
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.own import FEWEST, own_config, own_training_set
 from rerankers import models
-from rerankers.checkpoint import load
+from rerankers.checkpoint import load, write_config
 from rerankers.features.judged import JUDGED
 
 POSTS = {
@@ -297,11 +297,11 @@ def test_word_frequencies_of_the_language(folder: Path, capsys: pytest.CaptureFi
     (folder / "harbour.toml").write_text(TOML + 'language = "de"\n')
     collection = find(str(folder / "harbour.toml"))
     for idf in (None, "wordfreq"):
-        reranker = load_scorer("mp_hcnn", collection, loading=Loading(idf=idf))
-        assert reranker.checkpoint.encoder.idf.source == "wordfreq:de"
+        reranker = load_model("mp_hcnn", collection, loading=Loading(idf=idf))
+        assert reranker.idf.source == "wordfreq:de"
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
-    given = load_scorer("mp_hcnn", collection, loading=Loading(idf=str(folder / "idf.txt")))
-    assert "wordfreq" not in given.checkpoint.encoder.idf.source
+    given = load_model("mp_hcnn", collection, loading=Loading(idf=str(folder / "idf.txt")))
+    assert "wordfreq" not in given.idf.source
 
 
 # Training
@@ -415,6 +415,7 @@ def test_search_takes_the_best_of_the_trained_models(
         place = folder.parent / "home" / "checkpoints" / model / key
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
+        write_config(place, {"model": model})
 
     def taken(given: bool = False) -> str:
         return default_reranker(find(toml), is_mixed=given)
