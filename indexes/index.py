@@ -73,46 +73,30 @@ def build(
     start(sum(source.size for source in described) >= _LARGE_BYTES)
     posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
+        path = folder / POSTS_FILE
         try:
-            return _write(posts, folder, directory, described, rebuild, language)
+            summary = PostStore.build(path, progress(posts, None, "reading"))
         except RepeatedIdError as error:
             raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
-
-
-def _write(
-    posts: Iterable[Post],
-    folder: Path,
-    directory: Path,
-    sources: tuple[Source, ...],
-    rebuild: str,
-    language: str | None,
-) -> IndexManifest:
-    """Write an index into the empty ``folder``, which the caller renames to ``directory``."""
-    with JAVA_LOCK:
-        version = java_class("org.apache.lucene.util.Version").LATEST.toString()
-    summary = PostStore.build(folder / POSTS_FILE, progress(posts, None, "reading"))
-    if not summary.posts:
-        names = ", ".join(source.name for source in sources) or "the input"
-        raise CollectionError(f"{names}: found no posts, expected at least one")
-    with (
-        JAVA_LOCK,
-        PostStore(folder / POSTS_FILE) as store,
-        java_errors(f"{directory}: Lucene cannot write the index"),
-    ):
-        name = analyzer_name(language, (post.text for post in store))
-        stored = progress(store, summary.posts, "indexing")
-        _write_posts(folder, stored, name)
-    files = sorted(folder.iterdir())
-    manifest = IndexManifest(
-        **summary._asdict(),
-        analyzer=name,
-        sources=sources,
-        files={file.name: file.stat().st_size for file in files},
-        rebuild=rebuild,
-        versions=software_versions(lucene=version),
-        sha256={file.name: sha256_of(file) for file in files},
-    )
-    manifest.write(folder)
+        if not summary.posts:
+            names = ", ".join(source.name for source in described) or "the input"
+            raise CollectionError(f"{names}: found no posts, expected at least one")
+        failed = java_errors(f"{directory}: Lucene cannot write the index")
+        with JAVA_LOCK, PostStore(path) as store, failed:
+            version = java_class("org.apache.lucene.util.Version").LATEST.toString()
+            name = analyzer_name(language, (post.text for post in store))
+            _write_posts(folder, progress(store, summary.posts, "indexing"), name)
+        files = sorted(folder.iterdir())
+        manifest = IndexManifest(
+            **summary._asdict(),
+            analyzer=name,
+            sources=described,
+            files={file.name: file.stat().st_size for file in files},
+            rebuild=rebuild,
+            versions=software_versions(lucene=version),
+            sha256={file.name: sha256_of(file) for file in files},
+        )
+        manifest.write(folder)
     return manifest
 
 
