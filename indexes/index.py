@@ -34,7 +34,7 @@ from indexes.methods import (
     id_limit,
 )
 from indexes.posts import Post, as_post, places_of
-from indexes.records import rows_of
+from indexes.records import parsed, rows_of
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -174,6 +174,37 @@ def _document() -> tuple[Any, list[Any]]:
 
 def _java_path(path: Path) -> Any:
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
+
+
+def stored_posts(directory: Path) -> Iterator[Post]:
+    """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first.
+
+    Raises:
+        CollectionError: a post has no stored text, or the index cannot be read.
+    """
+    with java_errors(f"{directory}: not a readable index of Lucene"):
+        files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
+        with JAVA_LOCK:
+            reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
+            stored = reader.storedFields()
+            living = java_class("org.apache.lucene.index.MultiBits").getLiveDocs(reader)
+        for place in range(reader.maxDoc()):
+            with JAVA_LOCK:
+                if living and not living.get(place):
+                    continue
+                document = stored.document(place)
+                names = (ID, "raw", CONTENTS)
+                doc_id, raw, text = (document.get(name) for name in names)
+            where = f"{directory}: post {doc_id}"
+            if (raw or "").lstrip().startswith("{"):
+                yield as_post({**parsed(raw, where), "id": doc_id}, where)
+            elif raw is None and text is None:
+                raise CollectionError(
+                    f"{where}: found no stored text, expected one in the field raw or contents "
+                    "(Pyserini's options --storeRaw and --storeContents)"
+                )
+            else:
+                yield Post(doc_id, raw if text is None else text)
 
 
 class LuceneIndex:

@@ -28,7 +28,7 @@ from pipeline.training.first_stages import ENGINES, memory_retrievers
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers.features.judged import JUDGED
 from rerankers.text.words import MENTION_OR_LINK
-from rerankers.trees.families import SEARCHES
+from rerankers.trees.fusion import SEARCHES
 
 MOST_TOPICS = 150
 """Topics of each of several training collections, at most."""

@@ -242,7 +242,7 @@ class _Task:
     @property
     def reads_adapted(self) -> bool:
         """Whether it reads word vectors adapted to the collection."""
-        from rerankers.trees.families import ADAPTED_FAMILY
+        from rerankers.trees.fusion import ADAPTED_FAMILY
 
         return ADAPTED_FAMILY in getattr(self.config, "families", "")
 

@@ -161,7 +161,7 @@ def general() -> WordSpace:
         raise RerankerError("found no package wordllama, which has the word vectors; install it")
     folder = Path(package.submodule_search_locations[0])
     try:
-        (pieces,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
+        (vectors,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
         cut = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
     except Exception as error:  # The tokenizer's errors have no class of their own.
         raise RerankerError(
@@ -169,8 +169,6 @@ def general() -> WordSpace:
         ) from None
     cut.no_padding()
     cut.no_truncation()
-    vectors = pieces.astype(np.float32)
-
     begins = np.zeros(len(vectors), np.bool_)
     begins[[number for piece, number in cut.get_vocab().items() if piece[0] == "▁"]] = True
 
@@ -191,8 +189,9 @@ def general() -> WordSpace:
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
         starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
-        pieces = Ragged(ids, np.append(starts, len(ids)))
-        return sums_of(pieces, vectors), pieces.lengths
+        pieces = Ragged(np.arange(len(ids)), np.append(starts, len(ids)))
+        # Half precision in the file and in memory; only these are widened.
+        return sums_of(pieces, vectors[ids].astype(np.float32)), pieces.lengths
 
     return WordSpace(vectors.shape[1], compute)
 

@@ -34,8 +34,7 @@ from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
-from rerankers.trees.boosting import Trees
-from rerankers.trees.contributions import shares
+from rerankers.trees.boosting import Trees, shares
 
 LEVEL = 0.05
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
