@@ -176,6 +176,12 @@ def _java_path(path: Path) -> Any:
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
+def _reader_of(path: Path) -> Any:
+    """Lucene's DirectoryReader of a folder, mapped into memory: processes share its pages."""
+    files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(path))
+    return java_class("org.apache.lucene.index.DirectoryReader").open(files)
+
+
 def stored_posts(directory: Path) -> Iterator[Post]:
     """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first.
 
@@ -183,9 +189,8 @@ def stored_posts(directory: Path) -> Iterator[Post]:
         CollectionError: a post has no stored text, or the index cannot be read.
     """
     with java_errors(f"{directory}: not a readable index of Lucene"):
-        files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
         with JAVA_LOCK:
-            reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
+            reader = _reader_of(directory)
             stored = reader.storedFields()
             living = java_class("org.apache.lucene.index.MultiBits").getLiveDocs(reader)
         for place in range(reader.maxDoc()):
@@ -250,9 +255,7 @@ class LuceneIndex:
         start(manifest.posts >= _LARGE)
         posts = PostStore(directory / POSTS_FILE)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            # Mapped into memory, so that all processes that search it share its pages.
-            files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
-            reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
+            reader = _reader_of(directory)
             with JAVA_LOCK:
                 found = reader.maxDoc()
         if not len(posts) == found == manifest.posts:
