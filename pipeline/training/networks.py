@@ -23,8 +23,8 @@ from pipeline.training.folds import Outcome, split_topics
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import score_tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import Network
-from rerankers.networks.tokenized import Tokenized
 from rerankers.networks.training.examples import CachedInteractions, Examples, Rows
 from rerankers.networks.training.loop import History, train
 from rerankers.networks.training.settings import Settings
