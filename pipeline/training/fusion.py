@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.ranking.fusion import Rankers, UnionRetriever
@@ -28,7 +28,7 @@ from pipeline.training.first_stages import ENGINES, memory_retrievers
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers.features.judged import JUDGED
 from rerankers.text.words import MENTION_OR_LINK
-from rerankers.trees.families import SEARCHES
+from rerankers.trees.fusion import SEARCHES
 
 MOST_TOPICS = 150
 """Topics of each of several training collections, at most."""
@@ -60,7 +60,7 @@ _DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii
 def fusion_training_set(
     rankers: Rankers,
     training_set: TrainingSet,
-    collections: Sequence[SearchedCollection],
+    collections: Sequence[Collection],
     judged_posts: bool = False,
 ) -> TrainingSet:
     """Candidates and scores of all rankers, for the topics of a training set.
@@ -72,7 +72,7 @@ def fusion_training_set(
     for collection in collections:
         print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
         topics, judged = _topics(collection, drawing, several)
-        found = UnionRetriever(collection, rankers).search(topics)
+        found = with_space(UnionRetriever(collection, rankers).search(topics), collection)
         if judged_posts:
             found = with_resources(found, {JUDGED: collection.judged_posts})
         prefix = f"{collection.name}/" * bool(judged.keys() & drawing.qrels.keys())
@@ -84,13 +84,13 @@ def fusion_training_set(
     )
 
 
-def _are_mixed(collections: Sequence[SearchedCollection]) -> bool:
+def _are_mixed(collections: Sequence[Collection]) -> bool:
     """Whether a model of these is for collections of any kind, whose signals may be missing."""
     return len(collections) > 1 and not all(collection.runs for collection in collections)
 
 
 def _topics(
-    collection: SearchedCollection, drawing: _Drawing, several: bool
+    collection: Collection, drawing: _Drawing, several: bool
 ) -> tuple[Sequence[Topic], Qrels]:
     """The topics of a collection to train on, and their judgments."""
     grades = collection.training_qrels or {}
@@ -101,7 +101,10 @@ def _topics(
 
 
 def window_training_set(
-    training_set: TrainingSet, collections: Sequence[SearchedCollection], judged_posts: bool = False
+    training_set: TrainingSet,
+    collections: Sequence[Collection],
+    most: int,
+    judged_posts: bool = False,
 ) -> TrainingSet:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
@@ -109,14 +112,23 @@ def window_training_set(
     one of each topic comes as a set, and one in batches. First stages are the collection's own, all
     methods of search, and those of engines. Of a single collection the own one's windows with
     scores, of :data:`WINDOW` posts each, keep their query_ids. A topic's forms are held out
-    together. ``judged_posts``: whether the judgments of other topics are read.
+    together.
+
+    Args:
+        training_set: what it is the training set of; its candidates are replaced.
+        collections: those of the training set.
+        most: topics of each of several collections, drawn anew for each first stage. They bound
+            time and memory.
+        judged_posts: whether the judgments of other topics are read.
     """
     drawing, several = _Drawing(), len(collections) > 1
     for collection in collections:
         print(f"windows of {collection.name}", file=sys.stderr)
-        topics, judged = _topics(collection, drawing, several)
+        every, of_every = _topics(collection, drawing, several)
         sizes = OFFICIAL_WINDOWS if collection.runs else WINDOWS
         for number, retriever in enumerate(_first_stages(collection, several)):
+            topics = drawing.some(every, most) if several else every
+            judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
             found = with_space(retriever.search(topics, max(sizes)), collection)
             if judged_posts:
                 found = with_resources(found, {JUDGED: collection.judged_posts})
@@ -263,7 +275,7 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
     return candidates, {q: renamed(grades) for q, grades in judged.items() if q in run}
 
 
-def _first_stages(collection: SearchedCollection, several: bool) -> list[Retriever]:
+def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
     """The collection's own first stage, the methods of search besides, and those of engines.
 
     The latter are for models of several collections: they take all posts into memory.

@@ -11,11 +11,10 @@ import dataclasses
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, best_of
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
@@ -23,7 +22,7 @@ from pipeline.errors import DataError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_scorer, tuned_weight
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_model, tuned_weight
 from pipeline.ranking.fusion import OFFICIAL
 from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
@@ -37,7 +36,7 @@ _OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the fami
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 
 
-def own_training_set(collection: SearchedCollection) -> TrainingSet:
+def own_training_set(collection: Collection) -> TrainingSet:
     """The first stage's candidates of the judged topics, and the words of all posts."""
     judgments = require_judgments(collection)
     retriever = retriever_for(collection)
@@ -54,12 +53,13 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
     )
 
 
-def require_judgments(collection: SearchedCollection) -> Qrels:
+def require_judgments(collection: Collection) -> Qrels:
     """The judgments; raises DataError if there are too few topics to train and validate on."""
     if (qrels := collection.training_qrels) is None:
         raise DataError(f"{collection.missing_judgments}; training needs them")
     if (found := len(collection.training_topics)) < 2:
-        where = f"in {collection.training_path} " if collection.training_path else ""
+        train = collection.topic_source and collection.topic_source.train
+        where = f"in {train} " if train else ""
         raise DataError(
             f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
             "on, expected at least 2: one to train on while the other is held out"
@@ -70,7 +70,7 @@ def require_judgments(collection: SearchedCollection) -> Qrels:
 
 def compare(
     model: str,
-    collection: SearchedCollection,
+    collection: Collection,
     training_set: TrainingSet,
     outcome: Outcome,
     is_mixed: bool,
@@ -94,7 +94,7 @@ def compare(
         runs |= _default_run(collection, topics)
     shipped = None if f"shipped {model}" in runs else _shipped(model)
     if shipped:
-        scores = load_scorer(model, collection, shipped).score(candidates)
+        scores = candidates.scored_by(load_model(model, collection, shipped))
     if not is_mixed:
         trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
         attempt = "--checkpoint"
@@ -161,7 +161,7 @@ def unmixed(
     )
 
 
-def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dict[str, Run]:
+def _default_run(collection: Collection, topics: Sequence[Topic]) -> dict[str, Run]:
     """The ranking of the shipped fusion, which searches use without training; {} without it."""
     if not collection.methods:
         return {}
@@ -178,9 +178,10 @@ def shipped_start(model: str, config: Any) -> Path | None:
 
     It has the same features but for those of judgments, which differ from collection to collection.
     """
-    shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
+    wanted = dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
-        if json.loads((folder / "config.json").read_text())["config"] == shipped:
+        known = json.loads((folder / "config.json").read_text())["config"]
+        if type(config)(**known) == wanted:
             return folder
     return None
 
@@ -191,7 +192,7 @@ def _shipped(model: str) -> Path | None:
     return folder if (folder / "config.json").exists() else None
 
 
-def _print_held_out(collection: SearchedCollection, qrels: Qrels, runs: dict[str, Run]) -> float:
+def _print_held_out(collection: Collection, qrels: Qrels, runs: dict[str, Run]) -> float:
     """Print the runs beside each other; the best figure of all but the last."""
     evaluator = Evaluator(qrels, collection.measures)
     print(f"{len(qrels)} held-out topics:")
@@ -218,7 +219,7 @@ def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
 
 
 def held_out_scores(
-    model: str, collection: SearchedCollection, checkpoint: Path, most: int | None = None
+    model: str, collection: Collection, checkpoint: Path, most: int | None = None
 ) -> HeldOut:
     """First-stage and neural scores of the topics to tune λ on, ``most`` of them.
 
@@ -231,7 +232,7 @@ def held_out_scores(
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
-        neural = load_scorer(model, collection, checkpoint).score(candidates)
+        neural = candidates.scored_by(load_model(model, collection, checkpoint))
     topics = [query_id for query_id in candidates.run if query_id in neural]
     if any(candidates.run[q].keys() - neural[q].keys() for q in topics) or len(topics) < 2:
         raise DataError(

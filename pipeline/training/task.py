@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.collections import named
 from pipeline.collections.collection import (
     NO_FILE,
-    SearchedCollection,
+    Collection,
     default_vectors,
     is_own,
     models_directory,
@@ -121,7 +121,7 @@ class Options(EngineOptions, ModelSettingsOptions, TrainingDataOptions):
         return [change for change in self.set if not change.startswith(TRAINING)]
 
 
-def train(options: Options, own: SearchedCollection | None = None) -> Path:
+def train(options: Options, own: Collection | None = None) -> Path:
     """Train a model, write its checkpoint, and print what it is worth; the folder.
 
     Args:
@@ -191,16 +191,15 @@ def check(options: Options) -> None:
         raise UsageError("--top: found without --prior-runs, of which it takes the best")
 
 
-def own_collection(options: Options) -> SearchedCollection | None:
+def own_collection(options: Options) -> Collection | None:
     """The own collection of ``--collection``, None for a named one."""
     if options.collection is None or not is_own(options.collection):
         return None
     found = named.find(options.collection, options.data)
-    assert isinstance(found, SearchedCollection)
     return named.on_engine(found, engine_of(options))
 
 
-def _task_of(options: Options, own: SearchedCollection | None) -> _Task:
+def _task_of(options: Options, own: Collection | None) -> _Task:
     """The training of the model, by its kind."""
     from rerankers import models
 
@@ -224,7 +223,7 @@ class _Task:
     is_network = False
     start: Path | None = None
 
-    def __init__(self, options: Options, own: SearchedCollection | None) -> None:
+    def __init__(self, options: Options, own: Collection | None) -> None:
         self.options, self.own = options, own
         self.configuration = options.configuration
         self.config = _config(options, self.configuration)
@@ -243,7 +242,7 @@ class _Task:
     @property
     def reads_adapted(self) -> bool:
         """Whether it reads word vectors adapted to the collection."""
-        from rerankers.trees.families import ADAPTED_FAMILY
+        from rerankers.trees.fusion import ADAPTED_FAMILY
 
         return ADAPTED_FAMILY in getattr(self.config, "families", "")
 
@@ -348,7 +347,7 @@ class _NetworkTask(_Task):
 class _FusionTask(_Task):
     """A training of trees on several searches, which may extend those of a shipped model."""
 
-    def __init__(self, options: Options, own: SearchedCollection | None) -> None:
+    def __init__(self, options: Options, own: Collection | None) -> None:
         from pipeline.training.own import own_config, shipped_start
 
         if options.collection and not own:
@@ -364,7 +363,7 @@ class _FusionTask(_Task):
         self.start = shipped_start(options.model, self.config) if own else None
 
     @cached_property
-    def of_fusion(self) -> list[SearchedCollection]:
+    def of_fusion(self) -> list[Collection]:
         """The collections that a fusion is trained on.
 
         Microblog years for a microblog year, else all collections that are searched and have
@@ -380,11 +379,7 @@ class _FusionTask(_Task):
         )
         collections = [named.find(name, options.data) for name in names]
         engine = engine_of(options)
-        return [
-            named.on_engine(collection, engine)
-            for collection in collections
-            if isinstance(collection, SearchedCollection)
-        ]
+        return [named.on_engine(each, engine) for each in collections if each.index]
 
     def _fusion_configuration(self) -> str:
         """The configuration of a fusion for the collections to train on.
@@ -432,7 +427,8 @@ class _WindowTask(_FusionTask):
         """Windows in all forms."""
         from pipeline.training.fusion import window_training_set
 
-        return window_training_set(first_stage, self.of_fusion, self.reads_judged)
+        most = self.config.topics
+        return window_training_set(first_stage, self.of_fusion, most, self.reads_judged)
 
     def extras(self, outcome: Outcome) -> dict[str, bytes]:
         """Further files of the checkpoint; no held-out run, which has every topic many times."""
@@ -440,8 +436,8 @@ class _WindowTask(_FusionTask):
 
         extras = super().extras(outcome)
         extras.pop("held_out.run.gz")
-        if self.own and self.reads_adapted and self.own.adapted_path:
-            extras[ADAPTED_FILE] = self.own.adapted_path.read_bytes()
+        if self.own and self.reads_adapted and (path := self.own.adapted_file):
+            extras[ADAPTED_FILE] = path.read_bytes()
         return extras
 
     def tuning(

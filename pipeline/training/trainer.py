@@ -77,12 +77,12 @@ class Trainer:
     ) -> None:
         """Write or replace the checkpoint folder; see :func:`rerankers.checkpoint.save`.
 
-        ``tuning`` is written beside it.
+        ``tuning`` is one of its files.
         """
         with atomic_directory(directory) as new:
-            checkpoint.save(new, replace(outcome.model, metrics=self._metrics(outcome)), extras)
-            if tuning:
-                tuning.save(new / TUNING_FILE)
+            tuned = {TUNING_FILE: tuning.content()} if tuning else {}
+            model = replace(outcome.model, metrics=self._metrics(outcome))
+            checkpoint.save(new, model, {**(extras or {}), **tuned})
 
     def _metrics(self, outcome: Outcome) -> dict[str, Any]:
         data, start = self.training_set, self.options.start

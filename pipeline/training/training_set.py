@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -13,17 +12,13 @@ import numpy.typing as npt
 
 from indexes.posts import Post
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
 from pipeline.text import listed
-
-if TYPE_CHECKING:
-    from pipeline.collections.collection import AnswerCollection
-
 
 DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
 
@@ -147,16 +142,18 @@ def load_training_data(
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
 
 
-def load_answers(part: AnswerCollection) -> JudgedCandidates:
+def load_answers(part: Collection) -> JudgedCandidates:
     """The given candidates and the judgments of one part of an answer-selection collection."""
     judgments = part.qrels
     if judgments is None:
         raise DataError(part.missing_judgments)
     posts = {post.doc_id: post for post in part.posts()}
-    return JudgedCandidates(Candidates(part.topics, part.given_candidates, posts, {}), judgments)
+    return JudgedCandidates(
+        Candidates(part.topics, part.given_candidates or {}, posts, {}), judgments
+    )
 
 
-def draw_answers(part: AnswerCollection, repeats: int = 3) -> JudgedCandidates:
+def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
     """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions.
 
     The task of Qiu & Huang (IJCAI 2015), section 6.2: a model is to pick the right answer.
@@ -251,7 +248,7 @@ def searched_training_set(names: Sequence[str], left_out: str | None) -> Trainin
     return TrainingSet(names, left_out, "", nothing, None, [], 1)
 
 
-def answer_training_set(collection: AnswerCollection, draws: bool = False) -> TrainingSet:
+def answer_training_set(collection: Collection, draws: bool = False) -> TrainingSet:
     """The training and development parts of ``collection``, and the words of all its parts.
 
     With ``draws``, right answers of the development part are found among drawn ones, see
@@ -272,12 +269,11 @@ def answer_training_set(collection: AnswerCollection, draws: bool = False) -> Tr
     )
 
 
-def _index_groups(data: Path | None) -> list[SearchedCollection]:
+def _index_groups(data: Path | None) -> list[Collection]:
     """One microblog collection of each index group with its posts on this machine."""
-    groups: dict[str, SearchedCollection] = {}
+    groups: dict[str, Collection] = {}
     for name in named.names():
         collection = named.find(name, data)
-        is_there = name.startswith("mb") and not collection.missing()
-        if is_there and isinstance(collection, SearchedCollection):
-            groups[collection.index_group] = collection
+        if name.startswith("mb") and collection.index and not collection.missing():
+            groups[collection.index.group] = collection
     return list(groups.values())

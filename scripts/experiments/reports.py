@@ -34,8 +34,7 @@ from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
-from rerankers.trees.boosting import Trees
-from rerankers.trees.contributions import shares
+from rerankers.trees.boosting import Trees, shares
 
 LEVEL = 0.05
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
@@ -179,14 +178,22 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results of models with their reliability, calibrated on the other collections."""
     judged = {
-        cell: (read_run(setup.run_file(cell)), judgments(setup.collection(cell.collection)))
+        cell: (
+            read_run(setup.run_file(cell)),
+            judgments(cell.collection, cell.topics, setup.data),
+        )
         for cell in (result.cell for result in results)
         if cell.system != table.systems[0].name
     }
 
     def measures(result: Result) -> dict[str, float]:
-        own, name = judged.get(result.cell), result.cell.collection
-        others = [of for cell, of in judged.items() if cell.collection != name]
+        own, ours = judged.get(result.cell), result.cell
+        others = [
+            of
+            for cell, of in judged.items()
+            if cell.collection != ours.collection
+            and (cell.reranker == "fusion") == (ours.reranker == "fusion")
+        ]
         return reliability(own, others) if own and others else {}
 
     return _with(results, measures)

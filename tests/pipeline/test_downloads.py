@@ -13,7 +13,7 @@ from helpers.data_samples import write_archive
 
 from indexes.files import sha256_of
 from pipeline import fetch as script
-from pipeline.collections import downloads
+from pipeline.collections import downloads, named
 from pipeline.collections.downloads import (
     Cut,
     Entry,
@@ -232,10 +232,12 @@ def test_everything_is_what_can_be_fetched(
     unpublished = [entry for entry in catalogue() if entry.url is None]
     monkeypatch.setattr(downloads, "select", lambda names: unpublished)
     script.main(script.Options((), data=tmp_path))
-    told = "put there by hand (scripts/README.md says how): trecqa/train-all\n"
-    assert capsys.readouterr().err.endswith(told)
-    with pytest.raises(DataError, match="it is not published: sentences of"):
-        script.main(script.Options(("trecqa-all-raw",), data=tmp_path))
+    told = capsys.readouterr().err
+    assert told.startswith("put there by hand (fetch with a collection's name says how): ")
+    assert "trecqa/train-all" in told and told.count("general/") == len(named.OF_OTHER_KINDS) == 10
+    for name, problem in (("trecqa-all-raw", "sentences"), ("jsquad-train", "questions")):
+        with pytest.raises(DataError, match=f"it is not published: {problem} "):
+            script.main(script.Options((name,), data=tmp_path))
 
 
 # A made archive in the order of frequency: the words that a cut keeps depend on it.
