@@ -40,7 +40,7 @@ from pipeline.runtime import choose_device
 from rerankers.devices import device_name
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
+    from indexes.engines.client import EngineAddress
     from pipeline.collections.collection import Collection
     from pipeline.service.app import Service
     from pipeline.service.log import SearchLog
@@ -51,7 +51,7 @@ DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
-PRELOADED = ("pipeline.service.worker", "scipy.sparse", "wordfreq")  # What trees need
+PRELOADED = ("pipeline.service.worker", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 
@@ -236,6 +236,9 @@ def main(options: Options) -> None:
     # Until the event loop runs, there is nothing to load again.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     listening = bind(options.host, options.port)
+    named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
+    # People read stdout; the log is on stderr.
+    print(f"loading {', '.join([*named, *(each.name for each in collections)])} …", flush=True)
     # The process that others are forked from imports while this one does.
     multiprocessing.set_forkserver_preload([*PRELOADED])
     forkserver.ensure_running()
@@ -257,7 +260,6 @@ def main(options: Options) -> None:
         files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
         certificate = connections.Certificate(*files)
         certificate.load()
-    named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
     of_collections = collections if options.collection else []
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
     models = Models(named, options.cache, threads, of_collections, device, options.challenger)
@@ -307,6 +309,7 @@ def main(options: Options) -> None:
     where = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
     where = f"{'https' if certificate else 'http'}://{where}"
     LOG.info("serving %s on %s", ", ".join(models.served), where)
+    print(where, flush=True)
     # What is loaded stays: no collection of garbage has to look at it again.
     gc.freeze()
     # uvicorn raises the signal once more after the last request; it ends this command well.
@@ -374,7 +377,7 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
         def ask(address: EngineAddress = each.engine, answer: Future[Any] = answer) -> None:
             try:
                 path = f"/{address.index}/_alias"
-                answer.set_result(Engine.connect(address).request("GET", path))
+                answer.set_result(Engine(address).request("GET", path))
             except EngineError as error:
                 answer.set_exception(error)
 
@@ -455,14 +458,12 @@ def proxy_of(
 
 def collections_of(options: Options) -> Sequence[Collection]:
     """The collections or the index of the options, if they name some."""
-    from pipeline.collections.collection import topic_file
     from pipeline.collections.named import open_collection
 
     if options.collection:
         names = options.collection
         return [open_collection(name, options.index, data=options.data) for name in names]
-    # Without topics: the index stands in for their file.
-    return [topic_file(options.index, options.index)] if options.index else []
+    return [open_collection(index=options.index)] if options.index else []
 
 
 def read_keys(path: Path) -> list[str]:

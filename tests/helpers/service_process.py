@@ -1,6 +1,5 @@
 """The service as a process of its own."""
 
-import json
 import os
 import signal
 import subprocess
@@ -54,6 +53,7 @@ def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> 
         command,
         cwd=ROOT,
         env=environment,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -73,8 +73,11 @@ def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> 
     service = Running(process, "", lines)
     try:
         if is_ready:
-            ready = json.loads(service.wait_for("serving "))["message"]
-            service = service._replace(address=ready.split()[-1])
+            service.wait_for("serving ")
+            assert process.stdout
+            loading, address = (process.stdout.readline() for _ in range(2))
+            assert loading.startswith("loading ")
+            service = service._replace(address=address.strip())
         yield service
     finally:
         process.kill()

@@ -142,7 +142,7 @@ def test_contributions_add_up_to_scores_with_the_trust_in_the_first_stage() -> N
     texts = [f"{text} {number}" for number in range(8) for text in STORM]
     order = {ORDER: (rows + 1).astype(np.float32)}
     pairs = Pairs(["storm coast"], texts, [""] * 40, rows * 0, rows, order)
-    scores, added = window.score(pairs), window.contributions(pairs).added.sum(axis=1)
+    scores, added = window.score(pairs), window.contributions(pairs)[1].sum(axis=1)
     assert np.ptp(scores - added) < 1e-4
     trusting = dataclasses.replace(window.config, trust=window.config.trust + 1)
     more = dataclasses.replace(window, config=trusting).score(pairs)
@@ -164,6 +164,11 @@ def test_posts_as_people_hold_them(reranker: Model) -> None:
         dict(enumerate(POSTS)).values(),
     ):
         assert reranker.rank(QUERIES[0], posts) == expected
+    ids = [(post.id, post.index) for post in reranker.rank(QUERIES[0], records)]
+    assert [doc_id for doc_id, _ in ids] == [index for _, index in ids]
+    assert {post.id for post in expected} == {None}
+    keyed = [{"doc_id": "a", "text": "water", "url": float("nan")}, {"text": "no"}]
+    assert {post.id for post in reranker.rank("water", keyed)} == {"a", None}
     plain = reranker.rank(QUERIES[0], texts)
     assert plain != expected
     for missing in (None, ""):
