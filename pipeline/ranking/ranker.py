@@ -178,7 +178,7 @@ class Ranker(ABC):
         stages = {self.first_stage_name: candidates.run}
         if self.model:
             from pipeline.ranking.retrievers import with_space
-            from rerankers.trees.families import ADAPTED_FAMILY
+            from rerankers.trees.fusion import ADAPTED_FAMILY
 
             if ADAPTED_FAMILY in self.model.families:
                 candidates = with_space(candidates, self.collection)
