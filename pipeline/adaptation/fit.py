@@ -31,13 +31,12 @@ ROUNDS = 25  # Of conjugate gradients
 FEW_POSTS = 20_000
 """Up to so many posts every word has a vector of its own; with more, words of two posts or more."""
 
-
 HELD_OUT = 500  # Posts that a check holds out, at most; a tenth of few posts
 COMPARED = 1000  # Posts that a check ranks for each of them, at most
 
 
 class Check(NamedTuple):
-    """What a fit is worth on posts that it has not seen."""
+    """Quality of a fit on posts that it has not seen."""
 
     explained: float  # Share of the variance of their encodings
     agreement: float

@@ -86,7 +86,8 @@ def compare(
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
     topics = [topic for topic in found.topics if topic.query_id in qrels]
-    runs: dict[str, Run] = {"first stage": first}
+    depth = max(map(len, first.values()), default=0)
+    runs: dict[str, Run] = {"first stage" + f", best {depth}" * (not beside_default): first}
     if beside_default:
         runs |= _default_run(collection, topics)
     folder = checkpoints.SHIPPED / model / "all"
