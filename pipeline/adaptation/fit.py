@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import DataError
+from rerankers.features.meaning import unit
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
 
@@ -103,15 +104,11 @@ def check(
     explained = 1 - np.square(targets - fitted).sum() / max(np.square(targets).sum(), 1e-9)
     fitted_others, target_others = both(others[:COMPARED])
     pairs = ((targets, target_others), (fitted, fitted_others))
-    ranks = [rankdata(_unit(a) @ _unit(b).T, axis=1) for a, b in pairs]
+    ranks = [rankdata(unit(a) @ unit(b).T, axis=1) for a, b in pairs]
     teacher, ours = (r - r.mean(axis=1, keepdims=True) for r in ranks)
     lengths = np.sqrt((teacher**2).sum(axis=1) * (ours**2).sum(axis=1))
     agreement = (teacher * ours).sum(axis=1) / np.maximum(lengths, 1e-9)
     return Check(float(explained), float(agreement.mean()))
-
-
-def _unit(vectors: Array) -> Array:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def _counts(lexicon: Lexicon) -> sparse.csr_array:

@@ -3,18 +3,24 @@
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.reranking_samples import small
 
+from indexes.posts import Post
+from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.checkpoints import Tuning, calibration_of
 from pipeline.ranking.interpolation import interpolate, normalize
+from pipeline.ranking.retrievers import Candidates
 from pipeline.training.tuning import calibrate, tune_weight
 from rerankers.checkpoint import SHIPPED
+from rerankers.reranker import Mixed
 
 # Mixtures
 
@@ -63,6 +69,32 @@ def test_scores_that_are_no_numbers_are_refused(score: float) -> None:
 def test_what_cannot_be_mixed(neural: Run, weight: float, message: str) -> None:
     with pytest.raises((DataError, UsageError), match=message):
         interpolate(LEXICAL, neural, weight)
+
+
+def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
+    model = small("mp_hcnn", "robust")
+    posts = {doc_id: Post(doc_id, f"storm {doc_id}") for doc_id in "abcx"}
+    first: Run = {"1": {"a": 1 / 3, "b": 0.1, "c": 0.0}, "2": {"x": 3.0, "a": 1.0}}
+    found = Candidates([Topic("1", "storm"), Topic("2", "bbc cuts")], first, posts)
+    mixed, own = Mixed.of(model, 0.25, "tuned"), found.scored_by(model)
+    assert (mixed.name, mixed.reads, str(mixed.description)) == (
+        "mp_hcnn",
+        "lists",
+        "λ = 0.25 (tuned)",
+    )
+    assert found.scored_by(mixed) == interpolate(first, own, 0.25)
+    assert [name for name, _ in mixed.stages(found.pairs(), first_stage="ql")] == [
+        "mp_hcnn",
+        "mp_hcnn + ql (λ = 0.25)",
+    ]
+    # Nothing is mixed without scores, and with λ = 1.
+    unknown = replace(found, forms=dict.fromkeys(first, "order"))
+    ranked = [sorted(of, key=lambda d: -of[d]) for of in unknown.scored_by(mixed).values()]
+    assert ranked == [sorted(of, key=lambda d: -of[d]) for of in own.values()]
+    assert found.scored_by(Mixed.of(model, 1.0)) == own
+    assert (
+        model.mixed(0.5).weight == 0.5 and (trees := small("window", "general")).mixed(0.5) is trees
+    )
 
 
 # Tuning
