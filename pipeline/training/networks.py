@@ -28,8 +28,8 @@ from pipeline.training.folds import Outcome, split_topics
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import devices, models
 from rerankers.networks.batches import score_tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import Network
-from rerankers.networks.tokenized import Tokenized
 from rerankers.networks.training.examples import CachedInteractions, Examples, Rows
 from rerankers.networks.training.loop import History
 from rerankers.networks.training.loop import train as train_loop
