@@ -16,8 +16,9 @@ from pipeline.command.options import apply_changes
 from pipeline.command.ranking import engine_of
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, TUNING_FILE, Tuning, named_frequencies
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
 from pipeline.ranking.fusion import Rankers
+from pipeline.ranking.tuning import TUNING_FILE, Tuning
 from pipeline.training import trees
 from pipeline.training.folds import Outcome
 from pipeline.training.fusion import fusion_training_set, window_training_set

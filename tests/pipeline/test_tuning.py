@@ -15,9 +15,9 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.checkpoints import Tuning, calibration_of
 from pipeline.ranking.interpolation import interpolate, normalize
 from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.tuning import Tuning, tuning_of
 from pipeline.training.tuning import calibrate, tune_weight
 from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import Mixed
@@ -212,4 +212,4 @@ def test_shipped_checkpoints_are_calibrated(model: str) -> None:
     folders = [path.parent for path in (SHIPPED / model).glob("*/config.json")]
     assert len(folders) == 5
     for folder in folders:
-        assert calibration_of(folder).slope > 0
+        assert tuning_of(folder).calibration.slope > 0
