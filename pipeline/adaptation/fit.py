@@ -105,9 +105,8 @@ def check(
     fitted_others, target_others = both(others[:COMPARED])
     pairs = ((targets, target_others), (fitted, fitted_others))
     ranks = [rankdata(unit(a) @ unit(b).T, axis=1) for a, b in pairs]
-    teacher, ours = (r - r.mean(axis=1, keepdims=True) for r in ranks)
-    lengths = np.sqrt((teacher**2).sum(axis=1) * (ours**2).sum(axis=1))
-    agreement = (teacher * ours).sum(axis=1) / np.maximum(lengths, 1e-9)
+    teacher, ours = (unit(r - r.mean(axis=1, keepdims=True)) for r in ranks)
+    agreement = (teacher * ours).sum(axis=1)
     return Check(float(explained), float(agreement.mean()))
 
 

@@ -48,7 +48,9 @@ def train(options: Options, own: Collection | None = None) -> Path:
     """
     task = _task_of(options, own)
     directory, settings = task.directory, task.settings()
-    device = runtime.choose_device(options.device, options.threads, task.is_network)
+    device = runtime.choose_device(
+        options.device, options.threads, models.is_network(options.model)
+    )
     first_stage = task.first_stage()
     folds = min(options.folds, len(own.training_topics)) if own else options.folds
     vectors = vector_file(options)
@@ -98,7 +100,6 @@ class _Task:
         start: checkpoint of trees that are extended.
     """
 
-    is_network = False
     start: Path | None = None
 
     def __init__(self, options: Options, own: Collection | None) -> None:
@@ -199,8 +200,6 @@ class _Task:
 
 class _NetworkTask(_Task):
     """A training of a network on given posts."""
-
-    is_network = True
 
     def settings(self) -> Settings:
         """The settings of the model's configuration with the changes of ``--set``."""
