@@ -22,9 +22,9 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
-from pipeline.ranking.checkpoints import Calibration
 from pipeline.ranking.fusion import Rankers, UnionRetriever
 from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
+from pipeline.ranking.tuning import Calibration
 from pipeline.training.fusion import FORMS, WINDOW, fusion_training_set, window_training_set
 from pipeline.training.training_set import JudgedCandidates, searched_training_set
 from pipeline.training.trees import grower

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import reranking_samples
-from helpers.fusion_samples import of_topics, pairs_that_rm3_orders
+from helpers.fusion_samples import pairs_that_rm3_orders
 from helpers.reranking_samples import small_config
 
 from rerankers.errors import RerankerError
@@ -23,7 +23,7 @@ def fitted(pairs: Pairs, relevant: np.ndarray, progress: Any = print, **changes:
 def test_training_is_independent_of_the_order_of_topics() -> None:
     pairs, relevant = pairs_that_rm3_orders()
     order = np.argsort(-pairs.query_index, kind="stable")
-    turned = fitted(of_topics(pairs, order), relevant[order])
+    turned = fitted(pairs.take(order), relevant[order])
     assert turned.files() == fitted(pairs, relevant).files()
     with pytest.raises(RerankerError, match="found no training topic with both"):
         fitted(pairs, np.zeros_like(relevant))
