@@ -168,7 +168,7 @@ def test_the_catalogue_is_sound() -> None:
         if entry.url and not entry.cuts:
             assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
         assert entry.groups
-        assert all(group.startswith(tuple(downloads.terms())) for group in entry.groups)
+        assert all(group.startswith(tuple(downloads.content()["terms"])) for group in entry.groups)
 
 
 # The command fetch
