@@ -73,46 +73,30 @@ def build(
     start(sum(source.size for source in described) >= _LARGE_BYTES)
     posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
+        path = folder / POSTS_FILE
         try:
-            return _write(posts, folder, directory, described, rebuild, language)
+            summary = PostStore.build(path, progress(posts, None, "reading"))
         except RepeatedIdError as error:
             raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
-
-
-def _write(
-    posts: Iterable[Post],
-    folder: Path,
-    directory: Path,
-    sources: tuple[Source, ...],
-    rebuild: str,
-    language: str | None,
-) -> IndexManifest:
-    """Write an index into the empty ``folder``, which the caller renames to ``directory``."""
-    with JAVA_LOCK:
-        version = java_class("org.apache.lucene.util.Version").LATEST.toString()
-    summary = PostStore.build(folder / POSTS_FILE, progress(posts, None, "reading"))
-    if not summary.posts:
-        names = ", ".join(source.name for source in sources) or "the input"
-        raise CollectionError(f"{names}: found no posts, expected at least one")
-    with (
-        JAVA_LOCK,
-        PostStore(folder / POSTS_FILE) as store,
-        java_errors(f"{directory}: Lucene cannot write the index"),
-    ):
-        name = analyzer_name(language, (post.text for post in store))
-        stored = progress(store, summary.posts, "indexing")
-        _write_posts(folder, stored, name)
-    files = sorted(folder.iterdir())
-    manifest = IndexManifest(
-        **summary._asdict(),
-        analyzer=name,
-        sources=sources,
-        files={file.name: file.stat().st_size for file in files},
-        rebuild=rebuild,
-        versions=software_versions(lucene=version),
-        sha256={file.name: sha256_of(file) for file in files},
-    )
-    manifest.write(folder)
+        if not summary.posts:
+            names = ", ".join(source.name for source in described) or "the input"
+            raise CollectionError(f"{names}: found no posts, expected at least one")
+        failed = java_errors(f"{directory}: Lucene cannot write the index")
+        with JAVA_LOCK, PostStore(path) as store, failed:
+            version = java_class("org.apache.lucene.util.Version").LATEST.toString()
+            name = analyzer_name(language, (post.text for post in store))
+            _write_posts(folder, progress(store, summary.posts, "indexing"), name)
+        files = sorted(folder.iterdir())
+        manifest = IndexManifest(
+            **summary._asdict(),
+            analyzer=name,
+            sources=described,
+            files={file.name: file.stat().st_size for file in files},
+            rebuild=rebuild,
+            versions=software_versions(lucene=version),
+            sha256={file.name: sha256_of(file) for file in files},
+        )
+        manifest.write(folder)
     return manifest
 
 
@@ -192,6 +176,12 @@ def _java_path(path: Path) -> Any:
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
+def _reader_of(path: Path) -> Any:
+    """Lucene's DirectoryReader of a folder, mapped into memory: processes share its pages."""
+    files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(path))
+    return java_class("org.apache.lucene.index.DirectoryReader").open(files)
+
+
 def stored_posts(directory: Path) -> Iterator[Post]:
     """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first.
 
@@ -199,9 +189,8 @@ def stored_posts(directory: Path) -> Iterator[Post]:
         CollectionError: a post has no stored text, or the index cannot be read.
     """
     with java_errors(f"{directory}: not a readable index of Lucene"):
-        files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
         with JAVA_LOCK:
-            reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
+            reader = _reader_of(directory)
             stored = reader.storedFields()
             living = java_class("org.apache.lucene.index.MultiBits").getLiveDocs(reader)
         for place in range(reader.maxDoc()):
@@ -266,9 +255,7 @@ class LuceneIndex:
         start(manifest.posts >= _LARGE)
         posts = PostStore(directory / POSTS_FILE)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            # Mapped into memory, so that all processes that search it share its pages.
-            files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
-            reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
+            reader = _reader_of(directory)
             with JAVA_LOCK:
                 found = reader.maxDoc()
         if not len(posts) == found == manifest.posts:

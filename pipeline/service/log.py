@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from cachetools import LRUCache
 
 from indexes.files import write_bytes
-from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, read_event
+from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_line, read_event
 from pipeline.errors import DataError
 from pipeline.service.errors import RequestError
 from pipeline.service.models import Models, ServedModel
@@ -179,7 +179,7 @@ class SearchLog:
 
     def write(self, records: Sequence[dict[str, Any]]) -> bool:
         """Queue all of the records, or, if they do not fit, none."""
-        lines = "".join(f"{json.dumps(record)}\n" for record in records).encode()
+        lines = b"".join(map(checked_line, records))
         with self._lock:
             has_room = self._waiting + len(lines) + PLACE <= MOST_WAITING
             self._waiting += (len(lines) + PLACE) * has_room
