@@ -64,14 +64,12 @@ def beir_file(folder: Path, name: str) -> Path | None:
 
 def home_directory() -> Path:
     """Folder of what can be made again, indexes: ``$TWEETRERANK_HOME`` or the user's cache."""
-    given = os.environ.get("TWEETRERANK_HOME")
-    return Path(given) if given else _platform_folder("user_cache_path")
+    return Path(os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_cache_path"))
 
 
 def models_directory() -> Path:
     """Folder of what was trained: ``$TWEETRERANK_HOME`` or the user's folder of data."""
-    given = os.environ.get("TWEETRERANK_HOME")
-    return Path(given) if given else _platform_folder("user_data_path")
+    return Path(os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_data_path"))
 
 
 @cache
@@ -101,10 +99,7 @@ def data_directory(explicit: Path | None = None) -> Path:
 
     ``explicit`` (from ``--data``), or ``$TWEETRERANK_DATA``, or ``data`` in the home folder.
     """
-    if explicit is not None:
-        return explicit
-    given = os.environ.get("TWEETRERANK_DATA")
-    return Path(given) if given else home_directory() / "data"
+    return Path(explicit or os.environ.get("TWEETRERANK_DATA") or home_directory() / "data")
 
 
 def text_number(text: str) -> int:
@@ -292,28 +287,22 @@ class Collection:
 
     def check_judged_posts(self) -> None:
         """Say how many judged posts are not in the collection, once."""
-        if self._lacking:
-            judged = {
-                doc_id for grades in (self.training_qrels or {}).values() for doc_id in grades
-            }
-            some = [post.doc_id for post in islice(self.posts(), 2)]
-            print(
-                f"warning: {len(self._lacking):,} of the {len(judged):,} judged posts are not in "
-                f"{self.name} ({listed(self._lacking, 2)}), whose posts have ids such as "
-                f"{listed(some)}; they count as not found",
-                file=sys.stderr,
-            )
-            self._lacking.clear()
-
-    @cached_property
-    def _lacking(self) -> list[str]:
         is_own = self.file or (self.index and (self.index.folder or self.index.engine))
-        if self.runs or not is_own:
-            return []  # Of a named collection some posts are known to be lost.
+        # Of a named collection some posts are known to be lost.
+        if self.runs or not is_own or "_is_checked" in vars(self):
+            return
+        vars(self)["_is_checked"] = True
         grades = (self.training_qrels or {}).values()
         judged = list(dict.fromkeys(doc_id for each in grades for doc_id in each))
         known = self.find_posts(judged)
-        return [doc_id for doc_id in judged if doc_id not in known]
+        if lacking := [doc_id for doc_id in judged if doc_id not in known]:
+            some = [post.doc_id for post in islice(self.posts(), 2)]
+            print(
+                f"warning: {len(lacking):,} of the {len(judged):,} judged posts are not in "
+                f"{self.name} ({listed(lacking, 2)}), whose posts have ids such as "
+                f"{listed(some)}; they count as not found",
+                file=sys.stderr,
+            )
 
     @cached_property
     def judged_posts(self) -> JudgedPosts:
