@@ -62,7 +62,6 @@ def main(options: Options) -> None:
     _check(options)
 
     from pipeline.collections import named
-    from pipeline.collections.named import OF_OTHER_KINDS
     from pipeline.evaluation.measures import heading
     from pipeline.ranking.checkpoints import default_directory
     from pipeline.ranking.tuning import tuning_files
@@ -70,7 +69,7 @@ def main(options: Options) -> None:
     from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
 
-    names = OF_OTHER_KINDS if options.transfer else [options.test or options.collection or ""]
+    names = named.general() if options.transfer else [options.test or options.collection or ""]
     collections = [named.find(name, options.data) for name in names]
     collection = collections[0]
     checkpoint = options.checkpoint or default_directory(

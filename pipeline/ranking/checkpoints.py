@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.collections.collection import OWN, home_directory, models_directory
-from pipeline.collections.named import ANSWERS
+from pipeline.collections.named import answers
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.tuning import Tuning
@@ -53,7 +53,7 @@ def default_directory(
         DataError: there is no such checkpoint; the message says how to train one.
         RerankerError: it is damaged or of another collection, or its word vectors are missing.
     """
-    own_training = collection in ANSWERS
+    own_training = collection in answers()
     # A model trained on posts alone does not fit questions and answers.
     endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
     own = models_directory() / "checkpoints" / model
