@@ -57,9 +57,8 @@ _VALID: dict[str, Callable[[float], bool]] = {
 
 
 class _Parameters:
-    """Raises CollectionError naming the parameters that are out of range."""
-
     def __post_init__(self) -> None:
+        """Raise CollectionError naming the parameters that are out of range."""
         found = vars(self)
         if bad := [f"{name}={value}" for name, value in found.items() if not _VALID[name](value)]:
             raise CollectionError(
@@ -225,8 +224,14 @@ class Ranker:
         self._searcher = searcher_class(
             reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
         )
+        similarities = "org.apache.lucene.search.similarities."
+        if isinstance(method, BM25):
+            similarity = java_class(f"{similarities}BM25Similarity")(method.k1, method.b)
+        else:
+            assert not isinstance(method, EngineQuery)
+            similarity = java_class(f"{similarities}LMDirichletSimilarity")(method.mu)
         with JAVA_LOCK:
-            self._searcher.setSimilarity(_similarity(method))
+            self._searcher.setSimilarity(similarity)
             self._size: int = reader.maxDoc()
         self._method, self._hits = method, hits
         self._analyzer = with_analyzer
@@ -285,7 +290,7 @@ class Ranker:
         return self._scored.fromTopDocs(self._search(query, visible, hits), self._searcher)
 
     def _search(self, query: Any, visible: Any, hits: int) -> Any:
-        """One search, as Lucene's TopDocs; ``visible`` is a filter or None."""
+        """One search, as Lucene's TopDocs."""
         if visible is not None:
             occur = java_class("org.apache.lucene.search.BooleanClause$Occur")
             builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
@@ -296,36 +301,20 @@ class Ranker:
         return call(self._searcher, "search", query, java_class("java.lang.Integer")(hits))
 
     def _rm3(self, method: RM3) -> Any:
-        return java_class("io.anserini.rerank.lib.Rm3Reranker")(
-            self._analyzer,
-            None,  # class of the parser of raw posts
-            CONTENTS,
-            method.fb_terms,
-            method.fb_docs,
-            method.original_weight,
-            False,  # print the query
-            True,  # filter terms
-        )
+        # None: the parser of raw posts. The query is not printed; terms are filtered.
+        weights = method.fb_terms, method.fb_docs, method.original_weight
+        reranker = java_class("io.anserini.rerank.lib.Rm3Reranker")
+        return reranker(self._analyzer, None, CONTENTS, *weights, False, True)
 
     def _axiomatic(self, method: Axiomatic, pool: Any) -> Any:
-        return java_class("io.anserini.rerank.lib.AxiomReranker")(
-            self._analyzer,
-            None,  # class of the parser of raw posts
-            None,  # path of the index, for a cache of its ids
-            None,  # path of another index to draw from
-            CONTENTS,
-            True,  # deterministic
-            method.seed,
-            # With r = all posts of the pool and n = 1 Anserini draws no posts itself; it would
-            # draw from the whole index, posts after the topic's time limit included.
-            len(pool.lucene_docids),
-            1,
-            method.beta,
-            method.fb_terms,
-            None,  # path of a cache of ids
-            False,  # print the query
-            False,  # tweets in Anserini's own form
-        )
+        # None: the parser of raw posts, and paths of the index and of another one to draw from.
+        index = self._analyzer, None, None, None, CONTENTS
+        # With r = all posts of the pool and n = 1 Anserini draws no posts itself; it would draw
+        # from the whole index, posts after the topic's time limit included. True: deterministic.
+        draw = True, method.seed, len(pool.lucene_docids), 1
+        # No cache of ids; the query is not printed; no tweets in Anserini's own form.
+        others = method.beta, method.fb_terms, None, False, False
+        return java_class("io.anserini.rerank.lib.AxiomReranker")(*index, *draw, *others)
 
     def _pool(self, first: Any, first_place: int, method: Axiomatic) -> Any:
         """The best posts, filled up by random ones to the size of the pool, as ScoredDocs."""
@@ -338,14 +327,6 @@ class Ranker:
                 break
             places.add(self._size - 1 - drawn)
         return self._scored_docs(self._points.newSetQuery(PLACE, *sorted(places)), None, wanted)
-
-
-def _similarity(method: Method) -> Any:
-    package = "org.apache.lucene.search.similarities."
-    if isinstance(method, BM25):
-        return java_class(package + "BM25Similarity")(method.k1, method.b)
-    assert not isinstance(method, EngineQuery)
-    return java_class(package + "LMDirichletSimilarity")(method.mu)
 
 
 def _as_lists(scored: Any) -> Ranking:

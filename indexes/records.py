@@ -239,12 +239,13 @@ def rows_of(
 
 def is_doc_id(text: str) -> bool:
     """Whether a run file can hold this id: not empty, without white space and NUL."""
-    return len(text.split()) == 1 and text.strip() == text and _encodable(text) and "\0" not in text
+    is_word = len(text.split()) == 1 and text.strip() == text and "\0" not in text
+    return is_word and is_encodable(text)
 
 
 def well_formed(text: str) -> str:
-    """The text with unpaired surrogates, which UTF-8 cannot encode, replaced."""
-    if _encodable(text):
+    """The text with unpaired surrogates replaced."""
+    if is_encodable(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -254,7 +255,8 @@ def unescaped(text: str) -> str:
     return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
 
 
-def _encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Whether a text has no unpaired surrogates, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

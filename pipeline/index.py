@@ -26,7 +26,7 @@ from typing import Any
 from indexes.manifest import IndexManifest
 from indexes.posts import FIELDS, Post, read_posts
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, engine_directory, engine_options
+from pipeline.collections.collection import Collection, IndexPlace, engine_options
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.command.ranking import EngineOptions, engine_of
@@ -157,7 +157,7 @@ def _build_in_engine(
 
         address = named.engine_address(given, None, None)
         rebuild = _rebuild(options, engine_options(address))
-        directory = engine_directory(address)
+        directory = IndexPlace(engine=address).directory
         manifest, sent = build(address, _posts(options), options.posts, directory, rebuild)
     seconds = time.perf_counter() - start
     print(
@@ -180,8 +180,7 @@ def _rebuild(options: Options, place: str) -> str:
 
 def _check(directory: Path) -> None:
     manifest = IndexManifest.read(directory)
-    manifest.check(directory, None)
-    manifest.check_content(directory)
+    manifest.check(directory, None, whole=True)
     size = sum(manifest.files.values())
     print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
 

@@ -20,7 +20,6 @@ from pipeline.ranking.checkpoints import warn_of_seen
 from pipeline.ranking.ranker import require_positive
 from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.ranking.retrievers import Candidates
-from pipeline.training import task
 
 if TYPE_CHECKING:
     import pyterrier
@@ -76,12 +75,16 @@ class NotebookCollection(Collection):
     def train(self, model: str = "fusion", **options: Any) -> Path:
         """Train a model on the judged topics, and print its gain on held-out ones.
 
-        Options are fields of ``pipeline.training.task.Options``; returns the checkpoint's folder.
+        Options are fields of ``pipeline.training.options.Options``; returns the checkpoint's
+        folder.
         """
+        from pipeline.training.options import Options
+        from pipeline.training.task import train
+
         if not self.file:
             raise UsageError(f"{self.name} is no own collection; use `python -m pipeline.train`")
         self._changed()
-        return task.train(task.Options(model=model, **options), self)
+        return train(Options(model=model, **options), self)
 
     def evaluate(self, measures: Sequence[str] = (), **arguments: Any) -> Evaluation:
         """Measures of every stage of a ranking of the topics.

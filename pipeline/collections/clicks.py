@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,7 @@ Floats = npt.NDArray[np.float64]
 
 CHAMPION, CHALLENGER = 1, 2  # Teams of an interleaved search; 0 is none
 CLICK = re.compile(r".*click|add_to_cart|purchase", re.I | re.S)  # UBI's actions of satisfied users
+CHECKED = re.compile(rb'(.*), "crc32": (\d+)}\s*', re.S)
 MOST_START, MOST_NAME = 100_000, 512  # Posts before a page; characters of an id or an action
 MOST_TOLD = 3  # Lines that are passed over, with the reason
 WRONG = (ValueError, TypeError, AttributeError, RecursionError)  # Of a record in another form
@@ -82,13 +84,13 @@ def read_searches(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         known.executescript(TABLES)
         for _, line in _lines(files):
             with suppress(*WRONG):
-                event = read_event(json.loads(line)) if b'"action_name"' in line else None
+                event = read_event(parsed_line(line)) if b'"action_name"' in line else None
                 if event and event[2] and CLICK.fullmatch(event[1]):
                     known.execute(CLICKED, event[::2])
         passed = 0
         for where, line in _lines(files):
             try:
-                if not read_event(record := json.loads(line)):
+                if not read_event(record := parsed_line(line)):
                     yield _read_search(record.get("_source", record), known)
             except WRONG as error:
                 passed += 1
@@ -108,6 +110,19 @@ def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
                 yield f"{lines.filename()}:{lines.filelineno()}", line
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{lines.filename()}: cannot be read ({error})") from None
+
+
+def checked_line(record: Mapping[str, Any]) -> bytes:
+    """A line of a log: a JSON object whose last value is the CRC-32 of the others."""
+    text = json.dumps(record).encode()
+    return b'%s, "crc32": %d}\n' % (text[:-1], crc32(text))
+
+
+def parsed_line(line: bytes) -> Any:
+    """The value of a line of a log; raises ValueError if its CRC-32, if there is one, differs."""
+    if (found := CHECKED.fullmatch(line)) and crc32(found[1] + b"}") != int(found[2]):
+        raise ValueError("found a changed line, expected the CRC-32 that it names")
+    return json.loads(line)
 
 
 def read_event(record: Any) -> tuple[str, str, str] | None:

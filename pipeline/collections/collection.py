@@ -6,14 +6,14 @@ from values in memory.
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,14 @@ from indexes.methods import METHODS
 from indexes.posts import Post
 from indexes.records import listed
 from indexes.store import POSTS_FILE, PostStore
-from pipeline.collections.sources import Answers, PairFolders, PostFiles, QrelsFiles, TopicFiles
+from pipeline.collections.sources import (
+    Answers,
+    ForeignIndex,
+    PairFolders,
+    PostFiles,
+    QrelsFiles,
+    TopicFiles,
+)
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
@@ -45,8 +52,10 @@ CORPUS = "corpus.jsonl"  # File of the posts of a folder in BEIR's form
 
 
 def is_own(name: str | Path) -> bool:
-    """Whether this names an own collection: the file of one, or a folder in BEIR's form."""
-    return str(name).endswith(ENDING) or beir_file(Path(name), CORPUS) is not None
+    """Whether this names an own collection: its file, a folder in BEIR's form, Pyserini's index."""
+    folder = Path(name)
+    is_folder = beir_file(folder, CORPUS) is not None or bool(ForeignIndex(folder).files)
+    return str(name).endswith(ENDING) or is_folder
 
 
 def beir_file(folder: Path, name: str) -> Path | None:
@@ -99,6 +108,11 @@ def data_directory(explicit: Path | None = None) -> Path:
     return Path(given) if given else home_directory() / "data"
 
 
+def text_number(text: str) -> int:
+    """A number by which a post's text is known again."""
+    return crc32(text.encode(errors="replace"))
+
+
 NO_FILE = Path("general")
 """In place of a file of word vectors: those of :func:`rerankers.text.spaces.general`."""
 
@@ -119,7 +133,8 @@ class IndexPlace(NamedTuple):
     def directory(self) -> Path:
         """Folder of the index, built or not; of one in an engine, of what is kept of it here."""
         if self.engine:
-            return engine_directory(self.engine)
+            name = f"{self.engine.index}-{crc32(str(self.engine).encode()):08x}"
+            return home_directory() / "engines" / name
         return self.folder or home_directory() / "indexes" / self.group
 
 
@@ -130,7 +145,7 @@ class Collection:
     name: str  # As on the command line; of own topics, the file's name without its ending
     topic_source: TopicFiles | Answers | None = None
     qrels_source: QrelsFiles | Answers | None = None
-    post_source: PostFiles | PairFolders | Answers | None = None
+    post_source: PostFiles | ForeignIndex | PairFolders | Answers | None = None
     """Posts that are indexed, or candidates; without it the index is all there is."""
     candidate_source: Answers | None = None  # None: candidates are searched
     index: IndexPlace | None = None  # None: candidates are given
@@ -296,14 +311,7 @@ class Collection:
     def part(self, name: str) -> Collection:
         """Another part of questions with given answers: ``train``, ``dev`` or ``test``."""
         assert self.candidate_source
-        answers = dataclasses.replace(self.candidate_source, part=name)
-        return dataclasses.replace(
-            self,
-            topic_source=answers,
-            qrels_source=answers,
-            post_source=answers,
-            candidate_source=answers,
-        )
+        return of_answers(self.name, self.title, replace(self.candidate_source, part=name))
 
     def posts(self) -> Iterator[Post]:
         """All posts, each once. An own collection's are those of its index, once it is built."""
@@ -427,20 +435,22 @@ class Collection:
         """Index the posts in the search engine."""
         from indexes.engines.layout import build
 
-        assert self.engine is not None
+        place = self.place()
+        assert place.engine
         self.require_files()
         return build(
-            self.engine,
+            place.engine,
             self._read_posts(),
             self.post_files(),
-            engine_directory(self.engine),
-            self._index_command(engine_options(self.engine)),
+            place.directory,
+            self._index_command(engine_options(place.engine)),
             language=self.language,
         )
 
     def _index_command(self, place: str) -> str:
         """The command that indexes the posts, with the options that say where."""
-        name = str(self.file.absolute()) if self.file else self.name
+        path = self.post_source.folder if isinstance(self.post_source, ForeignIndex) else self.file
+        name = str(path.absolute()) if path else self.name
         data = f" {shlex.join(['--data', str(self.data)])}" if self.data else ""
         return f"python -m pipeline.index {shlex.join(['--collection', name])} {place}{data}"
 
@@ -458,12 +468,40 @@ class Collection:
     @cached_property
     def adapted_space(self) -> AdaptedSpace | None:
         """Word vectors adapted to the posts by ``pipeline.adapt``, None without them."""
-        path = self.adapted_path
-        if path is None or not path.exists():
+        if (path := self.adapted_file) is None:
             return None
         from rerankers.text.spaces import AdaptedSpace
 
         return AdaptedSpace.load(path)
+
+    @property
+    def adapted_file(self) -> Path | None:
+        """File of word vectors adapted to the posts, None if they were not made.
+
+        Raises:
+            RerankerError: they were made from the posts of another collection, or are damaged.
+        """
+        path, posts = self.adapted_path, (self.index_directory or Path()) / POSTS_FILE
+        if path is None or not path.exists():
+            return None
+        from rerankers.errors import RerankerError
+        from rerankers.text.spaces import description_of
+
+        made = description_of(path)
+        sample = dict[str, int](json.loads(made.get("sample", "{}")))
+        present = len(sample)
+        if sample and posts.is_file():
+            with PostStore(posts) as store:
+                known = store.get_many(sample).values()
+            present = sum(text_number(post.text) == sample[post.doc_id] for post in known)
+        name = made.get("collection", self.key)
+        if (self.file and name != self.key) or 2 * present < len(sample):
+            raise RerankerError(
+                f"{path}: found word vectors made from {made.get('posts')} posts of {name} "
+                f"({present} of {len(sample)} drawn ones are in {self.title}), expected vectors of "
+                "these posts; run pipeline.adapt again"
+            )
+        return path
 
 
 def engine_options(address: EngineAddress) -> str:
@@ -472,10 +510,10 @@ def engine_options(address: EngineAddress) -> str:
     return shlex.join(words + (["--engine-auth", str(address.auth)] if address.auth else []))
 
 
-def engine_directory(address: EngineAddress) -> Path:
-    """Folder of what is kept here of an index in a search engine."""
-    place = f"{crc32(str(address).encode()):08x}"
-    return home_directory() / "engines" / f"{address.index}-{place}"
+def of_answers(name: str, title: str, answers: Answers) -> Collection:
+    """Questions with given candidate answers."""
+    sources = (answers, answers, answers, answers)
+    return Collection(name, *sources, title=title, measures=("AP", "RR"))
 
 
 def of_index(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from indexes.files import atomic_directory, atomic_file
+from indexes.files import atomic_file, sha256_of
 from indexes.posts import Post, as_post
 from indexes.records import id_under, rows_of, short, well_formed
 from pipeline.collections.collection import ENDING, Collection, home_directory
@@ -44,7 +45,7 @@ def collection_of(
     """
     found = [as_post(row, where) for where, row in rows_of(posts, "posts", Post, DataError)]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
-    return _stored(f"posts-{digest[:12]}", found, topics, qrels, name=name)
+    return _stored(f"posts-{digest[:12]}", found, topics, qrels, name=name, digest=digest)
 
 
 def topics_file(topics: Mapping[str, str] | Table, folder: Path | None = None) -> Path:
@@ -139,14 +140,16 @@ def _stored(
     qrels: Any,
     is_beir: bool = False,
     name: str = "",
+    digest: str = "",
 ) -> Collection:
     """The own collection of this folder in the home folder, whose posts are written once."""
     folder = home_directory() / "collections" / folder_name
-    if not folder.exists():
-        with (
-            atomic_directory(folder) as new,
-            (new / "posts.jsonl").open("w", encoding="utf-8") as stream,
-        ):
+    path = folder / "posts.jsonl"
+    is_changed = digest and path.is_file() and sha256_of(path) != digest
+    if is_changed:
+        print(f"note: {path} was changed; it is written anew", file=sys.stderr)
+    if is_changed or not path.is_file():
+        with atomic_file(path) as stream:
             stream.writelines(map(_line, posts))
     content = {
         "posts": "posts.jsonl",
@@ -167,7 +170,7 @@ def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
     """The file with this text, named by it; what is there already is kept."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = (folder or home_directory() / "collections") / f"{stem}-{digest[:12]}{ending}"
-    if not path.exists():
+    if not path.is_file() or path.read_bytes() != text.encode():
         with atomic_file(path) as stream:
             stream.write(text)
     return path

@@ -17,6 +17,7 @@ from pipeline.collections.collection import (
     IndexPlace,
     data_directory,
     is_own,
+    of_answers,
     of_index,
 )
 from pipeline.collections.memory import (
@@ -26,7 +27,14 @@ from pipeline.collections.memory import (
     topics_file,
 )
 from pipeline.collections.own import missing_collection, read_collection
-from pipeline.collections.sources import Answers, PairFolders, PostFiles, QrelsFiles, TopicFiles
+from pipeline.collections.sources import (
+    Answers,
+    ForeignIndex,
+    PairFolders,
+    PostFiles,
+    QrelsFiles,
+    TopicFiles,
+)
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
@@ -76,6 +84,7 @@ OF_OTHER_KINDS = tuple(_GENERAL)
 """Names of the training parts of collections of other kinds than TREC Microblog."""
 
 ANSWERS = tuple(_ANSWERS)  # Names of the answer-selection collections
+PARTS = ("train", "dev", "test")
 
 
 def names() -> list[str]:
@@ -153,9 +162,7 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
         )
     title, folders = _ANSWERS[name]
     paths = [data_directory(data) / folder for folder in folders]
-    answers = Answers(dict(zip(("train", "dev", "test"), paths, strict=True)))
-    of = (answers, answers, answers, answers)
-    return Collection(name, *of, title=title, measures=("AP", "RR"))
+    return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
 
 
 def open_collection(
@@ -212,7 +219,10 @@ def open_collection(
     found = find(str(name), data) if ir_dataset is None else collection_of_ir_dataset(ir_dataset)
     if qrels is not None:
         found = replace_qrels(found, Path(qrels))
-    if folder and found.index:
+    if folder and found.index and ForeignIndex(folder).files:
+        other = read_collection(folder)
+        found = replace(found, post_source=other.post_source, index=other.index)
+    elif folder and found.index:
         found = replace(found, index=found.index._replace(folder=folder, engine=None))
     return on_engine(found, engine)
 
@@ -238,6 +248,12 @@ def _of_index(
         raise UsageError(
             f"{topics}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
+        )
+    if folder and ForeignIndex(folder).files:
+        return replace(
+            read_collection(folder),
+            topic_source=TopicFiles([topics]) if topics else None,
+            qrels_source=QrelsFiles([qrels]) if qrels else None,
         )
     return of_index(place, topics, qrels)
 

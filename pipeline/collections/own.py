@@ -28,7 +28,8 @@
     query = "query.json"             # optional: the engine's query with {{query}} in it, or the id
                                      # of a search template; else it matches the text field
 
-Every command that takes ``mb2012`` takes ``my-posts.toml``, too, and a folder in BEIR's form: posts
+Every command that takes ``mb2012`` takes ``my-posts.toml``, too, and an index by Pyserini, whose
+posts are indexed here once, and a folder in BEIR's form: posts
 in ``corpus.jsonl``, topics in ``queries.jsonl``, judgments in ``qrels/test.tsv``, those to train on
 in ``qrels/train.tsv``; a post with a query's id is none of its results, as in BEIR's figures. The
 collection's name is ``name``, else the file's without its ending, or the folder's. The topics of
@@ -52,7 +53,7 @@ from indexes.errors import CollectionError
 from indexes.posts import FIELDS
 from indexes.records import is_doc_id
 from pipeline.collections.collection import CORPUS, ENDING, OWN, Collection, IndexPlace, beir_file
-from pipeline.collections.sources import PostFiles, QrelsFiles, TopicFiles
+from pipeline.collections.sources import ForeignIndex, PostFiles, QrelsFiles, TopicFiles
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
@@ -72,7 +73,7 @@ JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 
 
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
-    """The collection that a file describes, or a folder in BEIR's form.
+    """The collection that a file describes, a folder in BEIR's form, or an index by Pyserini.
 
     Args:
         known_names: of named collections, which it may not have.
@@ -80,6 +81,9 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
     Raises:
         DataError: all problems of the file and of the files that it names.
     """
+    if (foreign := ForeignIndex(path)).files:
+        place, name = IndexPlace(_group(path.resolve(), {})), path.resolve().name
+        return Collection(name, post_source=foreign, index=place, title=str(path), file=path)
     if path.is_dir():
         return _read_beir(path)
     content, problems = _read(path), list[str]()

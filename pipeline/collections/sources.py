@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from indexes.manifest import FILE_NAME
 from indexes.posts import (
     FILES,
     LABELS,
@@ -62,6 +63,24 @@ class PostFiles(NamedTuple):
         """The posts, in the order of the files."""
         for path in self.files:
             yield from read_posts(path, self.columns)
+
+
+class ForeignIndex(NamedTuple):
+    """An index by Pyserini or Anserini, whose posts are read as they are stored."""
+
+    folder: Path
+
+    @property
+    def files(self) -> list[Path]:
+        """The list of its parts, another with each change; none in another folder."""
+        is_ours = (self.folder / FILE_NAME).exists()
+        return [] if is_ours else sorted(self.folder.glob("segments_*"))
+
+    def posts(self) -> Iterator[Post]:
+        """The posts, in the order of the index."""
+        from indexes.index import stored_posts
+
+        return stored_posts(self.folder)
 
 
 class PairFolders(NamedTuple):

@@ -233,5 +233,4 @@ class Source(NamedTuple):
 def best_source(collection: Collection) -> Source:
     """The best model of given candidates for a collection, with its adapted word vectors."""
     folder = directory_for(default_reranker(collection, is_mixed=True), collection)
-    adapted = collection.adapted_path
-    return Source(folder, adapted if adapted and adapted.exists() else None)
+    return Source(folder, collection.adapted_file)

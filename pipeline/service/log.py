@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from cachetools import LRUCache
 
 from indexes.files import write_bytes
-from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, read_event
+from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_line, read_event
 from pipeline.errors import DataError
 from pipeline.service.errors import RequestError
 from pipeline.service.models import Models, ServedModel
@@ -79,8 +79,10 @@ class SearchLog:
         self.folder, self._is_plain, self._days = folder, is_plain, timedelta(days)
         self._share, self._run_id, self._name = share, os.urandom(4).hex(), ""
         if not (path := folder / "key").exists():
+            if any(folder.glob("searches-*")):
+                LOG.warning("%s: lost, and made anew; events of old searches are refused", path)
             write_bytes(path, os.urandom(32))
-            path.chmod(0o600)
+        path.chmod(0o600)
         if len(key := path.read_bytes()) != 32:
             raise DataError(f"{path}: found {len(key)} bytes, expected 32; delete the file")
         self._key, self._named, self._lock = key, LRUCache[str, str](MOST_NAMED), threading.Lock()
@@ -177,7 +179,7 @@ class SearchLog:
 
     def write(self, records: Sequence[dict[str, Any]]) -> bool:
         """Queue all of the records, or, if they do not fit, none."""
-        lines = "".join(f"{json.dumps(record)}\n" for record in records).encode()
+        lines = b"".join(map(checked_line, records))
         with self._lock:
             has_room = self._waiting + len(lines) + PLACE <= MOST_WAITING
             self._waiting += (len(lines) + PLACE) * has_room

@@ -8,9 +8,8 @@ expect on new topics.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from pipeline.training.tuning import HeldOut, calibrate, fold_topics, read_held_out
+from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
 from rerankers.features.judged import JUDGED
 
@@ -74,7 +73,7 @@ def compare(
     training_set: TrainingSet,
     outcome: Outcome,
     is_mixed: bool,
-    beside_default: bool,
+    beside_default: bool = True,
 ) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
 
@@ -83,82 +82,46 @@ def compare(
     ``beside_default``: the default search is among the rankings.
     """
     found, held_out = training_set.training.candidates, outcome.held_out_run
-    judgments = collection.training_qrels or {}
+    judgments, measure = collection.training_qrels or {}, collection.measures[0]
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
     topics = [topic for topic in found.topics if topic.query_id in qrels]
-    candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
-    name, measure = f"{model}/{collection.name}", collection.measures[0]
     runs: dict[str, Run] = {"first stage": first}
     if beside_default:
         runs |= _default_run(collection, topics)
-    shipped = None if f"shipped {model}" in runs else _shipped(model)
-    if shipped:
-        scores = candidates.scored_by(load_model(model, collection, shipped))
-    if not is_mixed:
-        trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
-        attempt = "--checkpoint"
-    else:
-        parts = HeldOut([collection.name], first, held_out, qrels, name, training_set.candidates)
+    folder = checkpoints.SHIPPED / model / "all"
+    if f"shipped {model}" not in runs and (folder / "config.json").exists():
+        weight, _ = tuned_weight(folder) or (UNTUNED_WEIGHT, "")
+        shipped = load_model(model, collection, folder).mixed(weight)
+        candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
+        runs[f"shipped {model}"] = candidates.scored_by(shipped)
+    name, origin = f"{model}/{collection.name}", training_set.candidates
+    parts = HeldOut([collection.name], first, held_out, qrels, name, origin)
+    if is_mixed:
         tuning = parts.tune(measure, folds=min(5, len(qrels)))
         trained = cross_validated(first, held_out, tuning)
         attempt = f"--reranker {model} --lambda {tuning.weight:g}"
-        if shipped:
-            weight, _ = tuned_weight(shipped) or (UNTUNED_WEIGHT, "")
-            scores = interpolate(first, scores, weight)
-    if shipped:
-        runs[f"shipped {model}"] = scores
+    else:
+        trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
+        tuning = dataclasses.replace(parts, neural=trained).unmixed(measure, outcome.folds)
+        attempt = "--checkpoint"
     runs[f"trained {model}"] = trained
-    best = _print_held_out(collection, qrels, runs)
-    if not is_mixed:
-        names = (collection.name,)
-        tuning = unmixed(measure, qrels, runs, outcome.folds, name, names, training_set.candidates)
+    evaluator = Evaluator(qrels, collection.measures)
+    print(f"{len(qrels)} held-out topics:")
+    figures = [(label, evaluator(run)) for label, run in runs.items()]
+    print_comparison(figures)
+    best = max(mean(of_run[measure]) for _, of_run in figures[:-1])
     return without_gain(tuning, best, attempt)
 
 
 def calibrated(checkpoint: str, training_set: TrainingSet, outcome: Outcome) -> Tuning:
     """The figures and the calibration of a model of windows, on topics held out in folds."""
     data = training_set.training
-    runs = {"first stage": data.candidates.run, "trained": outcome.held_out_run}
-    names = training_set.trained_on
-    tuning = unmixed(
-        "AP", data.qrels, runs, outcome.folds, checkpoint, names, training_set.candidates
-    )
-    return dataclasses.replace(tuning, topics=())  # There are thousands of windows.
-
-
-def unmixed(
-    measure: str,
-    qrels: Qrels,
-    runs: Mapping[str, Run],
-    folds: int,
-    checkpoint: str,
-    collections: Sequence[str],
-    first_stage: str,
-) -> Tuning:
-    """The figures and the calibration of a model without λ, the last of ``runs``.
-
-    The first of these is the first stage. For the other arguments see
-    :class:`pipeline.ranking.checkpoints.Tuning`.
-    """
-    measured = Evaluator(qrels, [measure])
-    first, *_, trained = (mean(measured(run)[measure]) for run in runs.values())
-    return Tuning(
-        weight=1.0,
-        curve={0.0: first, 1.0: trained},
-        cross_validated=trained,
-        fold_weights=(),
-        measure=measure,
-        normalization="none",
-        folds=folds,
-        seed=0,
-        topics=tuple(qrels),
-        collections=tuple(collections),
-        first_stage=first_stage,
-        checkpoint=checkpoint,
-        date=datetime.date.today().isoformat(),
-        calibration=calibrate(list(runs.values())[-1], qrels),
-    )
+    runs = data.candidates.run, outcome.held_out_run
+    of = training_set.candidates
+    parts = HeldOut(training_set.trained_on, *runs, data.qrels, checkpoint, of)
+    # There are thousands of windows.
+    return dataclasses.replace(parts.unmixed("AP", outcome.folds), topics=())
 
 
 def _default_run(collection: Collection, topics: Sequence[Topic]) -> dict[str, Run]:
@@ -184,21 +147,6 @@ def shipped_start(model: str, config: Any) -> Path | None:
         if type(config)(**known) == wanted:
             return folder
     return None
-
-
-def _shipped(model: str) -> Path | None:
-    """The shipped checkpoint for unknown collections, if there is one."""
-    folder = checkpoints.SHIPPED / model / "all"
-    return folder if (folder / "config.json").exists() else None
-
-
-def _print_held_out(collection: Collection, qrels: Qrels, runs: dict[str, Run]) -> float:
-    """Print the runs beside each other; the best figure of all but the last."""
-    evaluator = Evaluator(qrels, collection.measures)
-    print(f"{len(qrels)} held-out topics:")
-    figures = [(label, evaluator(run)) for label, run in runs.items()]
-    print_comparison(figures)
-    return max(mean(of_run[collection.measures[0]]) for _, of_run in figures[:-1])
 
 
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:

@@ -125,32 +125,34 @@ def load_training_data(
     priors: Run = {}
     groups: list[str] = []
     for collection in collections:
-        judgments = collection.qrels
-        if judgments is None:
-            raise DataError(f"{collection.name} has no judgments here and cannot be trained on")
-        first_stage = collection.runs["ql"]
-        candidates = RunRetriever(
-            read_run(first_stage), collection.find_posts, str(first_stage)
-        ).search([topic for topic in collection.topics if topic.query_id in judgments])
-        topics += candidates.topics
-        groups += [collection.name] * len(candidates.topics)
-        run |= candidates.run
-        posts |= candidates.posts
+        judgments, path = _judgments(collection), collection.runs["ql"]
+        judged = [topic for topic in collection.topics if topic.query_id in judgments]
+        found = RunRetriever(read_run(path), collection.find_posts, str(path)).search(judged)
+        topics += found.topics
+        groups += [collection.name] * len(found.topics)
+        run |= found.run
+        posts |= found.posts
         qrels |= judgments
         official = PriorRuns(list(collection.runs.values()))
         priors |= priors_of((prior_runs or official).of(collection))
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
 
 
+def _judgments(collection: Collection) -> Qrels:
+    """A collection's judgments; raises DataError without any."""
+    if (judgments := collection.qrels) is None:
+        path = collection.qrels_path
+        raise DataError(
+            f"{collection.name} has no judgments here and cannot be trained on ({path} is absent)"
+        )
+    return judgments
+
+
 def load_answers(part: Collection) -> JudgedCandidates:
     """The given candidates and the judgments of one part of an answer-selection collection."""
-    judgments = part.qrels
-    if judgments is None:
-        raise DataError(part.missing_judgments)
     posts = {post.doc_id: post for post in part.posts()}
-    return JudgedCandidates(
-        Candidates(part.topics, part.given_candidates or {}, posts, {}), judgments
-    )
+    found = Candidates(part.topics, part.given_candidates or {}, posts, {})
+    return JudgedCandidates(found, _judgments(part))
 
 
 def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
@@ -161,14 +163,12 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
     A topic is one draw; its query_id is the question's with a number. An answer with the text of
     the right one is not drawn. The draws of a part are always the same.
     """
-    judgments = part.qrels
-    if judgments is None:
-        raise DataError(part.missing_judgments)
-    posts = {post.doc_id: post for post in part.posts()}
+    known = load_answers(part)
+    posts = known.candidates.posts
     right = [
         (topic, doc_id)
         for topic in part.topics
-        for doc_id, relevance in judgments.get(topic.query_id, {}).items()
+        for doc_id, relevance in known.qrels.get(topic.query_id, {}).items()
         if relevance > 0
     ]
     rng = np.random.default_rng(1)

@@ -53,7 +53,7 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
         if form == "fusion":
             model = _model(form, "general", name, data)
             rankers = Rankers.from_config(model.config)
-            found = UnionRetriever(collection, rankers).search(topics)
+            found = replace(UnionRetriever(collection, rankers).search(topics), rest={})
             return found.run_of(model.score(found.pairs()))
         found = retriever_for(collection, method="bm25").search(topics, WINDOW)
         if form == "bm25":

@@ -286,7 +286,7 @@ def categories_of(query: str, post: Post, pair: PairMatches) -> list[bool]:
     """Whether each category of the table fits a query and a post, by the rules below it."""
     query_words, post_words = words(query), [word.text for word in pair.post_words]
     content = [word for word in query_words if word not in STOP_WORDS] or query_words
-    cosines, link = pair.matches["words"].levels[1], url_text(post.url)
+    cosines, link = pair.matches["words"][1].values, url_text(post.url)
     phrases = product(enumerate(pairwise(pair.query_words)), enumerate(pairwise(post_words)))
     return [
         bool(set(content) & set(post_words)),
@@ -320,9 +320,10 @@ def _samples_of(year: Year, query_id: str, sign: int) -> Iterator[list[str]]:
 
 def _matches(pair: PairMatches) -> str:
     """Each query word and its best matches: by words, by phrases and in the URL."""
-    best: list[Sequence[float | None]] = [pair.matches["words"].best(n).tolist() for n in (0, 1)]
+    words, phrases, *_ = pair.matches["words"]
+    best: list[Sequence[float | None]] = [words.best().tolist(), phrases.best().tolist()]
     if pair.url:
-        best.append(mean_by_word(pair.matches["url_trigrams"].best(1), pair.query_words))
+        best.append(mean_by_word(pair.matches["url_trigrams"][1].best(), pair.query_words))
     return ", ".join(
         " ".join([word, *(f"{value:.2f}" for value in values if value is not None)])
         for word, *values in zip(pair.query_words, *best, strict=True)

@@ -12,7 +12,7 @@ from helpers.engine_servers import SERVERS, Server, running
 from helpers.engine_stub import Proxy
 from helpers.index_samples import TOPICS, random_posts
 
-from indexes.engines import building, client
+from indexes.engines import client, layout
 from indexes.engines.client import Engine, EngineAddress, EngineError, repeated
 from indexes.engines.index import open_index
 from indexes.engines.layout import build
@@ -31,7 +31,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.02, 0.05, 0.1, 0.2, 0.4))
-    monkeypatch.setattr(building, "CHUNK", 20_000)
+    monkeypatch.setattr(layout, "CHUNK", 20_000)
 
 
 def through(proxy: Proxy, address: EngineAddress) -> EngineAddress:
@@ -82,7 +82,7 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
 
 def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Something happens while posts are sent, once."""
-    send, left = building._Sender.send, [5]
+    send, left = layout._Sender.send, [5]
 
     def counted(self: Any, chunk: Any, report: Any) -> Any:
         left[0] -= 1
@@ -90,7 +90,7 @@ def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object
             act()
         return send(self, chunk, report)
 
-    monkeypatch.setattr(building._Sender, "send", counted)
+    monkeypatch.setattr(layout._Sender, "send", counted)
 
 
 @pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])

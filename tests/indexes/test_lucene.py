@@ -354,37 +354,33 @@ def test_folders_that_are_no_index(tmp_path: Path) -> None:
         LuceneIndex.open(tmp_path)
 
 
-@pytest.mark.parametrize("pattern", ["segments_*", "*.tvd", "posts.sqlite"])
-def test_damaged_files(built: Path, pattern: str) -> None:
-    (file,) = built.glob(pattern)
-    whole = file.read_bytes()
-    file.write_bytes(bytes(len(whole)))
-    with pytest.raises(CollectionError, match=r"build (it|the index) again"):
-        LuceneIndex.open(built)
-    file.write_bytes(whole[:-20])
-    with pytest.raises(CollectionError, match=rf"{file.name} has \d+ bytes, .*damaged"):
-        LuceneIndex.open(built)
-    file.unlink()
-    with pytest.raises(CollectionError, match=rf"{file.name} is missing, .*damaged"):
-        LuceneIndex.open(built)
-
-
-def test_changed_bytes_are_noticed(built: Path, command: Command) -> None:
-    """In each file, of the same size and anywhere; with its old time by the full check alone."""
+def test_damages_are_noticed(
+    built: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each file; a byte with an old time in a large index by the full check alone."""
     names = json.loads((built / "manifest.json").read_text())["files"]
     assert len(names) >= 10
     for name in names:
-        file = built / name
+        file, pattern = built / name, re.escape(name)
         whole, status = file.read_bytes(), file.stat()
         for place in (len(whole) // 2, len(whole) - 1):
             file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            problem = rf"found another checksum in {re.escape(name)}: damaged; build it again with"
-            with pytest.raises(CollectionError, match=problem):
-                LuceneIndex.open(built)
-            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            problem = rf"found another SHA-256 in {pattern}: damaged; build it again with"
+            for small in (0, 10**6):
+                monkeypatch.setattr("indexes.manifest.SMALL", small)
+                with pytest.raises(CollectionError, match=problem):
+                    LuceneIndex.open(built)
+                os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            monkeypatch.setattr("indexes.manifest.SMALL", 0)
             result = command("index", "--index", built, "--check")
-            assert result.code == 1
-            assert re.search(problem, result.err)
+            assert result.code == 1 and re.search(problem, result.err)
+        file.write_bytes(whole[:-20])
+        with pytest.raises(CollectionError, match=rf"{pattern} has \d+ bytes, .*damaged; build it"):
+            LuceneIndex.open(built)
+        file.rename(built / "another")
+        with pytest.raises(CollectionError, match=rf"found another, no file of it; .*{pattern} is"):
+            LuceneIndex.open(built)
+        (built / "another").unlink()
         file.write_bytes(whole)
     result = command("index", "--index", built, "--check")
     assert (result.code, result.out[:9]) == (0, "no damage")
@@ -402,7 +398,12 @@ def test_changed_bytes_are_noticed(built: Path, command: Command) -> None:
 )
 def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], message: str) -> None:
     path = built / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    fields = json.loads(path.read_text()) | change
+    path.write_text(json.dumps(fields))
+    with pytest.raises(CollectionError, match=r"manifest\.json: .*another SHA-256 than"):
+        LuceneIndex.open(built)
+    del fields["manifest_sha256"]
+    path.write_text(json.dumps(fields))
     with pytest.raises(CollectionError, match=message):
         LuceneIndex.open(built)
     for damaged in (b"{", b"[]", b'{"format": 1}', b"\xff"):

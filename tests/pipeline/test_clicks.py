@@ -167,6 +167,7 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
         ({"query_id": "s", "query_response_hit_ids": ["1"], "teams": [1, 2]}, "2 teams of 1 posts"),
         ({"query_id": [], "query_response_hit_ids": ["1"]}, "found '[]', expected an id"),
         ({"query_id": "x" * 600, "query_response_hit_ids": ["1"]}, "expected an id"),
+        ('{"query": "x", "shown": ["1"], "crc32": 2}', "found a changed line, expected the CRC-32"),
     ],
 )
 def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ import dataclasses
 import json
 import random
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Command
 
+from indexes.jvm import java_class, start
 from pipeline import tune
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.trec import read_qrels
@@ -21,7 +22,7 @@ from pipeline.ranking.checkpoints import Loading, Tuning, load_model
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.own import FEWEST, own_config, own_training_set
 from rerankers import models
-from rerankers.checkpoint import load
+from rerankers.checkpoint import load, write_config
 from rerankers.features.judged import JUDGED
 
 POSTS = {
@@ -183,6 +184,40 @@ def test_a_query_is_searched_in_the_terminal(folder: Path, command: Command) -> 
     for words in ((), ("--index", index)):
         assert "--index and a query" in command("search", *words).err
     assert "nothing was trained here" in command("models").out
+
+
+def write_lucene(folder: Path, fields: Sequence[str]) -> None:
+    """An index that stores ``fields`` of each post, as Pyserini does; one post is replaced."""
+    start()
+    lucene, text = "org.apache.lucene.", java_class("java.lang.String")
+    path = java_class("java.nio.file.Paths").get(str(folder))
+    place = java_class(f"{lucene}store.NIOFSDirectory")(path)
+    config = java_class(f"{lucene}index.IndexWriterConfig")()
+    writer = java_class(f"{lucene}index.IndexWriter")(place, config)
+    store = java_class(f"{lucene}document.Field$Store").YES
+    kind = "(Ljava/lang/String;Ljava/lang/String;Lorg/apache/lucene/document/Field$Store;)V"
+    for doc_id, words in [("4", "old"), *POSTS["monday"], *POSTS["tuesday"]]:
+        values = {"id": doc_id, "contents": words, "raw": json.dumps({"contents": words})}
+        document = java_class(f"{lucene}document.Document")()
+        for name in fields:
+            field = java_class(f"{lucene}document.StringField")
+            document.add(field(name, text(values[name]), store, signature=kind))
+        writer.updateDocument(java_class(f"{lucene}index.Term")("id", text(doc_id)), document)
+    writer.close()
+
+
+@pytest.mark.parametrize("stored", ["raw", "contents", ""])
+def test_an_index_by_pyserini_is_searched(folder: Path, command: Command, stored: str) -> None:
+    write_lucene(folder / "lucene", ["id", *filter(None, [stored])])
+    told = [] if stored else ["found no stored text, expected one in the field raw or contents"]
+    for words in (("--index", folder / "lucene"), ("--collection", folder / "lucene")):
+        done = command("search", *words, "storm", "--reranker", "none")
+        assert [line.split()[2] for line in done.out.splitlines()] == ["4", "1"] * bool(stored)
+        assert all(text in done.err for text in told)
+    files = ("--topics", folder / "topics.tsv", "--qrels", folder / "qrels.txt")
+    run = ("--reranker", "none", "--output", folder / "run")
+    done = command("search", *files, "--index", folder / "lucene", *run)
+    assert ("2 judged topics" in done.out) == bool(stored)
 
 
 def test_some_topics_are_for_training(folder: Path) -> None:
@@ -380,6 +415,7 @@ def test_search_takes_the_best_of_the_trained_models(
         place = folder.parent / "home" / "checkpoints" / model / key
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
+        write_config(place, {"model": model})
 
     def taken(given: bool = False) -> str:
         return default_reranker(find(toml), is_mixed=given)

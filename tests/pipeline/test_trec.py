@@ -150,7 +150,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, read: Callable[[Path], Any]) 
 
 
 TOP = "<top><num>1</num><title>a</title></top>\n"
-GOOD = "1 Q0 a 1 2.5 t\n"
+GOOD, BEIR = "1 Q0 a 1 2.5 t\n", "query-id corpus-id score\n"
 MALFORMED: dict[Callable[[Path], Any], list[tuple[str | bytes, str]]] = {
     read_topics: [
         ("\n \n", ": found no topic"),
@@ -170,6 +170,9 @@ MALFORMED: dict[Callable[[Path], Any], list[tuple[str | bytes, str]]] = {
         ("<top><num>1</num><title>a</title><title>b</title></top>", ":1: found 2 <title>"),
         (TOP[:-7] + "<querytweettime>now</querytweettime></top>", ":1: found 'now' in <querytwee"),
         (b"1\tcaf\xe9\n", ":1: found the byte 0xe9"),
+        ('{"_id": "a"}', ':1: found the keys "_id", expected a text'),
+        ('{"text": "a"}', ':1: found the keys "text", expected an id under "query_id"'),
+        ("{", ":1: found '{', expected JSON"),
     ],
     read_run: [
         (GOOD + "\n1 Q0 b 2 t\n", ":3: found 5 columns in '1 Q0 b 2 t', expected query_id Q0 doc"),
@@ -184,6 +187,9 @@ MALFORMED: dict[Callable[[Path], Any], list[tuple[str | bytes, str]]] = {
     ],
     read_qrels: [
         ("", ": found no judgment"),
+        (f"{BEIR}a d1", ":2: found 2 columns in 'a d1', expected query-id corpus-id score"),
+        (f"{BEIR}a d1 x", ":2: found the relevance 'x'"),
+        ("a d1 1", ":1: found 3 columns in 'a d1 1', expected query_id 0 doc_id relevance"),
         ("1 0 a 1\n1 Q0 a 1 2.5 t\n", ":2: found 6 columns in '1 Q0 a 1 2.5 t', expected query_id"),
         ("1 0 a 1\n2 0 a 1\n\n1 0 a 0\n", ":4: found document a of topic 1 again, expected it"),
         *(

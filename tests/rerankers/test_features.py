@@ -20,7 +20,7 @@ from rerankers.features import feedback, matches, meaning, temporal
 from rerankers.features.candidates import CandidateList
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.features.tables import PERSONAL_WORDS, PostTable, WordTable
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.stems import stem

@@ -63,7 +63,7 @@ class Call(NamedTuple):
     """A call that may pass, as the engine is to see it."""
 
     kind: str
-    path: str  # In visible ASCII
+    path: str  # In visible ASCII; for templates, that of the searches made of them
     indexes: Sequence[str]  # Names and patterns in the path
     name: str  # Id at the end of the path; "" for none
     parameters: dict[str, str]
@@ -72,11 +72,6 @@ class Call(NamedTuple):
     def is_several(self) -> bool:
         """Whether the body has several searches."""
         return self.kind in ("searches", "templates")
-
-    @property
-    def search_path(self) -> str:
-        """The path of the searches themselves, which may be made of templates."""
-        return _path_of(self.indexes, "_msearch" if self.is_several else "_search")
 
 
 def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call:
@@ -95,12 +90,9 @@ def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call
     parameters = dict(parse_qsl(query.replace(";", "&"), keep_blank_values=True))
     for key in parameters.keys() - _PARAMETERS:
         raise refused(f"the parameter {key[:100]!r}")
-    return Call(kind, _path_of(indexes, *tail), indexes, name, parameters)
-
-
-def _path_of(indexes: Sequence[str], *tail: str) -> str:
     parts = [quote(",".join(indexes), ",*:")] if indexes else []
-    return "/" + "/".join([*parts, *(quote(part, "*,") for part in tail)])
+    parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
+    return Call(kind, f"/{'/'.join(parts)}", indexes, name, parameters)
 
 
 _RESERVED = tuple("._-+<")

@@ -268,7 +268,7 @@ class Proxy:
         """
         call, window = request.call, None if request.call.is_several else searches[0].window
         bodies = [search.window.body if search.window else search.body for search in searches]
-        parameters, place = call.parameters, (call.search_path, *(window.added if window else ()))
+        parameters, place = call.parameters, (call.path, *(window.added if window else ()))
         short = window.short if window and place not in self._lacking else None
         if window:
             parameters = {name: v for name, v in parameters.items() if name not in ("from", "size")}
@@ -277,7 +277,7 @@ class Proxy:
             lines = zip((search.header for search in searches), bodies, strict=True)
             body = b"".join(line + b"\n" for pair in lines for line in pair)
         try:
-            response = await self._send(request, body, path=place[0], parameters=parameters)
+            response = await self._send(request, body, parameters=parameters)
         except RequestError as error:
             if error.kind != "large" or not any(search.window for search in searches):
                 raise
