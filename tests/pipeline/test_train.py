@@ -116,6 +116,21 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
     assert len(read_run(tmp_path / "run.txt")) == 8
 
 
+def test_windows_are_drawn_from_a_part_of_the_topics(data: Path, tmp_path: Path) -> None:
+    """Anew for each first stage; and the model has a calibration by topics held out in folds."""
+    lists = []
+    for topics in (1, 4):
+        folder = tmp_path / str(topics)
+        small = [f"topics={topics}", "trees=3", "minimum_leaf=1"]
+        changes = [word for change in small for word in ("--set", change)]
+        train(data, "window", "--test", "mb12", *changes, "--folds", "2", "--output", folder)
+        assert json.loads((folder / "lambda.json").read_text())["calibration"]
+        assert json.loads((folder / "config.json").read_text())["config"]["topics"] == topics
+        lists.append(metrics_of(folder)["topics"])
+    # A window of each first stage, a set and one batch or more.
+    assert 3 * 7 <= lists[0] < 3 * 8 * 4 <= lists[1]
+
+
 def test_leaked_topics_are_refused_or_warned_of(
     pipeline: Command, data: Path, tmp_path: Path
 ) -> None:
