@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -249,6 +249,11 @@ class Mixing(NamedTuple):
     def __str__(self) -> str:
         return f"λ = {self.weight:g} ({self.origin})"
 
+    @property
+    def source(self) -> str:
+        """The origin without its path."""
+        return self.origin.partition("; ")[0]
+
 
 @dataclass(frozen=True)
 class Mixture(Ranker):
@@ -278,6 +283,14 @@ class Mixture(Ranker):
     def first_stage_name(self) -> str:
         """Name of the stage before the model's."""
         return self.retriever.name if self.retriever else "first stage"
+
+    def explain(
+        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
+    ) -> ExplainedTopic:
+        """Reasons for the ranks of a topic's posts, with λ; see :class:`Ranker`."""
+        explained = super().explain(ranking, doc_ids, query_id, show)
+        share = f"{self.mixing.weight:g}, {self.mixing.source}"
+        return replace(explained, facts={**explained.facts, "Share of the model (λ)": share})
 
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
