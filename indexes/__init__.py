@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from indexes.errors import CollectionError
-    from indexes.lucene import build, open_index
+    from indexes.index import build, open_index
     from indexes.methods import BM25, METHODS, RM3, Axiomatic, QueryLikelihood, Topic
     from indexes.posts import Post, read_posts
 
@@ -32,7 +32,7 @@ __all__ = [
 
 _MODULES = {
     "errors": ("CollectionError",),
-    "lucene": ("build", "open_index"),
+    "index": ("build", "open_index"),
     "methods": ("BM25", "METHODS", "RM3", "Axiomatic", "QueryLikelihood", "Topic"),
     "posts": ("Post", "read_posts"),
 }

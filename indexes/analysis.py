@@ -23,57 +23,29 @@ ENGLISH, STANDARD, UNDETERMINED = "english", "standard", "und"
 """Names of two analyzers, and the language code of posts whose language is not known."""
 
 _CJK, _THAI = "cjk", "thai"
-ANALYZERS = {
-    "ar": "arabic",
-    "bg": "bulgarian",
-    "bn": "bengali",
-    "ca": "catalan",
-    "cs": "czech",
-    "da": "danish",
-    "de": "german",
-    "el": "greek",
-    "en": ENGLISH,
-    "es": "spanish",
-    "fa": "persian",
-    "fi": "finnish",
-    "fr": "french",
-    "hi": "hindi",
-    "hu": "hungarian",
-    "id": "indonesian",
-    "it": "italian",
-    "ja": _CJK,
-    "ko": _CJK,
-    "lt": "lithuanian",
-    "lv": "latvian",
-    "ms": "indonesian",
-    "nb": "norwegian",
-    "nl": "dutch",
-    "pt": "portuguese",
-    "ro": "romanian",
-    "ru": "russian",
-    "sv": "swedish",
-    "th": _THAI,
-    "tr": "turkish",
-    "zh": _CJK,
-}
+
+
+def _table(pairs: str) -> dict[str, str]:
+    """The dictionary of pairs ``key value, …``."""
+    return dict(map(str.split, pairs.split(",")))
+
+
+ANALYZERS = _table("""
+ar arabic, bg bulgarian, bn bengali, ca catalan, cs czech, da danish, de german, el greek,
+en english, es spanish, fa persian, fi finnish, fr french, hi hindi, hu hungarian,
+id indonesian, it italian, ja cjk, ko cjk, lt lithuanian, lv latvian, ms indonesian,
+nb norwegian, nl dutch, pt portuguese, ro romanian, ru russian, sv swedish, th thai,
+tr turkish, zh cjk
+""")
 """Language code -> name of its analyzer in OpenSearch and Elasticsearch."""
 
-_PACKAGES = {"czech": "cz", "norwegian": "no", "indonesian": "id", _CJK: _CJK}
+_PACKAGES = _table("czech cz, norwegian no, indonesian id, cjk cjk")
 """Lucene's packages of analyzers that have another name than the language's code."""
 
-_SCRIPTS = {
-    "CJK": "zh",
-    "HIRAGANA": "ja",
-    "KATAKANA": "ja",
-    "HANGUL": "ko",
-    "THAI": "th",
-    "ARABIC": "ar",
-    "DEVANAGARI": "hi",
-    "BENGALI": "bn",
-    "GREEK": "el",
-    "CYRILLIC": "ru",
-    "LATIN": "en",
-}
+_SCRIPTS = _table("""
+CJK zh, HIRAGANA ja, KATAKANA ja, HANGUL ko, THAI th, ARABIC ar, DEVANAGARI hi, BENGALI bn,
+GREEK el, CYRILLIC ru, LATIN en
+""")
 """First word of a letter's name in Unicode -> the commonest language of the script."""
 
 _SAMPLE = 1000  # Posts by which a language is found
@@ -129,6 +101,12 @@ def _by_words(sample: str, first: str) -> str:
             found = sum(words[word] for word in common)
             best = max(best, (found, language), key=lambda pair: pair[0])
     return best[1]
+
+
+def analyze(text: str, with_analyzer: Any) -> Any:
+    """The terms of a text, as a Java list."""
+    analyzers = java_class("io.anserini.analysis.AnalyzerUtils")
+    return analyzers.analyze(with_analyzer, searchable(text))
 
 
 def searchable(text: str) -> str:

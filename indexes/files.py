@@ -16,31 +16,40 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 @contextmanager
-def atomic_file(path: Path | str) -> Iterator[IO[str]]:
-    """Open a UTF-8 text file that replaces ``path`` when the block ends without an error.
+def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
+    """Open a file, of UTF-8 text or binary, that replaces ``path`` at the end of the block.
 
     On any error, Ctrl-C and a full disk included, ``path`` stays as it was and the temporary file
     is removed.
     """
-    with (
-        _replacing(path) as descriptor,
-        os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream,
-    ):
-        yield stream
-        stream.flush()
-        os.fsync(stream.fileno())
+    target = _prepared(path)
+    descriptor, name = tempfile.mkstemp(prefix=_temporary_prefix(target), dir=target.parent)
+    temporary = Path(name)
+    form: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if is_text else {}
+    try:
+        with os.fdopen(descriptor, "w" if is_text else "wb", **form) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+        temporary.replace(target)
+        _sync(target.parent)
+    except OSError as error:
+        # The error of a full disk has no file name.
+        error.filename = error.filename or str(path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:
-    """Write a binary file with the guarantees of :func:`atomic_file`."""
-    with _replacing(path) as descriptor, os.fdopen(descriptor, "wb") as stream:
+    """Write a binary file as :func:`atomic_file` does."""
+    with atomic_file(path, is_text=False) as stream:
         stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 @contextmanager
@@ -87,26 +96,6 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@contextmanager
-def _replacing(path: Path | str) -> Iterator[int]:
-    """Yield the descriptor of a temporary file that replaces ``path`` at the end."""
-    target = _prepared(path)
-    descriptor, name = tempfile.mkstemp(prefix=_temporary_prefix(target), dir=target.parent)
-    temporary = Path(name)
-    try:
-        yield descriptor
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        temporary.chmod(mode)
-        temporary.replace(target)
-        _sync(target.parent)
-    except OSError as error:
-        # The error of a full disk has no file name.
-        error.filename = error.filename or str(path)
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

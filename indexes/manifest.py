@@ -1,13 +1,13 @@
 """The description stored with a built index, and the checks against it when the index is opened."""
 
 import dataclasses
+import hashlib
 import json
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from indexes.analysis import ANALYZERS, ENGLISH, STANDARD
 from indexes.errors import CollectionError
@@ -16,6 +16,11 @@ from indexes.files import sha256_of
 FORMAT = 1  # Version of the folder's layout, raised when older indexes can no longer be read
 
 FILE_NAME = "manifest.json"
+
+_OWN = "manifest_sha256"  # Key of the SHA-256 of the manifest's other fields
+
+SMALL = 10_000_000
+"""Bytes of an index up to which opening reads all of its files, in some 20 ms."""
 
 
 class Source(NamedTuple):
@@ -59,13 +64,13 @@ class IndexManifest:
     rebuild: str  # Command that builds the index again
     versions: dict[str, str]  # Of the software that built it
     format: int = FORMAT
-    posts_crc: int | None = None
-    """CRC-32 of the file of posts, None in a search engine. Lucene's files end with their own."""
+    sha256: dict[str, str] = field(default_factory=dict)
+    """Name -> SHA-256 of every file of the index; none in a search engine."""
 
     def fields(self) -> dict[str, Any]:
-        """The content of ``manifest.json``."""
+        """The manifest as JSON."""
         fields = dataclasses.asdict(self) | {"sources": [s._asdict() for s in self.sources]}
-        return {name: v for name, v in fields.items() if v or name != "posts_crc"}
+        return {name: v for name, v in fields.items() if v or name != "sha256"}
 
     @classmethod
     def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
@@ -86,12 +91,15 @@ class IndexManifest:
         # Names began with the analyzers of other languages.
         if fields["analyzer"] not in (*ANALYZERS.values(), STANDARD):
             fields["analyzer"] = ENGLISH
+        fields.pop("posts_crc", None)  # Of earlier versions, which had no SHA-256
         fields["sources"] = tuple(Source(**source) for source in fields["sources"])
         return cls(**fields)
 
     def write(self, directory: Path) -> None:
         """Write ``manifest.json`` into a folder."""
-        text = json.dumps(self.fields(), indent=2, ensure_ascii=False)
+        fields = self.fields()
+        fields[_OWN] = _sha256(fields)
+        text = json.dumps(fields, indent=2, ensure_ascii=False)
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -110,34 +118,45 @@ class IndexManifest:
                 f"`indexes.build(posts, {str(directory)!r})`"
             )
         try:
-            return cls.from_fields(str(directory), json.loads(path.read_text(encoding="utf-8")))
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            if (expected := fields.pop(_OWN, None)) not in (None, _sha256(fields)):
+                raise ValueError(f"another SHA-256 than {expected}")
+            return cls.from_fields(str(directory), fields)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise CollectionError(
                 f"{path}: not a readable manifest of an index "
                 f"({type(error).__name__}: {error}); remove {directory} and build it again"
             ) from None
 
-    def check(self, directory: Path, sources: Sequence[Path] | None) -> None:
+    def check(self, directory: Path, sources: Sequence[Path] | None, whole: bool = False) -> None:
         """Check that the index is complete and, if given, that ``sources`` are its files of posts.
 
-        The content of files is read where they are newer than the manifest, which is written last.
+        The content of files is read, too, if the index is small, or ``whole``; else of those that
+        are newer than the manifest, which is written last.
 
         Raises:
             CollectionError: naming the files that differ and the command that rebuilds.
         """
-        newer, written = [], (directory / FILE_NAME).stat().st_mtime_ns
+        written = (directory / FILE_NAME).stat().st_mtime_ns
+        read_all = whole or sum(self.files.values()) <= SMALL
+        present = {path.name for path in directory.iterdir() if path.name[0] != "."}
+        problems = [f"found {name}, no file of it" for name in present - {*self.files, FILE_NAME}]
         for name, size in self.files.items():
             path = directory / name
             found = path.stat().st_size if path.is_file() else None
             if found != size:
                 state = "is missing" if found is None else f"has {found} bytes"
-                problem = f"its file {name} {state}, expected {size} bytes: it is damaged"
-                raise unusable(directory, problem, self.rebuild)
-            if path.stat().st_mtime_ns > written:
-                newer.append(name)
-        self.check_content(directory, newer)
+                problems.append(f"its file {name} {state}, expected {size} bytes: it is damaged")
+                continue
+            is_read = (read_all and self.sha256) or path.stat().st_mtime_ns > written
+            if is_read and sha256_of(path) != self.sha256.get(name):
+                problems.append(f"found another SHA-256 in {name}: damaged")
+        if whole and not self.sha256:
+            problems.append("an earlier version built it, without SHA-256 of its files")
         if sources is not None and (difference := self.difference(sources)):
-            raise unusable(directory, f"it was {difference}", self.rebuild)
+            problems.append(f"it was {difference}")
+        if problems:
+            raise unusable(directory, "; ".join(problems), self.rebuild)
 
     def difference(self, sources: Sequence[Path]) -> str | None:
         """How these differ from the files of its posts, None if they do not."""
@@ -151,36 +170,9 @@ class IndexManifest:
                 return f"built from {path}, which {state}"
         return None
 
-    def check_content(self, directory: Path, names: Iterable[str] | None = None) -> None:
-        """Read files, all by default, and compare their checksums.
 
-        Raises:
-            CollectionError: naming the damaged files and the command that rebuilds.
-        """
-        names = self.files if names is None else names
-        if damaged := [name for name in names if not self._is_sound(directory / name)]:
-            problem = f"found another checksum in {', '.join(damaged)}: damaged"
-            raise unusable(directory, problem, self.rebuild)
-
-    def _is_sound(self, path: Path) -> bool:
-        """Whether a file has its checksum: in the manifest, or Lucene's in its last 8 bytes."""
-        is_posts = path.suffix == ".sqlite"
-        try:
-            left = path.stat().st_size - (0 if is_posts else 8)
-            with path.open("rb") as stream:
-                actual = crc_of(stream, left)
-                expected = self.posts_crc if is_posts else int.from_bytes(stream.read(8))
-        except OSError:
-            return False
-        return actual == expected
-
-
-def crc_of(stream: BinaryIO, size: int) -> int:
-    """CRC-32 of the next bytes of a file."""
-    value = 0
-    while size > 0 and (part := stream.read(min(size, 1 << 20))):
-        value, size = zlib.crc32(part, value), size - len(part)
-    return value
+def _sha256(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:

@@ -1,14 +1,28 @@
-"""Posts, and the reader of their files: our own form, BEIR's, tables, and those of platforms."""
+"""Posts, and the readers of their files: our own form, BEIR's, tables, platforms', pairs.
+
+A folder of pairs has parallel files (``a.toks``, ``b.toks``, ``id.txt``), one line a (query, post)
+pair.
+"""
 
 import contextlib
+import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from indexes.errors import CollectionError
 from indexes.platforms import own_form, posts_in
-from indexes.records import id_under, keys_of, read_records, short_json, well_formed
+from indexes.records import (
+    id_under,
+    is_doc_id,
+    keys_of,
+    numbered_lines,
+    read_records,
+    short,
+    short_json,
+    well_formed,
+)
 
 _IDS = ("id_str", "id", "_id", "doc_id", "docno")
 """Keys of a post's id; id_str first, as programs that read numbers as floats round the others."""
@@ -17,6 +31,9 @@ _TEXTS = ("full_text", "text", "contents", "content")
 
 FIELDS = ("id", "text", "url", "title")
 """Fields of a post that columns may be named for."""
+
+FILES, LABELS = ("a.toks", "b.toks", "id.txt"), "sim.txt"
+"""Required files of a folder of pairs, and the optional one of relevance labels."""
 
 
 class Post(NamedTuple):
@@ -124,3 +141,101 @@ def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
             posts = numbered_posts(path)
             found += [f"{path}:{number}" for number, post in posts if post.doc_id == doc_id]
     return found
+
+
+class Answer(NamedTuple):
+    """One candidate answer of a question; relevance 1 or 0, or None without a file of labels."""
+
+    query_id: str
+    question: str
+    post: Post
+    relevance: int | None
+
+
+def parallel_lines(
+    folder: Path | str, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (number from 1, file name -> line) from the parallel files of a folder.
+
+    Optional files may be absent, and are then absent in the result.
+
+    Raises:
+        CollectionError: a file is missing, or has more or fewer lines than the others.
+    """
+    folder = Path(folder)
+    missing = [name for name in required if not (folder / name).exists()]
+    if missing:
+        raise CollectionError(
+            f"{folder}: found no {', no '.join(missing)}; expected {list(required)}"
+        )
+    present = [*required, *(name for name in optional if (folder / name).exists())]
+    streams = [numbered_lines(folder / name) for name in present]
+    for number, lines in enumerate(itertools.zip_longest(*streams), start=1):
+        if None in lines:
+            ended = present[lines.index(None)]
+            raise CollectionError(
+                f"{folder / ended}: found {number - 1} lines, expected as many as in the parallel "
+                "files beside it"
+            )
+        yield number, {name: line for name, (_, line) in zip(present, lines, strict=True)}
+
+
+def read_pair_folder(folder: Path | str) -> Iterator[tuple[str, Post]]:
+    """Read (query_id, post), in the order of the files; a post is yielded once per query.
+
+    ``a.toks`` holds queries, ``b.toks`` posts, the optional ``url.txt`` links or empty lines,
+    ``id.txt`` lines of a run: ``query_id Q0 doc_id rank score tag``.
+
+    Raises:
+        CollectionError: a file is missing or has another number of lines, or a line of ``id.txt``
+            has another form.
+    """
+    for number, line in parallel_lines(folder, FILES, ("url.txt",)):
+        columns = line["id.txt"].split()
+        if len(columns) != 6:
+            raise CollectionError(
+                f"{Path(folder) / 'id.txt'}:{number}: found {short(line['id.txt'])}, "
+                "expected `query_id Q0 doc_id rank score tag`"
+            )
+        yield columns[0], Post(columns[2], line["b.toks"], line.get("url.txt", "").strip())
+
+
+def read_answer_folder(folder: Path | str) -> Iterator[Answer]:
+    """Read questions with their given answers, in the order of the files.
+
+    ``a.toks`` holds questions, ``b.toks`` answers, the optional ``sim.txt`` 1 for relevant answers
+    and 0 for others. ``id.txt`` holds either the id of the answer, ``Q11-D11-0``, which begins
+    with the question's id and ``-``; or the id of the question, ``32.1``, whose answers then get
+    the ids ``32.1-0``, ``32.1-1``, …
+
+    Raises:
+        CollectionError: a file is missing or has another number of lines; a line of ``id.txt`` or
+            ``sim.txt`` has another form; or an id is repeated.
+    """
+    folder = Path(folder)
+    lines_of: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for number, line in parallel_lines(folder, FILES, (LABELS,)):
+        where = f"{folder / 'id.txt'}:{number}"
+        name = line["id.txt"].strip()
+        query_id, dash, _ = name.partition("-")
+        if not is_doc_id(name) or not query_id:
+            raise CollectionError(
+                f"{where}: found {short(name)}, expected one word: the id of a question (32.1), or "
+                "the id of an answer (Q11-D11-0), which begins with its question's"
+            )
+        count = counts.get(query_id, 0)
+        counts[query_id] = count + 1
+        doc_id = name if dash else f"{query_id}-{count}"
+        if (first := lines_of.setdefault(doc_id, number)) != number:
+            raise CollectionError(
+                f"{where}: found the answer {doc_id!r} again, expected every id once; "
+                f"the first is on line {first}"
+            )
+        label = line.get(LABELS)
+        if label is not None and label.strip() not in ("0", "1"):
+            raise CollectionError(
+                f"{folder / LABELS}:{number}: found {short(label)}, expected 0 or 1"
+            )
+        relevance = None if label is None else int(label)
+        yield Answer(query_id, line["a.toks"], Post(doc_id, line["b.toks"]), relevance)

@@ -1,17 +1,22 @@
-"""JSON objects and rows of tables in files, with their line numbers; errors name file and line."""
+"""Lines, JSON objects and rows of tables in files, plain or compressed, with their line numbers.
 
+Errors name file and line.
+"""
+
+import bz2
 import csv
+import gzip
 import html
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from indexes.errors import CollectionError
-from indexes.lines import numbered_lines, short
 
 Lines = Iterable[tuple[int, str]]
 Errors = type[Exception]
@@ -20,6 +25,49 @@ _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1
 _BETWEEN = re.compile(r"[\s,]*")  # Values of an array, or of a file
 _ARCHIVE = "window.YTD."  # Beginning of a file of Twitter's archive: window.YTD.tweets.part0 = [
 _ROUNDED = re.compile(r"[0-9][.,][0-9]+[eE]\+?[0-9]+")  # A long id that a spreadsheet has changed
+
+
+def numbered_lines(
+    path: Path | str, error_type: type[Exception] = CollectionError
+) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, line without its line end); only ``\\n`` and ``\\r\\n`` end a line.
+
+    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped.
+
+    Raises:
+        error_type: the file is missing or not UTF-8, or its compressed data are damaged.
+    """
+    number = 0
+    try:
+        with _open(Path(path)) as stream:
+            for number, raw in enumerate(stream, start=1):
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield number, text.removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise error_type(
+            f"{path}:{number}: found the byte 0x{error.object[error.start]:02x} at column "
+            f"{error.start + 1}, expected UTF-8 text (a compressed file must have a name that ends "
+            "in .gz or .bz2)"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        # The errors of damaged data, among them gzip's and bz2's OSErrors, have no errno.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise error_type(f"{path}: cannot be read: {error.strerror}") from None
+        after = f" after line {number}" if number else ""
+        raise error_type(
+            f"{path}: the compressed data are broken or cut off{after} ({error}); "
+            "get a whole copy of the file"
+        ) from None
+
+
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
+    match path.suffix.lower():
+        case ".gz":
+            return gzip.open(path, "rb")
+        case ".bz2":
+            return bz2.open(path, "rb")
+        case _:
+            return path.open("rb")
 
 
 def read_records(
@@ -191,12 +239,13 @@ def rows_of(
 
 def is_doc_id(text: str) -> bool:
     """Whether a run file can hold this id: not empty, without white space and NUL."""
-    return len(text.split()) == 1 and text.strip() == text and _encodable(text) and "\0" not in text
+    is_word = len(text.split()) == 1 and text.strip() == text and "\0" not in text
+    return is_word and is_encodable(text)
 
 
 def well_formed(text: str) -> str:
-    """The text with unpaired surrogates, which UTF-8 cannot encode, replaced."""
-    if _encodable(text):
+    """The text with unpaired surrogates replaced."""
+    if is_encodable(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -206,7 +255,8 @@ def unescaped(text: str) -> str:
     return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
 
 
-def _encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Whether a text has no unpaired surrogates, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -226,3 +276,14 @@ def keys_of(record: Mapping[str, Any]) -> str:
 def short_json(value: object) -> str:
     """The beginning of a value for a message, as JSON where it is."""
     return short(json.dumps(value, ensure_ascii=False, default=repr))
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and the number of the others, for messages."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if names[most:] else "")
+
+
+def short(text: str) -> str:
+    """The beginning of a text in quotes, for messages."""
+    text = text.strip()
+    return repr(text if len(text) <= 60 else text[:59] + "…")

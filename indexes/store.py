@@ -2,14 +2,16 @@
 
 import bisect
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from indexes.errors import CollectionError
 from indexes.posts import Post
-from indexes.records import is_doc_id
+from indexes.records import is_doc_id, is_encodable
 
 # Older sqlite libraries allow 999 parameters in a statement.
 _CHUNK = 900
@@ -79,18 +81,11 @@ class PostStore:
             CollectionError: an id is empty or has spaces; a text has an unpaired surrogate; the
                 disk is full.
         """
-        checked = _Checked(posts)
         try:
-            connection = sqlite3.connect(path, isolation_level=None)
-            try:
-                _fill(connection, checked)
-            finally:
-                connection.close()
-        except UnicodeEncodeError as error:
-            raise CollectionError(f"post {checked.current.doc_id}: found {error}") from None
+            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                return _fill(connection, posts)
         except sqlite3.Error as error:
             raise CollectionError(f"{path}: cannot be written: {error}") from None
-        return Summary(checked.posts, checked.empties, checked.numeric_ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PostStore, (self.path.absolute(),)
@@ -160,31 +155,25 @@ def select_many(
         yield from select(f"{query} ({','.join('?' * len(chunk))})", chunk)
 
 
-class _Checked:
-    """Iterates over posts and checks and counts them; ``current`` is the latest one."""
-
-    def __init__(self, posts: Iterable[Post]) -> None:
-        self._source, self.current = posts, Post("", "")
-        self.posts, self.empties, self.numeric_ids = 0, 0, True
-
-    def __iter__(self) -> Iterator[Post]:
-        for post in self._source:
-            self.current = post
-            doc_id = post.doc_id
-            if not is_doc_id(doc_id):
-                raise CollectionError(f"found the id {doc_id!r}, expected a text without spaces")
-            self.posts += 1
-            self.empties += not post.text.strip()
-            self.numeric_ids = self.numeric_ids and is_number(doc_id)
-            yield post
-
-
 def is_number(doc_id: str) -> bool:
     """Whether an id is a whole number from 0 to 2^63 - 1, like the ids of tweets."""
     return doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 30 and int(doc_id) < 1 << 63
 
 
-def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
+def _checked(posts: Iterable[Post], counts: Counter[str]) -> Iterator[Post]:
+    """The posts, which are counted; raises CollectionError for one that cannot be kept."""
+    for post in posts:
+        if not is_doc_id(post.doc_id):
+            raise CollectionError(f"found the id {post.doc_id!r}, expected a text without spaces")
+        if not is_encodable(post.text + post.url):
+            raise CollectionError(f"post {post.doc_id}: found half a character, a surrogate")
+        counts["posts"] += 1
+        counts["empty"] += not post.text.strip()
+        counts["named"] += not is_number(post.doc_id)
+        yield post
+
+
+def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
     # No journal: an unfinished file is thrown away, never repaired. The cache's size is also that
     # of the parts that are sorted in memory; sqlite merges 16 of them at a time.
     connection.executescript(
@@ -197,8 +186,10 @@ def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
         BEGIN;
         """
     )
-    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?)", posts)
-    order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if posts.numeric_ids else "doc_id DESC"
+    counts = Counter[str]()
+    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?)", _checked(posts, counts))
+    summary = Summary(counts["posts"], counts["empty"], not counts["named"])
+    order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if summary.numeric_ids else "doc_id DESC"
     connection.execute(
         f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, doc_id, text, url "
         "FROM unsorted"
@@ -213,3 +204,4 @@ def _fill(connection: sqlite3.Connection, posts: _Checked) -> None:
         )
         raise RepeatedIdError(doc_id) from None
     connection.execute("COMMIT")
+    return summary

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pipeline.collections.trec import write_run as write_run
     from pipeline.errors import DataError as DataError
     from pipeline.errors import UsageError as UsageError
-    from pipeline.notebook.adapters import for_pyterrier as for_pyterrier
-    from pipeline.notebook.collection import open_collection as open_collection
+    from pipeline.notebook import for_pyterrier as for_pyterrier
+    from pipeline.notebook import open_collection as open_collection
     from pipeline.ranking.build import ranker as ranker
     from pipeline.ranking.reports import evaluate as evaluate
 
@@ -36,8 +36,8 @@ _MODULES = {
     "DataError": "errors",
     "UsageError": "errors",
     "evaluate": "ranking.reports",
-    "for_pyterrier": "notebook.adapters",
-    "open_collection": "notebook.collection",
+    "for_pyterrier": "notebook",
+    "open_collection": "notebook",
     "ranker": "ranking.build",
     "read_run": "collections.trec",
     "write_run": "collections.trec",

@@ -13,6 +13,7 @@ need no new adaptation unless many of their words are unknown: --check says how 
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING
 from indexes.analysis import ANALYZERS, UNDETERMINED
 from indexes.files import write_bytes
 from indexes.manifest import FILE_NAME, IndexManifest
-from pipeline.collections.collection import Collection, topic_file
-from pipeline.collections.named import find
+from indexes.posts import Post
+from pipeline.collections.collection import Collection, text_number
+from pipeline.collections.named import find, open_collection
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
 from pipeline.errors import DataError, UsageError
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from rerankers.text.spaces import AdaptedSpace
 
 MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
+DRAWN = 20  # Posts by which the vectors' collection is known again, about
 KEPT = "encodings"  # Folder beside the index with the encodings of an unfinished or repeated run
 
 
@@ -78,8 +81,7 @@ def main(options: Options) -> None:
 
 def _collection(options: Options) -> Collection:
     if options.index:
-        # Nothing asks for its topics.
-        return topic_file(options.index, options.index)
+        return open_collection(index=options.index)
     collection = find(options.collection or "", options.data)
     if collection.index_directory is None:
         raise UsageError(
@@ -99,7 +101,8 @@ def adapt(options: Options, collection: Collection) -> None:
 
     device = choose_device(options.device, options.threads)
     teacher = open_teacher(name, device)
-    texts = _sample([post.text for post in collection.posts() if post.text.strip()], options.posts)
+    posts = _sample([post for post in collection.posts() if post.text.strip()], options.posts)
+    texts = [post.text for post in posts]
     if len(texts) < 2:
         raise DataError(f"{collection.title}: found {len(texts)} posts with a text, expected more")
     path = collection.adapted_path
@@ -113,8 +116,15 @@ def adapt(options: Options, collection: Collection) -> None:
         f"held-out posts: {found.explained:.1%} of the encodings' variance explained; agreement "
         f"with the teacher's order {found.agreement:.3f} (Spearman's ρ)"
     )
-    description = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
-    write_bytes(path, space.content({**description, "posts": str(len(texts))}))
+    drawn = {post.doc_id: text_number(post.text) for post in posts[:: len(posts) // DRAWN + 1]}
+    description = {
+        "teacher": teacher.name,
+        "fingerprint": teacher.fingerprint,
+        "collection": collection.key,
+        "posts": str(len(posts)),
+        "sample": json.dumps(drawn),
+    }
+    write_bytes(path, space.content(description))
     print(f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB")
 
 
@@ -133,15 +143,15 @@ def _teacher_of(collection: Collection) -> str:
     return teacher
 
 
-def _sample(texts: Sequence[str], most: int) -> Sequence[str]:
-    """All texts, or ``most`` of them, drawn at random in their order, always the same."""
-    if len(texts) <= most:
-        return texts
+def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
+    """All posts, or ``most`` of them, drawn at random in their order, always the same."""
+    if len(posts) <= most:
+        return posts
     import numpy as np
 
-    rows = np.sort(np.random.default_rng(1).choice(len(texts), most, replace=False))
-    print(f"a sample of {most:,} of {len(texts):,} posts", file=sys.stderr)
-    return [texts[row] for row in rows.tolist()]
+    rows = np.sort(np.random.default_rng(1).choice(len(posts), most, replace=False))
+    print(f"a sample of {most:,} of {len(posts):,} posts", file=sys.stderr)
+    return [posts[row] for row in rows.tolist()]
 
 
 def _report(collection: Collection) -> None:
@@ -174,7 +184,7 @@ def unknown_words(collection: Collection, space: AdaptedSpace) -> tuple[float, i
 
 
 def _named(collection: Collection) -> str:
-    if collection.topics_path == collection.index_directory:
+    if not (collection.file or collection.has_topics):
         return f"--index {collection.index_directory}"
     return f"--collection {collection.file or collection.name}"
 

@@ -31,8 +31,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, TextIO, cast
 
 from indexes.files import atomic_directory, atomic_file
-from indexes.lines import short
-from indexes.records import parsed
+from indexes.records import parsed, short
 from pipeline.command.main import run
 from pipeline.command.options import non_negative_int, option
 from pipeline.command.ranking import ScoringOptions
@@ -139,9 +138,11 @@ def _is_parquet(path: Path) -> bool:
 def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     """Score all rows; returns those that cannot be read."""
     from pipeline.collections.named import open_collection
-    from pipeline.ranking.build import best_source, mixing_of
+    from pipeline.ranking.build import best_source, mixed
     from rerankers import checkpoint as checkpoints
+    from rerankers.pairs import FIRST_STAGE as SCORES
     from rerankers.pairs import PRIOR
+    from rerankers.reranker import Mixed
 
     form = _form_of(files)
     if options.order == "scores" and not form.has_first_stage:
@@ -156,18 +157,17 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     model = folder.absolute(), name, adapted, options.batch_size
     # On a cluster the model is only looked at here.
     trained = load(*model, "cpu" if options.address else options.device, options.threads)
-    mixing = mixing_of(trained, options.weight, form.has_first_stage, key)
-    is_list = trained.reads == "lists"
-    is_read = mixing.weight < 1 or PRIOR in trained.signals or is_list
+    trained = mixed(trained, form.has_first_stage, options.weight, key)
+    is_read = bool(trained.signals & {PRIOR, SCORES})
     form = form._replace(has_first_stage=form.has_first_stage and is_read)
-    reads_lists = not form.is_nested and (form.has_first_stage or is_list)
-    print(f"{trained.name}, {mixing}", file=sys.stderr)
+    reads_lists = not form.is_nested and (form.has_first_stage or SCORES in trained.signals)
+    print(f"{trained.name}, {trained.description}", file=sys.stderr)
     rejected: list[Row] = []
     if not options.address:
         posts, began = 0, perf_counter()
         with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
             for rows in _chunks(_readable(files, form, rejected), form, reads_lists):
-                add_scores(rows, form, trained, mixing.weight)
+                add_scores(rows, form, trained)
                 write(rows)
                 progress(len(rows))
                 posts += sum(len(form.posts(row)) for row in rows)
@@ -176,7 +176,8 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     if reads_lists:
         raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
     device = "cuda" if options.device.startswith("cuda") else "cpu"
-    how = mixing.weight, *model, device, options.threads or 1
+    weight = trained.weight if isinstance(trained, Mixed) else 1.0
+    how = weight, *model, device, options.threads or 1
     with atomic_directory(options.output) as output:
         return score_on_cluster(options.address, files, output, form, *how)
 
@@ -346,8 +347,8 @@ def load(
     return trained
 
 
-def add_scores(rows: Sequence[Row], form: Form, model: Any, weight: float) -> None:
-    """Add the score of each post, with as many digits as the service gives; ``weight`` is λ."""
+def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
+    """Add the score of each post, with as many digits as the service gives."""
     groups = groupby(rows, itemgetter("query_id", "query"))
     lists = [(query, list(pairs)) for (_, query), pairs in groups]
     if form.is_nested:
@@ -360,8 +361,9 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any, weight: float) -> No
     for pairs in rounds.values():
         texts = [(query, (post["text"], post.get("url") or "")) for query, post in pairs]
         first = [post[FIRST_STAGE] for _, post in pairs] if form.has_first_stage else None
-        values = model.predict(texts, first, weight if first else None, form.is_ordered)
-        scores = values.astype(float).round(7 if weight == 1 else 12)
+        values = model.predict(texts, first, in_order=form.is_ordered)
+        # Of a mixture they are in double precision.
+        scores = values.astype(float).round(7 if values.itemsize == 4 else 12)
         for (_, post), score in zip(pairs, scores.tolist(), strict=True):
             post[SCORE] = score
 
@@ -377,6 +379,8 @@ def score_on_cluster(
     from ray.data.datasource import BlockBasedFileDatasink
     from ray.util.queue import Queue
 
+    from rerankers.reranker import Mixed
+
     *_, device, threads = model
     is_parquet, line = _is_parquet(files[0]), "line"  # Column of JSON lines
     light = {"num_cpus": 0}  # Beside scoring, which has all cores
@@ -388,7 +392,7 @@ def score_on_cluster(
 
     class Scorer:
         def __init__(self, rejected: Queue) -> None:
-            self.rejected, self.model = rejected, load(*model)
+            self.rejected, self.model = rejected, Mixed.of(load(*model), weight)
 
         def __call__(self, table: pa.Table) -> pa.Table:
             rows: list[Row] = []
@@ -397,7 +401,7 @@ def score_on_cluster(
                     rows.append(form.read(raw))
                 except ValueError as error:
                     self.rejected.put({"reason": str(error), "row": str(raw)})
-            add_scores(rows, form, self.model, weight)
+            add_scores(rows, form, self.model)
             if is_parquet:
                 return pa.Table.from_pylist(rows, with_score([table.schema], form))
             return pa.table({line: pa.array(map(line_of, rows), pa.binary())})

@@ -18,11 +18,9 @@ from __future__ import annotations
 import math
 import sqlite3
 import sys
-from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.command.main import run
 from pipeline.command.options import argument
@@ -30,6 +28,7 @@ from pipeline.errors import DataError
 
 PRIOR = 30.0  # a of Beta(a, a): rankers that users can tell apart win 50 to 65 % of the searches
 NEEDED = 20  # Evidence
+OUTCOMES = ("searches", "repeated", "without a click", "wins", "losses", "ties")
 LEADS = """SELECT count(*), sum(n), sum(lead IS NULL), sum(lead > 0), sum(lead < 0), sum(lead = 0)
 FROM (SELECT count(DISTINCT search) AS n, sum(lead) AS lead FROM pages
       WHERE champion = ? AND challenger = ? GROUP BY voter)"""
@@ -44,53 +43,43 @@ class Options:
 
 def main(options: Options) -> None:
     """Print outcomes, the test, and what it needs."""
-    from pipeline.collections.clicks import read_searches
+    from pipeline.collections.clicks import CHALLENGER, CHAMPION, read_searches
     from pipeline.text import print_table
 
-    notes: list[str] = []
-    (champion, challenger), counts = read_comparison(read_searches(options.log, notes))
-    if notes:
-        print("\n".join(notes), file=sys.stderr)
-    print(f"champion {champion[:12]}, challenger {challenger[:12]}")
-    print_table(tuple(counts), [[f"{count:,}" for count in counts.values()]], left=())
-    found = math.exp(min(700, evidence(counts["wins"], counts["losses"])))
+    notes = list[str]()
+    with closing(sqlite3.connect("")) as tally:  # On the disk: logs may be larger than memory.
+        tally.execute("CREATE TABLE pages (time, champion, challenger, search, voter, lead)")
+        for page in read_searches(options.log, notes):
+            if not page.get("challenger"):
+                continue
+            posts = zip(page["shown"], page["teams"], strict=True)
+            teams = [team for doc_id, team in posts if doc_id in page["clicked"]]
+            lead = teams.count(CHALLENGER) - teams.count(CHAMPION)
+            sign = (lead > 0) - (lead < 0) if teams else None
+            names = [f"{page.get(key)}" for key in ("version", "challenger", "query_id")]
+            row = page["time"], *names, f"{page.get('voter') or names[2]}", sign
+            tally.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?)", row)
+        latest = "SELECT champion, challenger FROM pages ORDER BY time DESC LIMIT 1"
+        if (models := tally.execute(latest).fetchone()) is None:
+            raise DataError("found no interleaved search, expected some by serve --challenger")
+        voters, searches, silent, wins, losses, ties = tally.execute(LEADS, models).fetchone()
+    for note in notes:
+        print(note, file=sys.stderr)
+    print(f"champion {models[0][:12]}, challenger {models[1][:12]}")
+    counts = searches, searches - voters, silent, wins, losses, ties
+    print_table(OUTCOMES, [[f"{count:,}" for count in counts]], left=())
+    found = math.exp(min(700, evidence(wins, losses)))
     print(f"evidence that the challenger is better: {found:.3g}, of {NEEDED} needed")
     print("the challenger is better" if found >= NEEDED else "not known to be better (yet)")
 
 
 def evidence(wins: float, losses: float) -> float:
     """The logarithm of the evidence that the share of wins is above 1/2."""
-    from scipy.special import betaln
-    from scipy.stats import beta
+    from scipy.special import betainc, betaln
 
     ratio = betaln(PRIOR + wins, PRIOR + losses) - betaln(PRIOR, PRIOR)
-    tail = beta.logsf(0.5, PRIOR + wins, PRIOR + losses)
-    return float(ratio + tail + (1 + wins + losses) * math.log(2))
-
-
-def read_comparison(log: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str], dict[str, int]]:
-    """Versions of the last two models in a log, and what became of their searches, which add up.
-
-    Raises DataError without any interleaved search.
-    """
-    from pipeline.collections.clicks import CHALLENGER, CHAMPION
-
-    with closing(sqlite3.connect("")) as tally:  # On the disk: logs may be larger than memory.
-        tally.execute("CREATE TABLE pages (time, champion, challenger, search, voter, lead)")
-        for page in filter(lambda page: page.get("challenger"), log):
-            posts = zip(page["shown"], page["teams"], strict=True)
-            teams = [team for doc_id, team in posts if doc_id in page["clicked"]]
-            lead = teams.count(CHALLENGER) - teams.count(CHAMPION)
-            sign = (lead > 0) - (lead < 0) if teams else None
-            names = [f"{page.get(key)}" for key in ("version", "challenger", "search_id")]
-            row = page["time"], *names, f"{page.get('voter') or names[2]}", sign
-            tally.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?)", row)
-        latest = "SELECT champion, challenger FROM pages ORDER BY time DESC LIMIT 1"
-        if (models := tally.execute(latest).fetchone()) is None:
-            raise DataError("found no interleaved search, expected some by serve --challenger")
-        voters, searches, silent, *outcomes = tally.execute(LEADS, models).fetchone()
-    counts = {"searches": searches, "repeated": searches - voters, "without a click": silent}
-    return models, counts | dict(zip(("wins", "losses", "ties"), outcomes, strict=True))
+    tail = betainc(PRIOR + losses, PRIOR + wins, 0.5)  # Of Beta(a + wins, a + losses), above 1/2
+    return ratio + math.log(tail) + (1 + wins + losses) * math.log(2) if tail else -math.inf
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexes.engines.address import EngineAddress
-from indexes.engines.client import Engine, EngineError
+from indexes.engines.client import Engine, EngineAddress, EngineError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.errors import DataError, UsageError
@@ -53,7 +52,7 @@ def main(options: Options) -> None:
         raise UsageError("--service is missing: the address where the engine reaches the service")
     if not options.pipeline.replace("-", "_").isidentifier():
         raise UsageError("--pipeline: expected letters, digits, - and _")
-    engine = Engine.connect(EngineAddress(options.engine, "_all", options.engine_auth))
+    engine = Engine(EngineAddress(options.engine, "_all", options.engine_auth))
     kind = OpenSearch if engine.kind == "opensearch" else Elasticsearch
     print(f"engine: {kind.__name__} {'.'.join(map(str, engine.version))}")
     parts = kind(engine, options, key)

@@ -28,8 +28,8 @@ from pipeline.evaluation.measures import (
     Values,
     mean,
     parse_measures,
+    warn_of_gaps,
     without_relevant,
-    without_results,
 )
 from pipeline.ranking.reports import evaluate, print_means
 from pipeline.text import counted, listed
@@ -71,7 +71,7 @@ def main(options: Options) -> None:
             from pipeline.ranking.retrievers import without_own_ids
 
             scores = without_own_ids(scores)
-        _warn_of_gaps(path, scores, qrels)
+        _warn_of_mismatches(path, scores, qrels)
         results.append((str(path), evaluator(scores)))
     empty = without_relevant(qrels)
     _warn(f"{options.qrels}: judged topics without a relevant document, always 0", empty)
@@ -114,16 +114,21 @@ def _with_baseline_first(options: Options) -> list[Path]:
     return [options.against, *others]
 
 
-def _warn_of_gaps(path: Path, scores: Run, qrels: Qrels) -> None:
-    _warn(f"{path}: judged topics without a result, counted as 0", without_results(qrels, scores))
-    judged = {doc_id for grades in qrels.values() for doc_id in grades}
+def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:
+    judged = list(dict.fromkeys(d for grades in qrels.values() for d in grades))
     found = list(dict.fromkeys(d for q, of_topic in scores.items() if q in qrels for d in of_topic))
-    if found and judged.isdisjoint(found):
-        print(
-            f"{path}: none of its {len(found):,} posts ({listed(found, 2)}) is among the "
-            f"{len(judged):,} judged ones ({listed(list(judged), 2)}), so all figures are 0",
-            file=sys.stderr,
-        )
+    for what, of_run, of_qrels in (
+        ("topics", list(scores), list(qrels)),
+        ("posts", found, judged),
+    ):
+        if of_run and {*of_qrels}.isdisjoint(of_run):
+            print(
+                f"{path}: none of its {len(of_run):,} {what} ({listed(of_run, 2)}) is among the "
+                f"{len(of_qrels):,} judged ones ({listed(of_qrels, 2)}), so all figures are 0",
+                file=sys.stderr,
+            )
+            return
+    warn_of_gaps(str(path), qrels, scores)
     unjudged = [query_id for query_id in scores if query_id not in qrels]
     _warn(f"{path}: topics without judgments, left out", unjudged)
 

@@ -46,7 +46,7 @@ def main(options: Options) -> None:
         raise UsageError(problems)
 
     from pipeline.ranking.build import best_source
-    from pipeline.ranking.checkpoints import TUNING_FILE, tuning_files
+    from pipeline.ranking.checkpoints import TUNING_FILE, tuning_of
     from rerankers import checkpoint as checkpoints
 
     key, adapted = "", None
@@ -56,11 +56,11 @@ def main(options: Options) -> None:
         key = collection.key
     else:
         folder = checkpoints.find(options.model or "")
-    tuned = next((path for path in tuning_files(folder, key) if path.exists()), None)
+    others = {checkpoints.ADAPTED_FILE: adapted.read_bytes()} if adapted else {}
+    if tuned := tuning_of(folder, key):
+        others[TUNING_FILE] = tuned[1].read_bytes()
     with atomic_directory(target) as new:
-        checkpoints.copy_whole(folder, new, adapted)
-        if tuned:
-            (new / TUNING_FILE).write_bytes(tuned.read_bytes())
+        checkpoints.copy_whole(folder, new, others)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     print(f"wrote {target}, {size / 1e6:.1f} MB, from {folder}", file=sys.stderr)
 

@@ -43,7 +43,7 @@ class Options:
 
     names: tuple[str, ...] = argument(
         "collections (mb2011, mb12, trecqa-raw, trecqa-clean, trecqa-all-raw, trecqa-all-clean, "
-        "wikiqa, embeddings); none means all",
+        "wikiqa, embeddings, argkp-train, …); none means all that can be fetched",
         many=True,
         required=False,
     )
@@ -70,15 +70,18 @@ def main(options: Options) -> None:
         if options.check and bad:
             raise DataError(f"{len(bad)} files are missing or damaged; fetch them without --check")
         return
-    for beginning, text in downloads.terms().items():
-        if any(group.startswith(beginning) for entry in entries for group in entry.groups):
-            print(text, file=sys.stderr)
     if not options.names:
         by_hand = [entry for entry in entries if not entry.url]
         if missing := {str(Path(e.path).parent) for e in by_hand if not (folder / e.path).exists()}:
             places = ", ".join(missing)
-            print(f"put there by hand (scripts/README.md says how): {places}", file=sys.stderr)
+            print(
+                f"put there by hand (fetch with a collection's name says how): {places}",
+                file=sys.stderr,
+            )
         entries = [entry for entry in entries if entry.url]
+    for beginning, text in downloads.terms().items():
+        if any(group.startswith(beginning) for entry in entries for group in entry.groups):
+            print(text, file=sys.stderr)
     fetched, failures = downloads.fetch_all(entries, folder)
     print(f"{fetched} files fetched into {folder}")
     for entry in entries:

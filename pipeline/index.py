@@ -26,12 +26,7 @@ from typing import Any
 from indexes.manifest import IndexManifest
 from indexes.posts import FIELDS, Post, read_posts
 from pipeline.collections import named
-from pipeline.collections.collection import (
-    AnswerCollection,
-    SearchedCollection,
-    engine_directory,
-    engine_options,
-)
+from pipeline.collections.collection import Collection, IndexPlace, engine_options
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.command.ranking import EngineOptions, engine_of
@@ -88,13 +83,12 @@ def main(options: Options) -> None:
     """Build an index, and report its size and the time."""
     _check_options(options)
     collection = named.find(options.collection, options.data) if options.collection else None
-    if isinstance(collection, AnswerCollection):
-        raise collection.not_searched()
+    place = collection.place() if collection else None
     given = engine_of(options)
     if given or (collection and collection.engine):
         _build_in_engine(options, collection, given)
         return
-    directory = options.index or (collection.index_directory if collection else Path())
+    directory = options.index or (place.directory if place else Path())
     if options.check:
         _check(directory)
         return
@@ -121,9 +115,9 @@ def _check_options(options: Options) -> None:
         raise UsageError(problems)
 
 
-def _build(options: Options, directory: Path, collection: SearchedCollection | None) -> None:
+def _build(options: Options, directory: Path, collection: Collection | None) -> None:
     """Build an index on this machine, and report its posts."""
-    from indexes import lucene
+    import indexes
 
     start = time.perf_counter()
     if collection:
@@ -131,7 +125,7 @@ def _build(options: Options, directory: Path, collection: SearchedCollection | N
     else:
         place = shlex.join(["--index", str(directory.absolute())])
         rebuild = _rebuild(options, place)
-        manifest = lucene.build(_posts(options), directory, options.posts, rebuild)
+        manifest = indexes.build(_posts(options), directory, options.posts, rebuild)
     seconds = time.perf_counter() - start
     print(
         f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
@@ -140,7 +134,7 @@ def _build(options: Options, directory: Path, collection: SearchedCollection | N
 
 
 def _build_in_engine(
-    options: Options, collection: SearchedCollection | None, given: dict[str, Any]
+    options: Options, collection: Collection | None, given: dict[str, Any]
 ) -> None:
     """Fill the index in a search engine, and report its posts."""
     local = ("index", "check")
@@ -159,11 +153,11 @@ def _build_in_engine(
             raise UsageError(f"{collection.title}: {address} is searched as it is, not built")
         manifest, sent = collection.build_engine_index()
     else:
-        from indexes.engines.building import build
+        from indexes.engines.layout import build
 
         address = named.engine_address(given, None, None)
         rebuild = _rebuild(options, engine_options(address))
-        directory = engine_directory(address)
+        directory = IndexPlace(engine=address).directory
         manifest, sent = build(address, _posts(options), options.posts, directory, rebuild)
     seconds = time.perf_counter() - start
     print(
@@ -186,8 +180,7 @@ def _rebuild(options: Options, place: str) -> str:
 
 def _check(directory: Path) -> None:
     manifest = IndexManifest.read(directory)
-    manifest.check(directory, None)
-    manifest.check_content(directory)
+    manifest.check(directory, None, whole=True)
     size = sum(manifest.files.values())
     print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
 

@@ -21,6 +21,7 @@ class Options:
 
 def main(options: Options) -> None:
     """Print a row for each trained checkpoint and each file of adapted word vectors."""
+    from pipeline.evaluation.measures import heading
     from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
 
     root = models_directory()
@@ -32,7 +33,8 @@ def main(options: Options) -> None:
             tuning = Tuning.load(folder / TUNING_FILE)
             unused = " (not used)" * (tuning.weight == 0)
             first, trained = tuning.curve.get(0.0, 0.0), tuning.cross_validated
-            date, figures = tuning.date, f"{tuning.measure} {first:.4f} -> {trained:.4f}{unused}"
+            measured = f"{heading(tuning.measure)} {first:.4f} -> {trained:.4f}"
+            date, figures = tuning.date, f"{measured}{unused}"
         rows.append(["/".join(name), model, date, figures, str(folder)])
     for path in sorted((root / "adapted").rglob("*.safetensors")):
         name = [*path.relative_to(root / "adapted").with_suffix("").parts]

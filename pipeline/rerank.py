@@ -34,7 +34,7 @@ from pipeline.command.ranking import ModelOptions
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW
 from pipeline.errors import UsageError
 from pipeline.evaluation import run_report
-from pipeline.evaluation.measures import Evaluator, Values, without_results
+from pipeline.evaluation.measures import Evaluator, Values, warn_of_gaps
 from pipeline.evaluation.run_report import MEASURES, reranked_name
 from pipeline.runtime import bar, provenance
 
@@ -188,12 +188,8 @@ def _candidates(
             "reranked, written and measured",
             file=sys.stderr,
         )
-    if collection.qrels and (gaps := without_results(collection.qrels, candidates.run)):
-        print(
-            f"{job.path}: judged topics without a result, counted as 0 ({len(gaps)}): "
-            f"{', '.join(gaps)}",
-            file=sys.stderr,
-        )
+    if collection.qrels:
+        warn_of_gaps(str(job.path), collection.qrels, candidates.run)
     return candidates
 
 
@@ -234,12 +230,12 @@ def _report(
     run_report.print_report(rows, options.group_size)
     if options.report:
         made_by = provenance()
-        assert ranker.scorer
+        assert ranker.model
         made = {
             "collection": collection.name,
             "reranker": options.reranker,
-            "lambda": ranker.weight,
-            "checkpoint": "/".join(ranker.scorer.checkpoint.directory.resolve().parts[-2:]),
+            "lambda": getattr(ranker.model, "weight", None),
+            "checkpoint": "/".join(ranker.model.directory.resolve().parts[-2:]),
             **{name: made_by[name] for name in ("date", "commit", "machine")},
         }
         run_report.write_csv(options.report, rows, made, options.group_size)
@@ -258,8 +254,8 @@ def _ranker(options: Options, collection: Collection) -> Ranker:
         checkpoint=options.checkpoint,
         **options.loading(),
     )
-    assert found.scorer
-    if options.weight == 1 and not found.scorer.checkpoint.signals:
+    assert found.model
+    if options.weight == 1 and not found.model.signals:
         print(
             f"note: this {options.reranker} does not read the ranks of a run, so with λ = 1 "
             "nothing of a run's own order is kept; --lambda below 1 mixes in its scores",

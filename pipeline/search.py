@@ -1,6 +1,7 @@
 """Rank posts for topics: find candidates, rescore them, mix both scores, write a TREC run.
 
 python -m pipeline.search my-posts.toml "battery drains"
+python -m pipeline.search --index my-index "battery drains"
 python -m pipeline.search --topics mb2012
 python -m pipeline.search --topics mb2012 --candidates ql --output runs/mb2012.txt
 python -m pipeline.search --topics mb2012 --reranker fusion
@@ -35,7 +36,8 @@ class Options(RankingOptions):
     """What to search, and how."""
 
     words: tuple[str, ...] = argument(
-        "a query, whose best posts are shown; the collection may stand before it",
+        "a query, whose best posts are shown; without --collection and --index the collection "
+        "stands before it",
         many=True,
         required=False,
     )
@@ -63,9 +65,9 @@ def main(options: Options) -> None:
         problem = f"--runtag: found {options.runtag!r}, expected a word without spaces"
         raise UsageError([*options.problems(), problem])
     words = [*options.words]
-    if not options.topics:
-        if not words:
-            raise UsageError("--collection is missing: what to search")
+    if not (options.topics or words):
+        raise UsageError("--collection is missing: what to search, or --index and a query")
+    if not options.topics and not (options.index and not Path(words[0]).exists()):
         options = replace(options, topics=words.pop(0))
     collection = options.open_collection()
     ranker = options.open_ranker(collection)
@@ -74,6 +76,7 @@ def main(options: Options) -> None:
         return
 
     from pipeline.collections.trec import write_run
+    from pipeline.evaluation.measures import warn_of_gaps
     from pipeline.ranking import reports
     from pipeline.ranking.build import neural_mixture
     from pipeline.ranking.checkpoints import warn_of_seen
@@ -103,6 +106,7 @@ def main(options: Options) -> None:
     else:
         notes = {stage: f"-> {path}" for stage, path in files.items()}
         print(replace(reports.evaluate(ranking), notes=notes))
+        warn_of_gaps(ranker.name, collection.qrels, ranking.run)
         for each in rankers:
             warn_of_seen(each)
     reports.print_topic(ranking, collection.qrels, options.show)
@@ -139,7 +143,7 @@ def _run_file(options: Options, collection: str, ranker: Ranker) -> Path:
     from rerankers.checkpoint import SHIPPED
 
     given = f"run-{Path(options.candidates).stem}" if options.candidates else options.method
-    weights = ranker.scorer.checkpoint.directory.resolve() if ranker.scorer else SHIPPED
+    weights = ranker.model.directory.resolve() if ranker.model else SHIPPED
     own = "" if weights.is_relative_to(SHIPPED.resolve()) else weights.name
     return Path("runs") / ".".join(filter(None, [collection, given, ranker.name, own, "txt"]))
 

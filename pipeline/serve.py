@@ -40,10 +40,10 @@ from pipeline.runtime import choose_device
 from rerankers.devices import device_name
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
+    from indexes.engines.client import EngineAddress
     from pipeline.collections.collection import Collection
     from pipeline.service.app import Service
-    from pipeline.service.log import Loop
+    from pipeline.service.log import SearchLog
     from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import PostFields, ServedIndex
 
@@ -51,7 +51,7 @@ DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
-PRELOADED = ("pipeline.service.worker", "scipy.sparse", "wordfreq")  # What trees need
+PRELOADED = ("pipeline.service.worker", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 
@@ -271,7 +271,7 @@ def main(options: Options) -> None:
     if collections:
         page = SearchPage(collections[0], lambda: models.served, grades, device)
     log = log_as_json()
-    loop = loop_of(options, service)
+    searches = search_log(options)
 
     def reload() -> None:
         if options.engine:
@@ -293,12 +293,12 @@ def main(options: Options) -> None:
             page.reload()
 
     served = behind_aliases(options, collections) if options.engine else {}
-    proxy = proxy_of(options, loop, indexes, served)
+    proxy = proxy_of(options, service, searches, indexes, served)
     hosts = options.allow_host or (LOOPBACK_NAMES if options.host in LOOPBACK else ())
     access = app.Access(keys, hosts, options.cors_origin, options.client_requests)
     connections.Connection.most_of_client = options.client_connections
     config = connections.config(
-        app.build(service, access, routes(page), proxy, loop.log, reload, is_watched=True),
+        app.build(service, access, routes(page), proxy, searches, reload, is_watched=True),
         loop="uvloop",
         **(certificate.options() if certificate else {}),
     )
@@ -317,8 +317,8 @@ def main(options: Options) -> None:
     connections.Server(config).run(sockets=[listening])
     if page:
         page.close()
-    if loop.log:
-        loop.log.close()
+    if searches:
+        searches.close()
     waiting = [t for t in threading.enumerate() if t.name.startswith(("reload", "search"))]
     for thread in waiting:
         thread.join(1)
@@ -377,7 +377,7 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
         def ask(address: EngineAddress = each.engine, answer: Future[Any] = answer) -> None:
             try:
                 path = f"/{address.index}/_alias"
-                answer.set_result(Engine.connect(address).request("GET", path))
+                answer.set_result(Engine(address).request("GET", path))
             except EngineError as error:
                 answer.set_exception(error)
 
@@ -410,18 +410,20 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     )
 
 
-def loop_of(options: Options, service: Service) -> Loop:
+def search_log(options: Options) -> SearchLog | None:
     """The log of searches of the options; raises DataError."""
-    from pipeline.service.log import Loop, SearchLog
+    from pipeline.service.log import SearchLog
 
-    if options.log is None:
-        return Loop(service)
-    log = SearchLog(options.log, options.log_queries == "plain", options.log_days)
-    return Loop(service, log, options.share)
+    how = options.log_queries == "plain", options.log_days, options.share
+    return SearchLog(options.log, *how) if options.log else None
 
 
 def proxy_of(
-    options: Options, loop: Loop, indexes: Sequence[str], served: Mapping[str, ServedIndex]
+    options: Options,
+    service: Service,
+    log: SearchLog | None,
+    indexes: Sequence[str],
+    served: Mapping[str, ServedIndex],
 ) -> Proxy | None:
     """The searches of these indexes of the engine, if the options name one.
 
@@ -443,7 +445,7 @@ def proxy_of(
         weight=options.rerank_weight,
         indexes=indexes,
         served=served,
-        reads_ubi=loop.log is not None,
+        reads_ubi=log is not None,
     )
     upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
     if options.host not in LOOPBACK and upstream.is_open():
@@ -451,19 +453,17 @@ def proxy_of(
             "%s asks for no password: everybody who reaches %s reads %s",
             *(options.engine, options.host, ", ".join(indexes)),
         )
-    return Proxy(loop.service, upstream, defaults, loop)
+    return Proxy(service, upstream, defaults, log)
 
 
 def collections_of(options: Options) -> Sequence[Collection]:
     """The collections or the index of the options, if they name some."""
-    from pipeline.collections.collection import topic_file
     from pipeline.collections.named import open_collection
 
     if options.collection:
         names = options.collection
         return [open_collection(name, options.index, data=options.data) for name in names]
-    # Without topics: the index stands in for their file.
-    return [topic_file(options.index, options.index)] if options.index else []
+    return [open_collection(index=options.index)] if options.index else []
 
 
 def read_keys(path: Path) -> list[str]:

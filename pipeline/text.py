@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from indexes.lines import listed as listed
+from indexes.records import listed as listed
 
 if TYPE_CHECKING:
     from rich.console import Console

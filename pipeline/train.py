@@ -18,13 +18,16 @@ The model fusion is trained on the candidates and scores of several searches.
 from __future__ import annotations
 
 from pipeline.command.main import run
-from pipeline.training.task import Options as Options
-from pipeline.training.task import check, own_collection, train
+from pipeline.training.options import Options as Options
+from pipeline.training.options import check
 
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
     check(options)
+
+    from pipeline.training.task import own_collection, train
+
     train(options, own_collection(options))
 
 

@@ -27,6 +27,7 @@ from pipeline.command.main import run
 from pipeline.command.options import option, output_file
 from pipeline.command.ranking import EngineOptions, engine_of
 from pipeline.errors import UsageError
+from pipeline.text import counted
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def main(options: Options) -> None:
     _check(options)
 
     from pipeline.collections import named
-    from pipeline.collections.collection import SearchedCollection
     from pipeline.collections.named import OF_OTHER_KINDS
+    from pipeline.evaluation.measures import heading
     from pipeline.ranking.checkpoints import default_directory, tuning_files
     from pipeline.training.fusion import MOST_TOPICS
     from pipeline.training.own import held_out_scores, without_gain
@@ -76,21 +77,17 @@ def main(options: Options) -> None:
     )
     if options.transfer:
         held_out = HeldOut.joined(
-            [
-                held_out_scores(options.reranker, one, checkpoint, MOST_TOPICS)
-                for one in collections
-                if isinstance(one, SearchedCollection)
-            ]
+            [held_out_scores(options.reranker, one, checkpoint, MOST_TOPICS) for one in collections]
         )
     elif options.test:
         held_out = HeldOut.read(checkpoint, collection.name, options.data)
     else:
-        assert isinstance(collection, SearchedCollection)
         collection = named.on_engine(collection, engine_of(options))
         held_out = held_out_scores(options.reranker, collection, checkpoint)
     measure = options.measure or (collection.measures[0] if options.collection else "AP")
     tuning = held_out.tune(measure, min(5, len(held_out.qrels)))
-    print(f"λ     mean {tuning.measure} on {', '.join(tuning.collections)}")
+    topics = counted(len(held_out.qrels), "topic")
+    print(f"λ     mean {heading(tuning.measure)} on {topics} of {', '.join(tuning.collections)}")
     for weight, value in tuning.curve.items():
         print(f"{weight:.2f}  {value:.4f}{'  <- chosen' if weight == tuning.weight else ''}")
     print(f"cross-validated over {tuning.folds} folds of topics: {tuning.cross_validated:.4f}")

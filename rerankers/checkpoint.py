@@ -1,18 +1,18 @@
 """A trained model on disk: a folder of JSON, text and safetensors, nothing that runs code.
 
-``config.json``         model, hyperparameters, features, source of IDF, and SHA-256 of all files
+``config.json``         model, hyperparameters, features, source of IDF; SHA-256 of all files
 ``metrics.json``        training data, and validation results
+``lambda.json``         λ, calibration, and figures on held-out topics
 ``model.txt``           trees, with ``model_2.txt`` and so on those of further objectives
 ``model.safetensors``   the weights of a network, word vectors included
 ``vocabulary.json``     the words of a network
 ``adapted.safetensors`` word vectors adapted to a collection, where trees read them
 ``judgments.json``      judgments of a collection, where trees read them
 
-Networks with the same words can share these and the weights that are alike, above all word
-vectors, in a folder beside them, which a copy of theirs needs, too: see :func:`share`.
+Networks of one folder may share words, and weights that are alike, in a folder beside them
+(``shared`` in ``config.json``), which a copy of theirs needs, too.
 
-Loading compares every file with its SHA-256 before reading it. A file that is added later is not
-compared (``lambda.json``, which tuning writes).
+:func:`checked` compares every file with its SHA-256 before one is read.
 """
 
 import dataclasses
@@ -20,17 +20,16 @@ import difflib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.numpy import load_file
 from safetensors.numpy import save as packed
 
 from rerankers import features, models
 from rerankers.devices import placed
-from rerankers.errors import RerankerError
+from rerankers.errors import RerankerError, warn
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.pairs import Resources
 from rerankers.reranker import TUNING_FILE, VOCABULARY, WEIGHTS, Model
@@ -70,63 +69,26 @@ def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = Non
     write_config(directory, config)
 
 
-def share(directories: Sequence[Path], name: str) -> None:
-    """Keep once what several checkpoints, folders beside one another, have alike.
-
-    Their vocabulary and all weights that are the same in each go to a new folder ``name`` beside
-    them, which ``config.json`` names as ``shared``.
-
-    Raises:
-        RerankerError: the checkpoints lie in several folders or have different words, one of them
-            shares its words already, or the new folder exists.
-    """
-    shared = directories[0].parent / name
-    configs = [_read_json(directory / "config.json") for directory in directories]
-    if shared.exists() or any("shared" in config for config in configs):
-        raise RerankerError(f"{shared}: found words that are shared already")
-    words = {_sha256(directory / VOCABULARY) for directory in directories}
-    if len({directory.parent for directory in directories}) > 1 or len(words) > 1:
-        raise RerankerError("found checkpoints of several folders, or of different words")
-    weights = [load_file(directory / WEIGHTS) for directory in directories]
-    alike = {
-        key: value
-        for key, value in weights[0].items()
-        if all(key in others and np.array_equal(value, others[key]) for others in weights)
-    }
-    shared.mkdir()
-    (shared / WEIGHTS).write_bytes(packed(alike))
-    shutil.copy(directories[0] / VOCABULARY, shared)
-    for directory, config, own in zip(directories, configs, weights, strict=True):
-        rest = {key: own[key] for key in own.keys() - alike.keys()}
-        (directory / WEIGHTS).write_bytes(packed(rest))
-        (directory / VOCABULARY).unlink()
-        kept = {key: value for key, value in config.items() if key != "sha256"}
-        write_config(directory, {**kept, "shared": name})
-
-
-def copy_whole(directory: Path, target: Path, adapted: Path | None = None) -> None:
-    """Copy a checkpoint, without a λ, into an empty folder that needs no other one.
+def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes]) -> None:
+    """Copy a checkpoint into an empty folder that needs no other one.
 
     Args:
         directory: of the checkpoint; what it shares with others is copied into the new folder.
         target: the new folder.
-        adapted: file of adapted word vectors, if it is to have others than its own.
+        replaced: file name -> content, for new files or in place of the checkpoint's own.
 
     Raises:
-        RerankerError: a file is missing or damaged.
+        RerankerError: a file is missing, changed or foreign.
     """
-    config = _read_json(directory / "config.json")
-    _check_files(directory, config)
-    without = shutil.ignore_patterns(TUNING_FILE)
-    shutil.copytree(directory, target, ignore=without, dirs_exist_ok=True)
+    config = checked(directory, replaced)
+    shutil.copytree(directory, target, dirs_exist_ok=True)
     if shared := _shared(directory, config):
         shutil.copy(shared / VOCABULARY, target)
         weights = load_file(shared / WEIGHTS) | load_file(directory / WEIGHTS)
         (target / WEIGHTS).write_bytes(packed(weights))
-    if adapted:
-        shutil.copy(adapted, target / ADAPTED_FILE)
-    left_out = ("shared", "sha256", "files", "format")
-    write_config(target, {key: value for key, value in config.items() if key not in left_out})
+    for name, content in replaced.items():
+        (target / name).write_bytes(content)
+    write_config(target, {key: value for key, value in config.items() if key != "shared"})
 
 
 def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
@@ -208,13 +170,7 @@ def load(
         RerankerError: a file is missing, damaged, of another format or of another model, the
             device is not there, or PyTorch is missing for a network.
     """
-    config, path = _read_json(directory / "config.json"), directory / "config.json"
-    if config.get("format") != FORMAT:
-        raise RerankerError(
-            f"{path}: found checkpoint format {config.get('format')}, expected {FORMAT}; "
-            "train again with this version"
-        )
-    _check_files(directory, config)
+    config, path = checked(directory), directory / "config.json"
     model_name = str(config.get("model"))
     if name is not None and model_name != name:
         raise RerankerError(
@@ -231,7 +187,7 @@ def load(
             "name": model_name,
             "config": kind.config_type(**config["config"]),
             "idf": (idf or idf_from)(str(config["idf"])),
-            "metrics": _read_json(directory / "metrics.json"),
+            "metrics": read_json(directory / "metrics.json"),
             "directory": directory,
             "read_again": reloaded,
         }
@@ -304,23 +260,49 @@ def idf_from(source: str) -> Idf:
     return Idf.read(Path(source))
 
 
-def _check_files(directory: Path, config: Mapping[str, Any]) -> None:
-    """Compare the files of a checkpoint with the SHA-256 in its configuration."""
-    # The configuration first, as it names the other files.
-    expected_of = {"config.json": config.get("sha256"), **config.get("files", {})}
-    for name, expected in expected_of.items():
-        path = directory / name
-        if name == "config.json":
-            digest = _sha256_of_config(config)
-        else:
-            digest = _sha256(path) if path.is_file() else "no file"
-        if digest != expected:
-            beside = " (a folder that must lie beside the checkpoint)" if "../" in name else ""
-            raise RerankerError(
-                f"{path}{beside}: found {digest}, expected the SHA-256 {expected}: the file is "
-                "damaged or was changed after training; restore it (for a checkpoint that comes "
-                "with the package: install the package again), or train again"
-            )
+def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
+    """The configuration of a checkpoint, all of whose files are those that it names.
+
+    Args:
+        replaced: names of files that need not be as they were.
+
+    Raises:
+        RerankerError: the format is another one, or a file is missing, changed or foreign.
+    """
+    path = directory / "config.json"
+    config = read_json(path)
+    if config.get("format") != FORMAT:
+        raise RerankerError(
+            f"{path}: found checkpoint format {config.get('format')}, expected {FORMAT}; "
+            "train again with this version"
+        )
+    _require(path, _sha256_of_config(config), config.get("sha256"))
+    for name, expected in config["files"].items():
+        if name not in replaced:
+            part = directory / name
+            _require(part, _sha256(part) if part.is_file() else "no file", expected)
+    present = {each.name for each in directory.iterdir() if each.is_file()}
+    foreign = {name for name in present if not name.startswith(".")} - config["files"].keys()
+    foreign -= {"config.json", *replaced}
+    if foreign == {TUNING_FILE}:  # Earlier versions wrote it without naming it.
+        warn(f"{directory / TUNING_FILE}: {path} does not name it; it is used unchecked")
+    elif foreign:
+        raise RerankerError(
+            f"{directory}: found {', '.join(sorted(foreign))}, expected the files alone that "
+            f"{path} names; remove what is no part of the model"
+        )
+    return config
+
+
+def _require(path: Path, found: str, expected: object) -> None:
+    """Raise RerankerError for a file of another SHA-256."""
+    if found != expected:
+        beside = "" if ".." not in path.parts else " (a folder that must lie beside the checkpoint)"
+        raise RerankerError(
+            f"{path}{beside}: found {found}, expected the SHA-256 {expected}: the file is lost, "
+            "damaged or was changed after training; restore it (for a checkpoint that comes "
+            "with the package: install the package again), or train again"
+        )
 
 
 def _sha256(path: Path) -> str:
@@ -334,7 +316,8 @@ def _sha256_of_config(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a checkpoint; raises RerankerError if it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

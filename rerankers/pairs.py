@@ -30,7 +30,7 @@ class Pairs:
     urls: Sequence[str]  # [D] expanded URL of each post, or ""
     query_index: npt.NDArray[np.int64]  # [P] row of ``queries``
     post_index: npt.NDArray[np.int64]  # [P] row of ``texts`` and ``urls``
-    signals: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    signals: Mapping[str, npt.NDArray[np.floating]] = field(default_factory=dict)
     """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
     is 0; for the families ``given`` and ``signal:NAME`` it is unknown, as NaN is."""
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
@@ -126,13 +127,27 @@ class Model(ABC):
         """Type of the device that it computes on."""
         return "cpu"
 
+    @property
+    def description(self) -> str:
+        """What becomes of a first stage's scores, for reports."""
+        return "λ = 1 (its score contains the first stage's)"
+
     @abstractmethod
-    def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.float32]:
+    def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.floating]:
         """Scores [P], higher is better.
 
         Raises:
             RerankerError: a score is not a finite number, or a batch does not fit into memory.
         """
+
+    def stages(
+        self, pairs: Pairs, progress: Progress = silent, first_stage: str = "first stage"
+    ) -> Iterator[tuple[str, npt.NDArray[np.floating]]]:
+        """Names and scores [P] of the steps to the result, which is the last one.
+
+        ``first_stage``: name of the search that found the pairs.
+        """
+        yield self.name, self.score(pairs, progress)
 
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
@@ -287,25 +302,18 @@ class Model(ABC):
             raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
         if weight is not None and not (isinstance(weight, Real) and 0 <= weight <= 1):
             raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
-        share = 1.0 if first is None else self.tuned_weight() if weight is None else weight
+        is_few = len(rows) <= FEW and self.device == "cpu"
+        model = self._of_few if is_few else self
         if first is not None:
+            model = model.mixed() if weight is None else Mixed.of(model, weight)
             known = dataclasses.replace(known, signals=_signals(known.query_index, first))
         elif in_order:
             given = places_of(known.query_index, np.zeros(len(known)))
             known = dataclasses.replace(known, signals={ORDER: given})
         self._warn_of_missing(known)
-        if len(rows) <= FEW and self.device == "cpu":
-            with one_thread_each():  # Waiting for a second one takes longer than its share.
-                values = self._of_few.score(known)
-        else:
-            values = self.score(known)
-        if first is None or share == 1:
-            return values
-        mixed = np.zeros(len(known))
-        for own in lists_of(known.query_index):
-            neural, lexical = (minmax(each[own].tolist()) for each in (values, first))
-            mixed[own] = mix(lexical, neural, share)
-        return mixed
+        # Of few, waiting for a second thread takes longer than its share.
+        with one_thread_each() if is_few else nullcontext():
+            return model.score(known)
 
     def _warn_of_missing(self, pairs: Pairs) -> None:
         """Warn of signals that the model was trained with and the pairs lack."""
@@ -315,14 +323,126 @@ class Model(ABC):
                 "have; without them window ranks better"
             )
 
-    def tuned_weight(self) -> float:
-        """The λ that was tuned with the checkpoint; 1 for a model that is not mixed."""
-        return 1.0
+    def tuned_weight(self) -> float | None:
+        """The λ that was tuned with the checkpoint; None of a model that is not mixed."""
+        return None
+
+    def mixed(self, weight: float | None = None, origin: str = "tuned") -> Model:
+        """The model with λ; as it is, if its score contains a first stage's.
+
+        ``weight`` None is :meth:`tuned_weight`.
+        """
+        weight = self.tuned_weight() if weight is None else weight
+        if weight is None or self.reads != "posts":
+            return self
+        return Mixed.of(self, weight, origin)
 
     @cached_property
     def _of_few(self) -> Self:
         """It remembers the words that it has read, but no post."""
         return self.remembering(0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Mixed(Model):
+    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
+
+    It reads lists: both scores are scaled to [0, 1] over the pairs of each query. Without scores of
+    a first stage, its score is the model's.
+    """
+
+    reads = "lists"
+
+    model: Model
+    weight: float
+    """λ, the model's share."""
+    origin: str = "given"
+    """Of λ, for reports."""
+
+    @classmethod
+    def of(cls, model: Model, weight: float, origin: str = "given") -> Mixed:
+        """A model with its λ."""
+        known = {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
+        return cls(model=model, weight=weight, origin=origin, **known)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mixed.of, (self.model, self.weight, self.origin)
+
+    @property
+    def families(self) -> Sequence[str]:
+        """Those of the model."""
+        return self.model.families
+
+    @cached_property
+    def signals(self) -> set[str]:
+        """Those of the model, and the scores that are mixed with its own."""
+        return self.model.signals | ({FIRST_STAGE} if self.weight < 1 else set())
+
+    @property
+    def device(self) -> str:
+        """That of the model."""
+        return self.model.device
+
+    @property
+    def reads_given(self) -> bool:
+        """As the model."""
+        return self.model.reads_given
+
+    @property
+    def explains(self) -> Literal["matches", "contributions", ""]:
+        """As the model."""
+        return self.model.explains
+
+    def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
+        """Reasons for the model's own scores."""
+        return self.model.explain(pairs, rows)
+
+    @property
+    def description(self) -> str:
+        """λ and its origin."""
+        return f"λ = {self.weight:g} ({self.origin})"
+
+    def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.floating]:
+        """The mixture [P], from 0 to 1."""
+        *_, (_, scores) = self.stages(pairs, progress)
+        return scores
+
+    def stages(
+        self, pairs: Pairs, progress: Progress = silent, first_stage: str = "first stage"
+    ) -> Iterator[tuple[str, npt.NDArray[np.floating]]]:
+        """The model's scores, and the mixture unless λ is 1."""
+        scores = self.model.score(pairs, progress)
+        yield self.name, scores
+        first = pairs.signals.get(FIRST_STAGE)
+        if self.weight == 1 or first is None:
+            return
+        mixture = np.zeros(len(pairs))
+        for rows in lists_of(pairs.query_index):
+            known = np.nan_to_num(first[rows]) if np.isnan(first[rows]).all() else first[rows]
+            lexical, own = minmax(known.tolist()), minmax(scores[rows].tolist())
+            mixture[rows] = mix(lexical, own, self.weight)
+        check_finite(mixture)
+        yield f"{self.name} + {first_stage} (λ = {self.weight:g})", mixture
+
+    def files(self) -> Mapping[str, bytes]:
+        """Those of the model."""
+        return self.model.files()
+
+    def remembering(self, max_bytes: int) -> Self:
+        """The mixture of a model that keeps what it reads of the last posts."""
+        return dataclasses.replace(self, model=self.model.remembering(max_bytes))
+
+    @property
+    def counts(self) -> Counts:
+        """Of the posts that the model keeps."""
+        return self.model.counts
+
+    def warm_up(self) -> None:
+        """As the model."""
+        self.model.warm_up()
+
+    def _warn_of_missing(self, pairs: Pairs) -> None:
+        self.model._warn_of_missing(pairs)
 
 
 def short(value: object) -> str:
@@ -331,7 +451,7 @@ def short(value: object) -> str:
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
 
 
-def check_finite(scores: npt.NDArray[np.float32]) -> None:
+def check_finite(scores: npt.NDArray[np.floating]) -> None:
     """Raise RerankerError unless all scores are finite numbers."""
     if not np.isfinite(scores).all():
         raise RerankerError(
@@ -357,11 +477,11 @@ def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
 
 def _signals(
     query_index: Rows, scores: npt.NDArray[np.float64]
-) -> dict[str, npt.NDArray[np.float32]]:
+) -> dict[str, npt.NDArray[np.floating]]:
     """The signals that scores of a first stage give: themselves, and the prior of each rank."""
     places = places_of(query_index, scores)
     priors = prior_of_rank(places.astype(np.int64))
-    return {FIRST_STAGE: scores.astype(np.float32), ORDER: places, PRIOR: priors}
+    return {FIRST_STAGE: scores, ORDER: places, PRIOR: priors}
 
 
 def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:

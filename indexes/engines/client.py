@@ -1,10 +1,12 @@
-"""A search engine's server or cluster: which one it is, requests to it, and their errors.
+"""A search engine: the address of an index in it, requests to it, and their errors.
 
-Both engines are asked alike. Connections are kept; when a node is gone, another one is asked.
+OpenSearch and Elasticsearch are asked alike. Connections are kept; when a node is gone, another one
+is asked.
 """
 
 import json
 import os
+import re
 import time
 import tomllib
 import weakref
@@ -13,10 +15,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlencode, urlsplit
 
-from indexes.engines.address import EngineAddress
 from indexes.errors import CollectionError
 
 if TYPE_CHECKING:
@@ -32,29 +33,91 @@ DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 """Seconds to wait before each further attempt: together a cluster's time to replace a node."""
 
 _BUSY = (429, 502, 503, 504)
+_LOST = "connection lost"
 
 _ENVIRONMENT = "TWEETRERANK_ENGINE_"
 
 
-class EngineError(CollectionError):
-    """A search engine refuses, does not answer, or answers something else.
+# --- Where an index is ----------------------------------------------------------------------------
 
-    Attributes:
-        status: of the answer; None without one.
-        kind: the engine's name of the error, such as ``index_not_found_exception``.
+
+@dataclass(frozen=True)
+class EngineAddress:
+    """An index in OpenSearch or Elasticsearch.
+
+    With a ``text_field`` it is an index that somebody has made for other purposes; without one, an
+    index by :func:`indexes.engines.layout.build`.
     """
 
-    def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
-        super().__init__(message)
-        self.status, self.kind = status, kind
+    url: str  # Addresses of the cluster's nodes, separated by commas; one is enough
+    index: str  # Name of an index, or of an alias
+    auth: Path | None = None  # File with user and password, see :class:`Credentials`
+    text_field: str | None = None  # Field of the posts' texts
+    url_field: str | None = None  # Field of their links
+    time_field: str | None = None
+    """Field of their times, a date or a number that a topic's time limit bounds."""
+    id_field: str | None = None  # Field of their ids; None takes ``_id``
+    query: Path | str | None = None
+    """File of a query in the engine's language, with ``{{query}}`` for the topic's text, or the id
+    of a search template with the parameter ``query``; None matches the text field."""
+
+    def __post_init__(self) -> None:
+        for url in self.urls:
+            check_url(url)
+        foreign = ("url_field", "time_field", "id_field", "query")
+        if self.text_field is None and (given := [n for n in foreign if getattr(self, n)]):
+            raise CollectionError(
+                f"{self}: found {', '.join(given)} without text_field, expected the field of the "
+                "posts' texts, too"
+            )
 
     @property
-    def is_passing(self) -> bool:
-        """Whether the same request may succeed a little later."""
-        return self.status in _BUSY or self.kind == _LOST
+    def urls(self) -> list[str]:
+        """The addresses of nodes."""
+        return [url.strip().rstrip("/") for url in self.url.split(",")]
+
+    @property
+    def has_methods(self) -> bool:
+        """Whether it is an index of ours, ranked by the methods of :mod:`indexes.methods`."""
+        return self.text_field is None
+
+    def __str__(self) -> str:
+        return f"{self.urls[0]}/{self.index}"
 
 
-_LOST = "connection lost"
+def check_url(url: str) -> str:
+    """The address of a node; raises CollectionError for another text, which is not repeated."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        # Reading the port checks it.
+        _, secret = parts.port, parts.username or parts.password
+    except ValueError:
+        is_good, secret = False, None
+    if secret or "@" in url:
+        raise CollectionError(
+            "found a user or password in the engine's address, expected it without: name them by "
+            "TWEETRERANK_ENGINE_USER and TWEETRERANK_ENGINE_PASSWORD, or a file by `address.auth`"
+        )
+    if not is_good:
+        raise CollectionError(
+            f"found {url!r}, expected the address of a search engine, such as http://localhost:9200"
+        )
+    return url
+
+
+def index_name(text: str) -> str:
+    """A valid name of an index that resembles ``text``."""
+    return "tweetrerank-" + re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
+
+
+def query_file(text: str, folder: Path = Path()) -> Path | str:
+    """The file of a query, or the id of a search template; raises ValueError for a missing file."""
+    if (folder / text).is_file():
+        return folder / text
+    if text.endswith(".json"):
+        raise ValueError(f"found no file {text!r} of a query in {folder.resolve()}")
+    return text
 
 
 @dataclass(frozen=True)
@@ -90,9 +153,7 @@ class Credentials:
                     f"texts under the keys {', '.join(names)}"
                 )
             # A file with an API key is not mixed with a user of the environment.
-            found = {name: content.get(name) for name in names} | (
-                {} if "ca" in content else {"ca": found["ca"]}
-            )
+            found = dict.fromkeys(names) | {"ca": found["ca"]} | content
         if found["ca"] and not Path(found["ca"]).is_file():
             raise CollectionError(f"found no file {found['ca']} with the engine's authority (CA)")
         return cls(**found)
@@ -108,38 +169,64 @@ class Credentials:
         return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
-class _Answer(NamedTuple):
-    """Status and content of an answer; the content is text where it is no JSON."""
-
-    status: int
-    content: Any
+# --- Requests -------------------------------------------------------------------------------------
 
 
-_Send = Callable[[str, str, bytes | None, Mapping[str, str]], _Answer]
-"""Method, path, body and headers -> answer. Raises EngineError without an answer."""
+class EngineError(CollectionError):
+    """A search engine refuses, does not answer, or answers something else.
+
+    Attributes:
+        status: of the answer; None without one.
+        kind: the engine's name of the error, such as ``index_not_found_exception``.
+    """
+
+    def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may succeed a little later."""
+        return self.status in _BUSY or self.kind == _LOST
 
 
-@dataclass(frozen=True)
 class Engine:
-    """A connection to a search engine; made by :meth:`connect`, may be used by several threads."""
+    """A connection to a search engine, which several threads may use.
 
-    address: EngineAddress  # Of an index in it, for messages
-    kind: str  # ``opensearch`` or ``elasticsearch``
-    version: tuple[int, ...]  # Such as (2, 19); () where the server does not tell
-    send: _Send = field(repr=False)
+    Attributes:
+        address: of an index in it, for messages.
+        kind: ``opensearch`` or ``elasticsearch``.
+        version: such as (2, 19); () where the server does not tell.
+    """
 
-    @classmethod
-    def connect(cls, address: EngineAddress) -> Self:
-        """Find out which engine it is, and connect to it.
+    def __init__(self, address: EngineAddress) -> None:
+        """Find out which engine it is, from a node that answers.
 
         Raises:
             EngineError: nothing answers there, or no engine; the certificate or the user is not
                 accepted.
         """
-        session = _session(Credentials.read(address.auth))
-        nodes = deque(address.urls)
-        kind, version = _identify(address, session, nodes)
-        return cls(address, kind, version, _sender(address, session, nodes))
+        self.address, self._nodes = address, deque(address.urls)
+        self._session = _session(Credentials.read(address.auth))
+        for is_last in [False] * (len(self._nodes) - 1) + [True]:
+            try:
+                status, headers, content = self._send("GET", "/")
+                break
+            except EngineError:
+                if is_last:
+                    raise
+        version = content.get("version") if isinstance(content, dict) else None
+        version = version if isinstance(version, dict) and status == 200 else {}
+        is_opensearch = version.get("distribution") == "opensearch"
+        # Who may not see the version may still search.
+        if not version and "x-elastic-product" not in headers:
+            if status != 403:
+                is_plain = status == 401 or isinstance(content, str)
+                raise refusal(address, status, content if is_plain else json.dumps(content))
+            is_opensearch = True
+        self.kind = "opensearch" if is_opensearch else "elasticsearch"
+        numbers = str(version.get("number", "")).split(".")[:2]
+        self.version = tuple(int(part) for part in numbers if part.isdigit())
 
     def request(
         self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
@@ -152,15 +239,12 @@ class Engine:
         if params:
             spelled = {k: str(v).lower() if v in (True, False) else v for k, v in params.items()}
             path = f"{path}?{urlencode(spelled)}"
-        kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
-        content = body if isinstance(body, bytes | None) else encoded(body)
-        headers = {"accept": "application/json", "content-type": kind}
-        status, found = self.send(method, path, content, headers)
+        status, _, found = self._send(method, path, body)
         if 200 <= status < 300:
             if isinstance(found, dict | list):
                 return found
             if not found:  # Cut within the headers.
-                raise _broken_off(self.address)
+                raise self._broken_off()
         raise refusal(self.address, status, found)
 
     def patiently(
@@ -168,6 +252,82 @@ class Engine:
     ) -> Any:
         """:meth:`request`, repeated for half a minute while the engine is busy or not reached."""
         return repeated(lambda: self.request(method, path, body, params))
+
+    def describe(self) -> dict[str, Any]:
+        """Settings and fields of the index; of the first one where an alias names several."""
+        found = self.patiently("GET", f"/{self.address.index}")
+        if not found:
+            raise EngineError(f"{self.address}: there is no such index", 404)
+        return dict(found[min(found)], indexes=len(found))
+
+    def count(self) -> int:
+        """Number of posts in the index."""
+        return int(self.patiently("GET", f"/{self.address.index}/_count")["count"])
+
+    def _send(self, method: str, path: str, body: Any = None) -> tuple[int, Mapping[str, str], Any]:
+        """Status, headers and content (text, where it is no JSON) of the first node's answer.
+
+        After a request that this one does not answer, the next one is the first.
+        """
+        import requests
+
+        url, content = self._nodes[0], bytearray()
+        kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
+        try:
+            with self._session.request(
+                method,
+                url + path,
+                data=body if isinstance(body, bytes | None) else encoded(body),
+                headers={"accept": "application/json", "content-type": kind},
+                timeout=TIMEOUT,
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
+                for part in answer.iter_content(1 << 20):
+                    content += part
+                    if len(content) > LARGEST:
+                        raise EngineError(
+                            f"found an answer of more than {LARGEST:,} bytes, expected less; name "
+                            "fewer hits"
+                        )
+        except requests.exceptions.ChunkedEncodingError:
+            raise self._broken_off() from None
+        except requests.RequestException as error:
+            if self._nodes[0] == url:
+                self._nodes.rotate(-1)
+            raise unreachable(self.address, error) from None
+        found: Any = content.decode(errors="replace")
+        if "json" in answer.headers.get("content-type", ""):
+            try:
+                found = json.loads(content)
+            except ValueError:
+                raise self._broken_off() from None
+        return answer.status_code, answer.headers, found
+
+    def _broken_off(self) -> EngineError:
+        return EngineError(f"{', '.join(self.address.urls)}: the answer breaks off", kind=_LOST)
+
+
+def _session(credentials: Credentials) -> "requests.Session":
+    """Connections that name the user."""
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    session = requests.Session()
+    known = weakref.ref(session)
+
+    def in_fork() -> None:  # It must not share connections.
+        if kept := known():
+            kept.close()
+
+    os.register_at_fork(after_in_child=in_fork)
+    session.trust_env = False  # No proxy, and no other user, of the environment.
+    session.verify = credentials.ca or True
+    # Decompressing takes longer than a fast network.
+    session.headers.update({"accept-encoding": "identity", **credentials.headers})
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+    return session
 
 
 def repeated(call: Callable[[], Result], sleep: Callable[[float], Any] = time.sleep) -> Result:
@@ -185,6 +345,9 @@ def repeated(call: Callable[[], Result], sleep: Callable[[float], Any] = time.sl
 def encoded(body: Any) -> bytes:
     """JSON without blanks."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# --- Errors ---------------------------------------------------------------------------------------
 
 
 def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
@@ -234,83 +397,20 @@ def reason_of(content: Any) -> tuple[str, str]:
     return str(error.get("type", "")), _cut(reason, 300)
 
 
-def _session(credentials: Credentials) -> "requests.Session":
-    """Connections that name the user."""
-    import requests
-    from requests.adapters import HTTPAdapter
-
-    session = requests.Session()
-    known = weakref.ref(session)
-
-    def in_fork() -> None:  # It must not share connections.
-        if kept := known():
-            kept.close()
-
-    os.register_at_fork(after_in_child=in_fork)
-    session.trust_env = False  # No proxy, and no other user, of the environment.
-    session.verify = credentials.ca or True
-    # Decompressing takes longer than a fast network.
-    session.headers.update({"accept-encoding": "identity", **credentials.headers})
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
-    return session
-
-
-def _identify(
-    address: EngineAddress, session: "requests.Session", nodes: deque[str]
-) -> tuple[str, tuple[int, ...]]:
-    """Name and version of the engine, from a node that answers, which is the first then."""
-    import requests
-
-    for left in reversed(range(len(nodes))):
-        try:
-            answer = session.get(nodes[0] + "/", timeout=TIMEOUT)
-            break
-        except requests.RequestException as error:
-            if not left:
-                raise unreachable(address, error) from None
-            nodes.rotate(-1)
-    try:
-        content = answer.json()
-    except ValueError:
-        content = answer.text
-    version = content.get("version") if isinstance(content, dict) else None
-    if answer.ok and isinstance(version, dict):
-        found = tuple(
-            int(part) for part in str(version.get("number", "")).split(".")[:2] if part.isdigit()
-        )
-        is_opensearch = version.get("distribution") == "opensearch"
-        return ("opensearch" if is_opensearch else "elasticsearch"), found
-    if answer.status_code == 401:
-        raise refusal(address, 401, content)
-    # Who may not see the version may still search.
-    if "x-elastic-product" in answer.headers:
-        return "elasticsearch", ()
-    if answer.status_code == 403 and isinstance(content, dict | str):
-        return "opensearch", ()
-    raise refusal(
-        address, answer.status_code, content if isinstance(content, str) else json.dumps(content)
-    )
-
-
 def unreachable(address: EngineAddress, error: Exception) -> EngineError:
     """The error for a node that does not answer."""
-    text = _innermost(error)
-    where = ", ".join(address.urls)
+    text, kind = _innermost(error), ""
     if "CERTIFICATE" in text.upper():
-        advice = (
+        problem = (
             f"the certificate is not from a known authority ({text}); name the file of the "
             f"authority by {_ENVIRONMENT}CA, or by ca in the file `address.auth`"
         )
-        return EngineError(f"{where}: {advice}")
-    if "WRONG_VERSION" in text or "record layer" in text:
-        return EngineError(
-            f"{where}: the engine speaks no TLS there; use http:// in place of https://"
-        )
-    return EngineError(
-        f"{where}: no answer ({text}); is an engine running there, and is it http:// or https://?",
-        kind=_LOST,
-    )
+    elif "WRONG_VERSION" in text or "record layer" in text:
+        problem = "the engine speaks no TLS there; use http:// in place of https://"
+    else:
+        problem = f"no answer ({text}); is an engine running there, and is it http:// or https://?"
+        kind = _LOST
+    return EngineError(f"{', '.join(address.urls)}: {problem}", kind=kind)
 
 
 def _innermost(error: BaseException) -> str:
@@ -326,46 +426,3 @@ def _cut(text: object, most: int) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(str(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def _broken_off(address: EngineAddress) -> EngineError:
-    return EngineError(f"{', '.join(address.urls)}: the answer breaks off", kind=_LOST)
-
-
-def _sender(address: EngineAddress, session: "requests.Session", nodes: deque[str]) -> _Send:
-    """Requests to the first node; after one that it does not answer, to the next."""
-    import requests
-
-    def send(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> _Answer:
-        url, content = nodes[0], bytearray()
-        try:
-            with session.request(
-                method,
-                url + path,
-                data=body,
-                headers=headers,
-                timeout=TIMEOUT,
-                stream=True,
-                allow_redirects=False,
-            ) as answer:
-                for part in answer.iter_content(1 << 20):
-                    content += part
-                    if len(content) > LARGEST:
-                        raise EngineError(
-                            f"found an answer of more than {LARGEST:,} bytes, expected less; name "
-                            "fewer hits"
-                        )
-        except requests.exceptions.ChunkedEncodingError:
-            raise _broken_off(address) from None
-        except requests.RequestException as error:
-            if nodes[0] == url:
-                nodes.rotate(-1)
-            raise unreachable(address, error) from None
-        if "json" not in answer.headers.get("content-type", ""):
-            return _Answer(answer.status_code, content.decode(errors="replace"))
-        try:
-            return _Answer(answer.status_code, json.loads(content))
-        except ValueError:
-            raise _broken_off(address) from None
-
-    return send

@@ -1,8 +1,7 @@
 """Click logs, the judgments that follow from them, and the model of clicks behind these.
 
-A log is a file of JSON lines, plain or ``.gz``, or a folder of them. A line is a search with its
-clicks, or a search or an event in the form of OpenSearch's User Behavior Insights, which ``serve
---log`` writes, too::
+A log is a file of JSON lines, plain or ``.gz``, or a folder of them: searches with their clicks, or
+searches and events in the form of OpenSearch's User Behavior Insights, as of ``serve --log``::
 
     {"query": "storm", "shown": ["17", "4"], "clicked": ["4"]}
     {"query_id": "a1", "user_query": "storm", "query_response_hit_ids": ["17", "4"], …}
@@ -32,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +40,13 @@ from indexes.records import is_doc_id, short_json, well_formed
 from pipeline.collections.topics import Topic, normalize, query_id
 from pipeline.collections.trec import Qrels
 from pipeline.errors import DataError
+from pipeline.text import table_lines
 
 Floats = npt.NDArray[np.float64]
 
 CHAMPION, CHALLENGER = 1, 2  # Teams of an interleaved search; 0 is none
 CLICK = re.compile(r".*click|add_to_cart|purchase", re.I | re.S)  # UBI's actions of satisfied users
+CHECKED = re.compile(rb'(.*), "crc32": (\d+)}\s*', re.S)
 MOST_START, MOST_NAME = 100_000, 512  # Posts before a page; characters of an id or an action
 MOST_TOLD = 3  # Lines that are passed over, with the reason
 WRONG = (ValueError, TypeError, AttributeError, RecursionError)  # Of a record in another form
@@ -53,12 +55,14 @@ CREATE TABLE pages (search, start, PRIMARY KEY (search, start)) WITHOUT ROWID"""
 CLICKED, SHOWN = (f"INSERT OR IGNORE INTO {table} VALUES (?, ?)" for table in ("clicks", "pages"))
 UNKNOWN = "SELECT count(DISTINCT search) FROM clicks WHERE search NOT IN (SELECT search FROM pages)"
 
+POSITIONS = 10  # Rows of a report's table; those below are one row
 RELEVANT, HIGHLY_RELEVANT = 0.5, 0.9  # Least probabilities of grades 1 and 2
 ROUNDS = 300  # Most rounds of expectation maximisation
 TOLERANCE = 1e-4  # The fit ends when no parameter changes by more in a round
 SHARE_STRENGTH = 10  # Pairs that all groups count for in the share of wanted posts of one group
 HIGHEST_MEAN = 0.9  # Of a kind: where clicked posts alone are shown, one click would be certainty
 BLOCK = 8192  # Patterns whose posteriors are in memory
+STRENGTH = 10  # Impressions that both kinds' Beta distributions count for
 # Bins of equal width in t, where α = sin² t: the posterior's width in t is 1/(2√n) after n
 # examined impressions, whatever α is. 128 bins are exact to about 10,000.
 EDGES: Floats = np.sin(np.linspace(0, np.pi / 2, 129)) ** 2
@@ -80,13 +84,13 @@ def read_searches(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         known.executescript(TABLES)
         for _, line in _lines(files):
             with suppress(*WRONG):
-                event = read_event(json.loads(line)) if b'"action_name"' in line else None
+                event = read_event(parsed_line(line)) if b'"action_name"' in line else None
                 if event and event[2] and CLICK.fullmatch(event[1]):
                     known.execute(CLICKED, event[::2])
         passed = 0
         for where, line in _lines(files):
             try:
-                if not read_event(record := json.loads(line)):
+                if not read_event(record := parsed_line(line)):
                     yield _read_search(record.get("_source", record), known)
             except WRONG as error:
                 passed += 1
@@ -106,6 +110,19 @@ def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
                 yield f"{lines.filename()}:{lines.filelineno()}", line
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{lines.filename()}: cannot be read ({error})") from None
+
+
+def checked_line(record: Mapping[str, Any]) -> bytes:
+    """A line of a log: a JSON object whose last value is the CRC-32 of the others."""
+    text = json.dumps(record).encode()
+    return b'%s, "crc32": %d}\n' % (text[:-1], crc32(text))
+
+
+def parsed_line(line: bytes) -> Any:
+    """The value of a line of a log; raises ValueError if its CRC-32, if there is one, differs."""
+    if (found := CHECKED.fullmatch(line)) and crc32(found[1] + b"}") != int(found[2]):
+        raise ValueError("found a changed line, expected the CRC-32 that it names")
+    return json.loads(line)
 
 
 def read_event(record: Any) -> tuple[str, str, str] | None:
@@ -134,7 +151,7 @@ def _read_search(record: dict[str, Any], known: sqlite3.Connection) -> dict[str,
             raise ValueError(f"found query_id {name!r}, expected one word")
         if others := clicked - {*shown}:
             raise ValueError(f"found a click on {min(others)!r}, expected one of the shown posts")
-        return {"query": query, "shown": shown, "start": 0, "query_id": name, "clicked": clicked}
+        return {"query": query, "shown": shown, "start": 0, "topic": name, "clicked": clicked}
     search_id, start = _id(record.get("query_id")), record.get("start") or 0
     teams, moment = record.get("teams") or [0] * len(shown), float(record.get("time") or 0)
     if start not in range(MOST_START) or len(teams) != len(shown):
@@ -142,9 +159,9 @@ def _read_search(record: dict[str, Any], known: sqlite3.Connection) -> dict[str,
     if not known.execute(SHOWN, (search_id, start)).rowcount:
         raise ValueError("found a page of a search once more")
     clicks = known.execute("SELECT post FROM clicks WHERE search = ?", (search_id,))
-    search = {"search_id": search_id, "query": query or "", "shown": shown, "start": start}
-    own = {"time": moment, "teams": teams, "clicked": {post for (post,) in clicks} & {*shown}}
-    return record | search | own | {"query_id": None}
+    own = {"query_id": search_id, "query": query or "", "shown": shown, "start": start}
+    own |= {"time": moment, "teams": teams, "clicked": {post for (post,) in clicks} & {*shown}}
+    return record | own | {"topic": None}
 
 
 def _ids(record: Mapping[str, Any], key: str) -> list[str]:
@@ -181,62 +198,58 @@ def read_click_log(path: Path) -> ClickLog:
     commonest spelling.
     """
     notes, impressions, with_click, misnamed = list[str](), 0, 0, 0
-    spellings = defaultdict[str, Counter[str]](Counter)  # Of normalized texts
+    numbers: dict[str, int] = {}  # Of normalized texts
+    spellings = defaultdict[int, Counter[str]](Counter)
     names: dict[str, str] = {}  # Normalized text -> query_id of the log, and back
     texts: dict[str, str] = {}
-    pairs: dict[tuple[str, str], int] = {}
+    pairs: dict[tuple[int, str], int] = {}
     entries = array("q")
     for search in read_searches(path, notes):
         if not search["query"]:
-            problem = "found searches without their queries; log them by serve --log-queries plain"
+            problem = "found searches without their queries, expected serve --log-queries plain"
             raise DataError(f"{path}: {problem} (models are compared without)")
         text, shown, clicked = normalize(search["query"]), search["shown"], search["clicked"]
-        if (name := search.get("query_id")) and texts.setdefault(name, text) == text:
+        if (name := search["topic"]) and texts.setdefault(name, text) == text:
             names.setdefault(text, name)
         misnamed += name not in (None, names.get(text))
-        spellings[text][" ".join(well_formed(search["query"]).split())] += 1
+        number = numbers.setdefault(text, len(numbers))
+        spellings[number][" ".join(well_formed(search["query"]).split())] += 1
         last = max((k for k, doc_id in enumerate(shown) if doc_id in clicked), default=-1)
         for place, doc_id in enumerate(shown):
-            pair, click = pairs.setdefault((text, doc_id), len(pairs)), doc_id in clicked
+            pair, click = pairs.setdefault((number, doc_id), len(pairs)), doc_id in clicked
             entries.extend((pair, search["start"] + place, click, place < last and not click))
         impressions, with_click = impressions + 1, with_click + bool(clicked)
     if misnamed:
-        problem = f"{misnamed:,} query_ids are another query's"
-        notes.append(f"{path}: {problem}; such queries are named by their texts")
+        notes.append(f"{path}: {misnamed:,} query_ids are another query's; texts name such queries")
     if not with_click:
         problem = f"{path}: found {impressions:,} impressions and no click, expected one or more"
         raise DataError("\n  ".join([problem, *notes]))
     if blank := [doc_id for _, doc_id in pairs if not is_doc_id(doc_id)]:
-        problem = f"found {len(blank):,} ids with blanks, such as {short_json(blank[0])}"
-        notes.append(f"{path}: {problem}; these posts are not judged")
-    named = {text: names.get(text) or query_id(text) for text in spellings}
-    topics = [Topic(named[text], of.most_common(1)[0][0]) for text, of in spellings.items()]
-    numbers = {text: number for number, text in enumerate(spellings)}
-    keys = [(numbers[text], doc_id) for text, doc_id in pairs]
-    table = np.array(entries, np.int64).reshape(-1, 4).T
-    columns = table[0], table[1], table[2] > 0, table[3] > 0
-    return ClickLog(*columns, keys, topics, impressions, with_click, notes)
+        problem = f"found {len(blank):,} ids with blanks, which are not judged"
+        notes.append(f"{path}: {problem}, such as {short_json(blank[0])}")
+    common = [of.most_common(1)[0][0] for of in spellings.values()]
+    ids = [names.get(text) or query_id(text) for text in numbers]
+    topics = [*map(Topic, ids, common)]
+    pair, position, click, skipped = np.array(entries, np.int64).reshape(-1, 4).T
+    counts = impressions, with_click, notes
+    return ClickLog(pair, position, click > 0, skipped > 0, [*pairs], topics, *counts)
 
 
 def judgments(log: ClickLog, relevance: Floats) -> Qrels:
-    """Grades by query_id in the log's order, as the help of ``pipeline.clicks`` says."""
+    """Grades by query_id, as the help of ``pipeline.clicks`` says."""
     clicks = np.bincount(log.pair, log.click)
-    skipped = np.bincount(log.pair, log.skipped) > 0
-    judged = (clicks > 0) | (skipped & (relevance < RELEVANT))
+    judged = (clicks > 0) | ((np.bincount(log.pair, log.skipped) > 0) & (relevance < RELEVANT))
     highly = (clicks > 1) & (relevance >= HIGHLY_RELEVANT)
     grades = np.where(clicks > 0, np.where(highly, 2, relevance >= RELEVANT), 0)
-    qrels: Qrels = {topic.query_id: {} for topic in log.topics}
+    qrels: Qrels = {}
     for (number, doc_id), grade, is_judged in zip(log.pairs, grades, judged, strict=True):
         if is_judged and is_doc_id(doc_id):
-            qrels[log.topics[number].query_id][doc_id] = int(grade)
-    return {name: of_query for name, of_query in qrels.items() if of_query}
+            qrels.setdefault(log.topics[number].query_id, {})[doc_id] = int(grade)
+    return qrels
 
 
-def fit(log: ClickLog, strength: float) -> tuple[Floats, Floats, Floats]:
-    """Examination of positions; mean of α, and probability that it is wanted, of pairs.
-
-    ``strength`` of both kinds' Beta distributions, in impressions.
-    """
+def fit(log: ClickLog) -> tuple[Floats, Floats, Floats]:
+    """Examination of positions; mean of α, and probability that it is wanted, of pairs."""
     from scipy.sparse import csr_array
     from scipy.special import betainc, softmax
 
@@ -258,7 +271,7 @@ def fit(log: ClickLog, strength: float) -> tuple[Floats, Floats, Floats]:
     shares, old = np.full(len(pairs), 0.25), np.array(np.inf)
     for done in range(ROUNDS + 1):
         # Masses of bins, not densities: these are infinite at 0 and 1 for weak priors.
-        low, high = (np.diff(betainc(m * strength, (1 - m) * strength, EDGES)) for m in means)
+        low, high = (np.diff(betainc(m * STRENGTH, (1 - m) * STRENGTH, EDGES)) for m in means)
         masses = np.hstack((np.outer(1 - shares, low), np.outer(shares, high)))  # [groups, bins]
         missed = 1 - np.outer(examination, NODES)  # [positions, bins]: P(no click)
         is_relevant = np.sqrt(means[0] * means[1]) <= NODES
@@ -282,3 +295,28 @@ def fit(log: ClickLog, strength: float) -> tuple[Floats, Floats, Floats]:
         prior = SHARE_STRENGTH * wanted.sum() / times.sum()
         shares = (np.bincount(group, wanted) + prior) / (pairs + SHARE_STRENGTH)
     return examination, *found[pattern, :2].T
+
+
+def report(log: ClickLog, examination: Floats, qrels: Qrels) -> str:
+    """Counts of a log and of its judgments, and a table of positions."""
+    grades = Counter(grade for judged in qrels.values() for grade in judged.values())
+    by_grade = ", ".join(f"{grades[grade]:,} of grade {grade}" for grade in (2, 1, 0))
+    places = np.unique(np.column_stack((log.pair, log.position)), axis=0)
+    moved = (np.bincount(places[:, 0]) > 1).sum()
+    shown, clicked = np.bincount(log.position), np.bincount(log.position, log.click)
+    first = np.arange(min(len(shown), POSITIONS + 1))
+    columns = (np.add.reduceat(values, first) for values in (shown, clicked, shown * examination))
+    rows = [
+        (f"{place}", f"{count:,}", f"{clicks / count:.3f}", f"{looks / count:.3f}")
+        for place, count, clicks, looks in zip(first + 1, *columns, strict=True)
+    ]
+    if len(shown) > len(rows):
+        rows[-1] = (f"{len(rows)}-{len(shown)}", *rows[-1][1:])
+    lines = [
+        f"{log.impressions:,} impressions, {log.with_click:,} with a click",
+        f"{len(log.topics):,} queries, {len(qrels):,} with judgments",
+        f"{len(log.pairs):,} pairs of query and post, {grades.total():,} judged: {by_grade}",
+        f"{moved:,} pairs at several positions; without any, examination is about 1 / k\n",
+        *table_lines(("position", "impressions", "click rate", "examination"), rows),
+    ]
+    return "\n".join(lines)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from indexes.files import atomic_directory, atomic_file
-from indexes.lines import short
+from indexes.files import atomic_file, sha256_of
 from indexes.posts import Post, as_post
-from indexes.records import id_under, rows_of, well_formed
-from pipeline.collections.collection import ENDING, SearchedCollection, home_directory
+from indexes.records import id_under, rows_of, short, well_formed
+from pipeline.collections.collection import ENDING, Collection, home_directory
 from pipeline.collections.own import read_collection
 from pipeline.collections.topics import Topic, as_topics
 from pipeline.collections.trec import NAMES, QRELS_COLUMNS, Qrels, grade_of, joined_qrels
@@ -30,7 +30,7 @@ Table = Any
 
 def collection_of(
     posts: Table, topics: Mapping[str, str] | Table = None, qrels: Any = None, name: str = ""
-) -> SearchedCollection:
+) -> Collection:
     """The collection of posts, topics and judgments.
 
     Args:
@@ -45,7 +45,7 @@ def collection_of(
     """
     found = [as_post(row, where) for where, row in rows_of(posts, "posts", Post, DataError)]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
-    return _stored(f"posts-{digest[:12]}", found, topics, qrels, name=name)
+    return _stored(f"posts-{digest[:12]}", found, topics, qrels, name=name, digest=digest)
 
 
 def topics_file(topics: Mapping[str, str] | Table, folder: Path | None = None) -> Path:
@@ -86,7 +86,7 @@ def qrels_of(qrels: Any) -> Qrels:
     return found
 
 
-def collection_of_ir_dataset(dataset: Any) -> SearchedCollection:
+def collection_of_ir_dataset(dataset: Any) -> Collection:
     """The collection of a data set of ir_datasets, by its id or as an object.
 
     Its documents are read once; later calls read topics and judgments only. Data sets that share
@@ -140,28 +140,29 @@ def _stored(
     qrels: Any,
     is_beir: bool = False,
     name: str = "",
-) -> SearchedCollection:
+    digest: str = "",
+) -> Collection:
     """The own collection of this folder in the home folder, whose posts are written once."""
     folder = home_directory() / "collections" / folder_name
-    if not folder.exists():
-        with (
-            atomic_directory(folder) as new,
-            (new / "posts.jsonl").open("w", encoding="utf-8") as stream,
-        ):
+    path = folder / "posts.jsonl"
+    is_changed = digest and path.is_file() and sha256_of(path) != digest
+    if is_changed:
+        print(f"note: {path} was changed; it is written anew", file=sys.stderr)
+    if is_changed or not path.is_file():
+        with atomic_file(path) as stream:
             stream.writelines(map(_line, posts))
-    content: dict[str, Any] = {"posts": "posts.jsonl"}
-    if topics is not None:
-        content["topics"] = topics_file(topics, folder).name
-    if qrels is not None:
-        content["qrels"] = qrels_file(qrels, folder).name
-    if is_beir:
-        content["skip_own_id"] = True
-    if name:
-        content["name"] = name
+    content = {
+        "posts": "posts.jsonl",
+        "topics": topics_file(topics, folder).name if topics is not None else None,
+        "qrels": qrels_file(qrels, folder).name if qrels is not None else None,
+        "skip_own_id": is_beir or None,
+        "name": name or None,
+    }
     path = folder / f"{folder_name}{ENDING}"
     # The latest topics are those that a command sees.
     with atomic_file(path) as stream:
-        stream.writelines(f"{key} = {json.dumps(value)}\n" for key, value in content.items())
+        lines = (f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value)
+        stream.writelines(lines)
     return read_collection(path)
 
 
@@ -169,7 +170,7 @@ def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
     """The file with this text, named by it; what is there already is kept."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = (folder or home_directory() / "collections") / f"{stem}-{digest[:12]}{ending}"
-    if not path.exists():
+    if not path.is_file() or path.read_bytes() != text.encode():
         with atomic_file(path) as stream:
             stream.write(text)
     return path

@@ -5,20 +5,20 @@ A new collection is a row of :data:`_MICROBLOG` or :data:`_ANSWERS`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from indexes.engines.client import index_name
 from pipeline.collections.collection import (
     ENDING,
-    AnswerCollection,
     Collection,
-    SearchedCollection,
+    IndexPlace,
     data_directory,
-    engine_directory,
     is_own,
-    topic_file,
+    of_answers,
+    of_index,
 )
 from pipeline.collections.memory import (
     collection_of,
@@ -27,15 +27,23 @@ from pipeline.collections.memory import (
     topics_file,
 )
 from pipeline.collections.own import missing_collection, read_collection
+from pipeline.collections.sources import (
+    Answers,
+    ForeignIndex,
+    PairFolders,
+    PostFiles,
+    QrelsFiles,
+    TopicFiles,
+)
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 
 if TYPE_CHECKING:
-    from indexes.engines.address import EngineAddress
+    from indexes.engines.client import EngineAddress
 
 EngineOptions = Mapping[str, Any]
-"""Fields of an :class:`indexes.engines.address.EngineAddress` that a command's options give."""
+"""Fields of an :class:`indexes.engines.client.EngineAddress` that a command's options give."""
 
 SAMPLE = Path(__file__).parent.parent / "sample"
 
@@ -59,7 +67,7 @@ _ANSWERS = {
 # Training parts of collections of other kinds, with their languages: tweets and the claims that
 # they repeat, in both directions, questions and their rephrasings, tweets on one story, arguments,
 # help desks, products, encyclopedias.
-_GENERAL = {
+_GENERAL: dict[str, tuple[str, str | None]] = {
     "clef2020-claims-train": ("CLEF 2020 CheckThat!, tweets to verified claims", "en"),
     "politifact-tweets-train": ("PolitiFact claims to tweets", "en"),
     "semeval-cqa-b-train": ("SemEval 2016 task 3 B, forum questions", "en"),
@@ -76,6 +84,7 @@ OF_OTHER_KINDS = tuple(_GENERAL)
 """Names of the training parts of collections of other kinds than TREC Microblog."""
 
 ANSWERS = tuple(_ANSWERS)  # Names of the answer-selection collections
+PARTS = ("train", "dev", "test")
 
 
 def names() -> list[str]:
@@ -83,7 +92,7 @@ def names() -> list[str]:
     return [*_MICROBLOG, "sample", *_ANSWERS, *_GENERAL]
 
 
-def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerCollection:
+def find(name: str, data: Path | None = None) -> Collection:
     """The collection of a name, an alias (``mb12``), a file, or a folder in BEIR's form.
 
     Of answer selection it is the test part.
@@ -92,57 +101,68 @@ def find(name: str, data: Path | None = None) -> SearchedCollection | AnswerColl
         if not Path(name).exists():
             raise UsageError(missing_collection(name))
         return read_collection(Path(name), [*names(), *_ALIASES])
-    name = _ALIASES.get(name, name)
+    name, folder = _ALIASES.get(name, name), data_directory(data)
     if name in _MICROBLOG:
-        return _microblog(name, data)
+        return _microblog(name, folder / "microblog", data)
     if name in _ANSWERS:
         return find_answers(name, data)
-    if name in _GENERAL:
-        folder, (title, language) = data_directory(data) / "general", _GENERAL[name]
-        folder /= name.removesuffix("-train")
-        return SearchedCollection(
-            name=name,
-            title=f"{title}, training part",
-            topics_path=folder / "topics.train.tsv",
-            qrels_path=folder / "qrels.train.txt",
-            runs={},
-            index_group=name,
-            post_paths=[folder / "posts.jsonl"],
-            data=data,
-            language=language,
-        )
     if name == "sample":
-        return SearchedCollection(
-            name="sample",
-            title="sample collection written for this project",
-            topics_path=SAMPLE / "topics.txt",
-            qrels_path=SAMPLE / "qrels.txt",
-            runs={},
-            index_group="sample",
-            post_paths=[SAMPLE / "posts.jsonl"],
+        parts = ("topics.txt", "qrels.txt", "posts.jsonl")
+        place, title, language = SAMPLE, "sample collection written for this project", None
+    elif name in _GENERAL:
+        title, language = _GENERAL[name]
+        title = f"{title}, training part"
+        parts = ("topics.train.tsv", "qrels.train.txt", "posts.jsonl")
+        place = folder / "general" / name.removesuffix("-train")
+    else:
+        files = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
+        known = [*names(), *_ALIASES, *files]
+        similar = f"; did you mean {name + ENDING!r}?" if name + ENDING in files else ""
+        raise UsageError(
+            f"found neither a file nor a collection {name!r}, expected one of "
+            f"{', '.join(names())}, the file of an own one (my-posts.toml), or a folder in BEIR's "
+            "form (corpus.jsonl, queries.jsonl)" + (similar or did_you_mean(name, known))
         )
-    files = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
-    known = [*names(), *_ALIASES, *files]
-    similar = f"; did you mean {name + ENDING!r}?" if name + ENDING in files else ""
-    raise UsageError(
-        f"found neither a file nor a collection {name!r}, expected one of "
-        f"{', '.join(names())}, the file of an own one (my-posts.toml), or a folder in BEIR's form "
-        "(corpus.jsonl, queries.jsonl)" + (similar or did_you_mean(name, known))
+    topics, qrels, posts = (place / part for part in parts)
+    return Collection(
+        name=name,
+        topic_source=TopicFiles([topics]),
+        qrels_source=QrelsFiles([qrels]),
+        post_source=PostFiles([posts]),
+        index=IndexPlace(name),
+        title=title,
+        language=language,
+        data=data,
     )
 
 
-def find_answers(name: str, data: Path | None = None) -> AnswerCollection:
+def _microblog(name: str, folder: Path, data: Path | None) -> Collection:
+    year, first = name[2:], _MICROBLOG[name]
+    return Collection(
+        name=name,
+        topic_source=TopicFiles([folder / f"topics.microblog{year}.txt"]),
+        qrels_source=QrelsFiles([folder / f"qrels.microblog{year}.txt"]),
+        post_source=PairFolders([folder / f"trec-{first}", folder / f"trec-{first + 1}"]),
+        index=IndexPlace(f"tweets{first}"),
+        title=f"TREC Microblog {year}",
+        runs={
+            "ql": folder / f"trec-{year}" / "id.txt",
+            "rm3": folder / "runs" / f"run.microblog{year}.RM3.txt",
+        },
+        data=data,
+    )
+
+
+def find_answers(name: str, data: Path | None = None) -> Collection:
     """The test part of an answer-selection collection."""
     if name not in _ANSWERS:
         raise UsageError(
             f"found {name!r}, expected a collection of questions with given answers, one of "
             f"{', '.join(ANSWERS)}" + did_you_mean(name, ANSWERS)
         )
-    title, (train, dev, test) = _ANSWERS[name]
-    root = data_directory(data)
-    return AnswerCollection(
-        name, title, {"train": root / train, "dev": root / dev, "test": root / test}
-    )
+    title, folders = _ANSWERS[name]
+    paths = [data_directory(data) / folder for folder in folders]
+    return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
 
 
 def open_collection(
@@ -167,10 +187,11 @@ def open_collection(
     * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
       frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, and a ``name``, under
       which what is trained is found again when the posts have changed;
-    * ``topics``, or as ``name`` a file of topics, with the ``index`` of their posts.
+    * ``index``, the folder of an index by :func:`indexes.build`; with ``topics``, or as ``name`` a
+      file of topics.
 
     Args:
-        index: folder of an index by :func:`indexes.build`, in place of the collection's own.
+        index: also in place of a named collection's own.
         qrels: judgments in place of the collection's: a file or several, query_id -> doc_id ->
             grade, or rows.
         ir_dataset: is written into the home folder once.
@@ -183,57 +204,66 @@ def open_collection(
         raise UsageError("`index` and `engine`: found both, expected one of them")
     key = name if posts is not None else None  # Of posts in memory it is a name alone.
     given = [None if key else name, posts, beir, ir_dataset, topics if posts is None else None]
-    if sum(value is not None for value in given) != 1:
-        raise UsageError("expected one of name, posts, topics, beir and ir_dataset")
+    if (count := sum(value is not None for value in given)) > 1 or not (count or index):
+        raise UsageError("expected one of name, posts, topics, beir and ir_dataset, or an index")
     if key in [*names(), *_ALIASES]:
         raise UsageError(f"`name`: {key} is the name of another collection")
     if posts is not None:
         return collection_of(posts, topics, qrels, str(key or ""))
-    if ir_dataset is not None:
-        read = collection_of_ir_dataset(ir_dataset)
-        return read if qrels is None else replace_qrels(read, qrels_file(qrels))
     if qrels is not None and not isinstance(qrels, str | Path):
         qrels = qrels_file(qrels)
-    qrels, index = qrels and Path(qrels), Path(index) if index else None
-    if topics is not None:
-        name = topics_file(topics)
-    name = str(name or beir)
-    if Path(name).is_file() and not is_own(name):
-        return _topic_file(Path(name), index, qrels, engine)
-    found = find(name, data)
-    if isinstance(found, AnswerCollection):
-        return dataclasses.replace(found, qrels_path=qrels)
-    if qrels:
-        found = replace_qrels(found, qrels)
-    return on_engine(dataclasses.replace(found, own_index=index), engine)
+    folder = Path(index) if index else None
+    name = topics_file(topics) if topics is not None else name or beir
+    if not count or (name and Path(name).is_file() and not is_own(name)):
+        return _of_index(Path(name) if name else None, folder, qrels and Path(qrels), engine)
+    found = find(str(name), data) if ir_dataset is None else collection_of_ir_dataset(ir_dataset)
+    if qrels is not None:
+        found = replace_qrels(found, Path(qrels))
+    if folder and found.index and ForeignIndex(folder).files:
+        other = read_collection(folder)
+        found = replace(found, post_source=other.post_source, index=other.index)
+    elif folder and found.index:
+        found = replace(found, index=found.index._replace(folder=folder, engine=None))
+    return on_engine(found, engine)
 
 
-def replace_qrels(found: SearchedCollection, path: Path) -> SearchedCollection:
+def replace_qrels(found: Collection, path: Path) -> Collection:
     """A collection with the judgments of another file, and the usual measures."""
-    return dataclasses.replace(found, qrels_path=path, further_qrels=(), measures=DEFAULT_MEASURES)
+    known, source = found.qrels_source, QrelsFiles([path])
+    if isinstance(known, QrelsFiles):
+        source = known._replace(files=[path])  # What is trained on stays.
+    measures = DEFAULT_MEASURES if found.judged_only else found.measures
+    return replace(found, qrels_source=source, measures=measures)
 
 
-def _topic_file(
-    topics: Path, index: Path | None, qrels: Path | None, engine: EngineOptions | None
-) -> SearchedCollection:
-    """The collection of a file of topics and an index."""
+def _of_index(
+    topics: Path | None, folder: Path | None, qrels: Path | None, engine: EngineOptions | None
+) -> Collection:
+    """The collection of a file of topics, if there is one, and an index."""
     if engine:
-        address = engine_address(engine, None, None)
-        return topic_file(topics, engine_directory(address), address, qrels)
-    if index is None:
+        place = IndexPlace(engine=engine_address(engine, None, None))
+    elif folder:
+        place = IndexPlace(folder=folder)
+    else:
         raise UsageError(
             f"{topics}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    return topic_file(topics, index, qrels=qrels)
+    if folder and ForeignIndex(folder).files:
+        return replace(
+            read_collection(folder),
+            topic_source=TopicFiles([topics]) if topics else None,
+            qrels_source=QrelsFiles([qrels]) if qrels else None,
+        )
+    return of_index(place, topics, qrels)
 
 
-def on_engine(found: SearchedCollection, options: EngineOptions | None) -> SearchedCollection:
+def on_engine(found: Collection, options: EngineOptions | None) -> Collection:
     """The collection with its index in the search engine that the options name, if they do."""
-    if not options:
+    if not (options and found.index):
         return found
-    address = engine_address(options, found.engine, found.engine_index)
-    return dataclasses.replace(found, engine=address)
+    address = engine_address(options, found.engine, index_name(found.index.group))
+    return replace(found, index=found.index._replace(engine=address))
 
 
 def engine_address(
@@ -247,7 +277,7 @@ def engine_address(
         index: name of the index without ``known``; None if it must be given.
     """
     if known:
-        return dataclasses.replace(known, **options)
+        return replace(known, **options)
     problems = []
     if "url" not in options:
         problems.append("--engine URL is missing: the address of the search engine")
@@ -255,7 +285,7 @@ def engine_address(
         problems.append("--engine-index NAME is missing: the index in the search engine")
     if problems:
         raise UsageError(problems)
-    from indexes.engines.address import EngineAddress
+    from indexes.engines.client import EngineAddress
 
     return EngineAddress(**{"index": index, **options})
 
@@ -287,20 +317,3 @@ def training_collections(
             "TWEETRERANK_DATA"
         )
     return [name for name in judged if name != left_out]
-
-
-def _microblog(name: str, data: Path | None) -> SearchedCollection:
-    year, first, folder = name[2:], _MICROBLOG[name], data_directory(data) / "microblog"
-    return SearchedCollection(
-        name=name,
-        title=f"TREC Microblog {year}",
-        topics_path=folder / f"topics.microblog{year}.txt",
-        qrels_path=folder / f"qrels.microblog{year}.txt",
-        runs={
-            "ql": folder / f"trec-{year}" / "id.txt",
-            "rm3": folder / "runs" / f"run.microblog{year}.RM3.txt",
-        },
-        index_group=f"tweets{first}",
-        pair_folders=[folder / f"trec-{first}", folder / f"trec-{first + 1}"],
-        data=data,
-    )

@@ -28,7 +28,8 @@
     query = "query.json"             # optional: the engine's query with {{query}} in it, or the id
                                      # of a search template; else it matches the text field
 
-Every command that takes ``mb2012`` takes ``my-posts.toml``, too, and a folder in BEIR's form: posts
+Every command that takes ``mb2012`` takes ``my-posts.toml``, too, and an index by Pyserini, whose
+posts are indexed here once, and a folder in BEIR's form: posts
 in ``corpus.jsonl``, topics in ``queries.jsonl``, judgments in ``qrels/test.tsv``, those to train on
 in ``qrels/train.tsv``; a post with a query's id is none of its results, as in BEIR's figures. The
 collection's name is ``name``, else the file's without its ending, or the folder's. The topics of
@@ -43,16 +44,16 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar
 from zlib import crc32
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
-from indexes.engines.address import EngineAddress, index_name, query_file
+from indexes.engines.client import EngineAddress, index_name, query_file
 from indexes.errors import CollectionError
 from indexes.posts import FIELDS
 from indexes.records import is_doc_id
-from pipeline.collections.collection import CORPUS, ENDING, OWN, SearchedCollection, beir_file
+from pipeline.collections.collection import CORPUS, ENDING, OWN, Collection, IndexPlace, beir_file
+from pipeline.collections.sources import ForeignIndex, PostFiles, QrelsFiles, TopicFiles
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
@@ -64,14 +65,15 @@ Content = TypeVar("Content")
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 _FILES = ("posts", "topics", "qrels", "train", "train_qrels")
-KEYS = (*_FILES, "name", "columns", "language", "judged_only", "skip_own_id", *_ENGINE)
+_FLAGS = ("judged_only", "skip_own_id")
+KEYS = (*_FILES, "name", "columns", "language", *_FLAGS, *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
 
 
-def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedCollection:
-    """The collection that a file describes, or a folder in BEIR's form.
+def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
+    """The collection that a file describes, a folder in BEIR's form, or an index by Pyserini.
 
     Args:
         known_names: of named collections, which it may not have.
@@ -79,10 +81,13 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
     Raises:
         DataError: all problems of the file and of the files that it names.
     """
+    if (foreign := ForeignIndex(path)).files:
+        place, name = IndexPlace(_group(path.resolve(), {})), path.resolve().name
+        return Collection(name, post_source=foreign, index=place, title=str(path), file=path)
     if path.is_dir():
         return _read_beir(path)
-    content = _read(path)
-    problems = [
+    content, problems = _read(path), list[str]()
+    problems += [
         f"found the key {key!r}, expected {', '.join(KEYS)}{did_you_mean(key, KEYS)}"
         for key in content
         if key not in KEYS
@@ -100,65 +105,61 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> SearchedColl
         columns = {}
     columns = {field: str(column) for field, column in columns.items()}
     group = _group(path, columns)
-    engine, found = _engine(path.parent, content, index_name(group))
-    problems += found
-    posts = _post_files(path.parent, content.get("posts", []), problems)
-    topics, topic_files = _files(path.parent, content, "topics", read_topics, problems)
-    train, train_files = _files(path.parent, content, "train", read_topics, problems)
-    query_ids = [topic.query_id for topic in (*(topics or []), *(train or []))]
+    engine = _engine(path.parent, content, index_name(group), problems)
+    files = {key: _files(path.parent, content, key, problems) for key in _FILES}
 
-    def judgments(*paths: Path) -> Qrels:
-        return joined_qrels(paths, query_ids)
+    def read(key: str, parse: Callable[[Sequence[Path]], Content]) -> Content | None:
+        try:
+            return parse(files[key]) if files[key] else None
+        except DataError as error:
+            problems.append(f"{key}: {error}")
+            return None
 
-    qrels, qrels_files = _files(path.parent, content, "qrels", judgments, problems)
-    train_qrels, train_qrels_files = _files(
-        path.parent, content, "train_qrels", judgments, problems
+    topics, train = (read(key, lambda of: read_topics(*of)) or [] for key in ("topics", "train"))
+    query_ids = [topic.query_id for topic in (*topics, *train)]
+    qrels, train_qrels = (
+        read(key, lambda of: joined_qrels(of, query_ids)) or {} for key in ("qrels", "train_qrels")
     )
-    for key, files in (("train", train_files), ("train_qrels", train_qrels_files)):
-        if files[1:]:
-            problems.append(f"{key}: found {len(files)} files, expected one")
+    problems += [
+        f"{key}: found {len(files[key])} files, expected one"
+        for key in ("train", "train_qrels")
+        if files[key][1:]
+    ]
     if train_qrels and not qrels:
         problems.append("train_qrels: found without qrels, whose topics are searched")
     if topics:
-        problems += _topic_problems(
-            topics, train or [], content, (qrels or {}) | (train_qrels or {})
-        )
+        problems += _topic_problems(topics, train, content, qrels | train_qrels)
     language = _language(content.get("language"), problems)
-    judged_only, skips_own_id = content.get("judged_only", False), content.get("skip_own_id", False)
-    for key, flag in (("judged_only", judged_only), ("skip_own_id", skips_own_id)):
-        if not isinstance(flag, bool):
-            problems.append(f"{key}: found {flag!r}, expected true or false")
+    judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
+    problems += [
+        f"{key}: found {content[key]!r}, expected true or false"
+        for key in _FLAGS
+        if not isinstance(content.get(key, False), bool)
+    ]
     if problems:
         raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
-    return SearchedCollection(
+    return Collection(
         name=str(name),
+        topic_source=TopicFiles(files["topics"], *files["train"]) if topics else None,
+        qrels_source=QrelsFiles(files["qrels"], *files["train_qrels"]) if qrels else None,
+        post_source=PostFiles(files["posts"], columns) if files["posts"] else None,
+        index=IndexPlace(group, engine=engine),
         title=str(path),
-        topics_path=next(iter(topic_files), path),
-        qrels_path=next(iter(qrels_files), None),
-        further_topics=topic_files[1:],
-        further_qrels=qrels_files[1:],
-        runs={},
-        index_group=group,
-        post_paths=posts,
-        post_columns=columns,
-        engine=engine,
-        file=path,
-        training_path=next(iter(train_files), None),
-        training_qrels_path=next(iter(train_qrels_files), None),
-        skips_own_id=bool(skips_own_id),
-        language=language,
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
+        language=language,
         judged_only=bool(judged_only),
+        skips_own_id=bool(skips_own_id),
+        file=path,
     )
 
 
-def _group(path: Path, columns: Mapping[str, str] = MappingProxyType({})) -> str:
+def _group(path: Path, columns: Mapping[str, str]) -> str:
     """Name of a collection's index; files of one name in two folders have two indexes."""
     source = os.fsencode(path.resolve()) + (repr(columns).encode() if columns else b"")
     return f"{OWN}{path.stem}-{crc32(source):08x}"
 
 
-def _read_beir(folder: Path) -> SearchedCollection:
+def _read_beir(folder: Path) -> Collection:
     """The collection of a folder in BEIR's form.
 
     Topics are those of the test part, without one of the development part, and models are trained
@@ -170,47 +171,46 @@ def _read_beir(folder: Path) -> SearchedCollection:
     parts = {part: beir_file(folder / "qrels", f"{part}.tsv") for part in ("test", "dev", "train")}
     searched = next(filter(None, parts.values()), None)
     trained = [path for part in ("train", "dev") if (path := parts[part]) not in (None, searched)]
-    return SearchedCollection(
+    return Collection(
         name=folder.resolve().name,
+        topic_source=TopicFiles([queries]),
+        qrels_source=QrelsFiles([searched], next(iter(trained), None)) if searched else None,
+        post_source=PostFiles([corpus]),
+        index=IndexPlace(_group(folder.resolve(), {})),
         title=str(folder),
-        topics_path=queries,
-        qrels_path=searched,
-        runs={},
-        index_group=_group(folder.resolve()),
-        post_paths=[corpus],
-        file=folder,
-        training_qrels_path=next(iter(trained), None),
         skips_own_id=True,
+        file=folder,
     )
 
 
 def _engine(
-    folder: Path, content: Mapping[str, object], default: str
-) -> tuple[EngineAddress | None, list[str]]:
-    """The index in a search engine, None without one, and the problems of its keys."""
+    folder: Path, content: Mapping[str, object], default: str, problems: list[str]
+) -> EngineAddress | None:
+    """The index in a search engine, None without one."""
     given = {key: content[key] for key in _ENGINE if key in content}
-    if wrong := [key for key, value in given.items() if not isinstance(value, str)]:
-        return None, [f"{key}: found {given[key]!r}, expected a text" for key in wrong]
+    texts = {key: value for key, value in given.items() if isinstance(value, str)}
+    found = [f"{key}: found {given[key]!r}, expected a text" for key in given if key not in texts]
     if "engine" not in given:
-        return None, [f"{key}: found without engine, expected its address, too" for key in given]
-    if "text_field" in given and "posts" in content:
-        return None, [
+        found = [f"{key}: found without engine, expected its address, too" for key in given]
+    elif "text_field" in given and "posts" in content:
+        found.append(
             "posts: found with text_field, expected either: files to index, or an index as it is"
-        ]
-    texts = {key: str(value) for key, value in given.items()}
-    named = {key: texts[key] for key in _ENGINE_FIELDS if key in texts}
-    query = texts.get("query")
+        )
+    problems += found
+    if found or not given:
+        return None
+    query, auth = texts.get("query"), texts.get("engine_auth")
     try:
-        address = EngineAddress(
+        return EngineAddress(
             texts["engine"],
             texts.get("engine_index", default),
-            folder / texts["engine_auth"] if "engine_auth" in texts else None,
-            **named,
+            folder / auth if auth else None,
+            **{key: texts[key] for key in _ENGINE_FIELDS if key in texts},
             query=query and query_file(query, folder),
         )
     except (CollectionError, ValueError) as error:
-        return None, [f"engine: {error}"]
-    return address, []
+        problems.append(f"engine: {error}")
+        return None
 
 
 def _topic_problems(
@@ -259,43 +259,26 @@ def _read(path: Path) -> dict[str, object]:
         ) from None
 
 
-def _post_files(folder: Path, patterns: object, problems: list[str]) -> list[Path]:
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(patterns, list) or not all(isinstance(name, str) for name in patterns):
-        problems.append(f"posts: found {patterns!r}, expected names of files in a list")
-        return []
-    files: list[Path] = []
-    for pattern in patterns:
-        root = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
-        matching = sorted(root.glob(pattern.removeprefix(root.anchor))) if pattern else []
-        files += [path for path in matching if path.is_file()]
-        if not any(path.is_file() for path in matching):
-            problems.append(f"posts: found no file {pattern!r} in {folder.resolve()}")
-    return list(dict.fromkeys(files))
-
-
 def _files(
-    folder: Path,
-    content: dict[str, object],
-    key: str,
-    read: Callable[..., Content],
-    problems: list[str],
-) -> tuple[Content | None, list[Path]]:
-    """Content and paths of the file, or the files, that a key names; None without the key."""
+    folder: Path, content: Mapping[str, object], key: str, problems: list[str]
+) -> list[Path]:
+    """The files that a key names, by their names or by patterns of these."""
     names = content.get(key, [])
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        problems.append(f"{key}: found {content[key]!r}, expected the name of a file, or a list")
-        return None, []
-    paths = [folder / name for name in names]
-    if lacking := [name for name in names if not (folder / name).is_file()]:
-        problems += [f"{key}: found no file {name!r} in {folder.resolve()}" for name in lacking]
-    elif paths:
-        try:
-            return read(*paths), paths
-        except DataError as error:
-            problems.append(f"{key}: {error}")
-    return None, []
+        problems.append(f"{key}: found {names!r}, expected the name of a file, or a list of names")
+        return []
+    files: list[Path] = []
+    for name in names:
+        root = Path(Path(name).anchor) if Path(name).is_absolute() else folder
+        matching = [folder / name]
+        if name and not matching[0].is_file():
+            matching = sorted(root.glob(name.removeprefix(root.anchor)))
+        found = [path for path in matching if path.is_file()]
+        if not found:
+            problems.append(f"{key}: found no file {name!r} in {folder.resolve()}")
+        files += found
+    return list(dict.fromkeys(files))
 
 
 def missing_collection(name: str) -> str:

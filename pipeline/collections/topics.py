@@ -26,15 +26,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from indexes.lines import numbered_lines, short
 from indexes.methods import Topic
 from indexes.records import (
     id_under,
     is_doc_id,
     is_table,
     keys_of,
+    numbered_lines,
     read_records,
     rows_of,
+    short,
     short_json,
     table_rows,
     unescaped,

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 from indexes.files import atomic_file
-from indexes.lines import numbered_lines, short
-from indexes.records import is_doc_id
+from indexes.records import is_doc_id, numbered_lines, short
 from pipeline.errors import DataError, UsageError
 
 Run = dict[str, dict[str, float]]  # query_id -> doc_id -> score

@@ -115,7 +115,6 @@ def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callab
 positive_int = _number(int, lambda value: value >= 1, "a whole number of at least 1")
 non_negative_int = _number(int, lambda value: value >= 0, "a whole number of at least 0")
 positive_float = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
-non_negative_float = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
@@ -196,7 +195,7 @@ def _terminate(number: int, frame: object) -> None:
 def _with_options(message: str, options_type: Any) -> str:
     """A message with options in place of the arguments of Python that it names in backticks.
 
-    ``address.NAME`` is a field of an :class:`indexes.engines.address.EngineAddress`.
+    ``address.NAME`` is a field of an :class:`indexes.engines.client.EngineAddress`.
     """
     flags = {
         field.metadata.get("argument_name") or field.name: names[-1]

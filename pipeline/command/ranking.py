@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def addresses(text: str) -> str:
     """Addresses of nodes, separated by commas."""
-    from indexes.engines.address import check_url
+    from indexes.engines.client import check_url
 
     try:
         for url in text.split(","):
@@ -38,7 +38,7 @@ def addresses(text: str) -> str:
 
 
 def _query(text: str) -> Path | str:
-    from indexes.engines.address import query_file
+    from indexes.engines.client import query_file
 
     return query_file(text, Path())
 
@@ -89,7 +89,7 @@ class ForeignOptions(EngineOptions):
 
 
 def engine_of(options: EngineOptions) -> dict[str, Any]:
-    """The given fields of an :class:`indexes.engines.address.EngineAddress`."""
+    """The given fields of an :class:`indexes.engines.client.EngineAddress`."""
     names = {"engine": "url", "engine_index": "index", "engine_auth": "auth"}
     fields = (*names, "text_field", "url_field", "time_field", "id_field", "query")
     found = {name: getattr(options, name, None) for name in fields}
@@ -164,7 +164,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         """The collection, with the index and the judgments that the options name."""
         from pipeline.collections.named import open_collection
 
-        return open_collection(self.topics, self.index, self.qrels, self.data, engine_of(self))
+        name, engine = self.topics or None, engine_of(self)
+        return open_collection(name, self.index, self.qrels, self.data, engine)
 
 
 @dataclass(frozen=True)

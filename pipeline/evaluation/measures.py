@@ -7,6 +7,7 @@ relevant document. Grades of 1 or more are relevant.
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,16 @@ def heading(measure: str) -> str:
 def without_results(qrels: Qrels, run: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Judged topics without results in the run."""
     return [query_id for query_id in qrels if not run.get(query_id)]
+
+
+def warn_of_gaps(name: str, qrels: Qrels, run: Run) -> None:
+    """Say on stderr which judged topics have no result in the run of this name."""
+    if gaps := without_results(qrels, run):
+        print(
+            f"{name}: judged topics without a result, counted as 0 ({len(gaps)}): "
+            f"{', '.join(gaps)}",
+            file=sys.stderr,
+        )
 
 
 def without_relevant(qrels: Qrels) -> list[str]:

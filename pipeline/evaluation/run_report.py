@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from pipeline.evaluation.significance import paired_t_test
 from pipeline.text import print_table
 
 MEASURES = ("P@30", "AP")  # Measures of the report; places are by the first
-GROUP_SIZE = 30  # Runs of a group in table 7
 
 _COMPRESSED = {".gz", ".bz2"}
 _SAME = 9  # Decimals of means in comparisons: sums in another order differ in the last bits
@@ -48,11 +47,6 @@ class Row(NamedTuple):
     place: int
     place_after: int
 
-    @property
-    def places_gained(self) -> int:
-        """Above 0 for a gain."""
-        return self.place - self.place_after
-
 
 def reranked_name(name: str, model: str) -> str:
     """``a.run`` -> ``a.run.sm_cnn``; ``a.gz`` -> ``a.sm_cnn.gz``, still compressed."""
@@ -62,35 +56,25 @@ def reranked_name(name: str, model: str) -> str:
     return f"{name}.{model}"
 
 
-def place(value: float, others: Iterable[float]) -> int:
-    """1 + the number of larger values; equal values share a place."""
-    return 1 + sum(round(other, _SAME) > round(value, _SAME) for other in others)
-
-
 def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
-    """A row for each run, by the first measure of the original run, then by name."""
+    """A row for each run, by the first measure of the original run, then by name.
+
+    A place is 1 + the number of the others with a larger value; equal values share it.
+    """
     changes = {name: _changes(before, after) for name, (before, after) in results.items()}
     leading = {name: next(iter(of_run.values())) for name, of_run in changes.items()}
     rows = []
     for name, change in leading.items():
-        others = [other.before for rival, other in leading.items() if rival != name]
-        rows.append(
-            Row(name, changes[name], place(change.before, others), place(change.after, others))
-        )
+        others = [round(of.before, _SAME) for rival, of in leading.items() if rival != name]
+        places = [
+            1 + sum(other > round(value, _SAME) for other in others)
+            for value in (change.before, change.after)
+        ]
+        rows.append(Row(name, changes[name], *places))
     return sorted(rows, key=lambda row: (row.place, row.name))
 
 
-def average_changes(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Measure -> mean change in % over the runs with a known one; None without such runs."""
-    averages: dict[str, float | None] = {}
-    for measure in rows[0].changes:
-        percents = [row.changes[measure].percent for row in rows]
-        known = [percent for percent in percents if percent is not None]
-        averages[measure] = mean(known) if known else None
-    return averages
-
-
-def groups(rows: Sequence[Row], size: int = GROUP_SIZE) -> dict[str, Sequence[Row]]:
+def groups(rows: Sequence[Row], size: int) -> dict[str, Sequence[Row]]:
     """The top, middle and bottom ``size`` runs (table 7); none if there are fewer than 3 · size.
 
     ``rows`` are those of :func:`compare`, best first.
@@ -101,7 +85,7 @@ def groups(rows: Sequence[Row], size: int = GROUP_SIZE) -> dict[str, Sequence[Ro
     return {"top": rows[:size], "middle": rows[middle : middle + size], "bottom": rows[-size:]}
 
 
-def print_report(rows: Sequence[Row], group_size: int = GROUP_SIZE) -> None:
+def print_report(rows: Sequence[Row], group_size: int) -> None:
     """Print the rows as a table, the average changes of groups and of all runs, and notes."""
     measures = list(rows[0].changes)
     header = ["run"]
@@ -117,9 +101,7 @@ def print_report(rows: Sequence[Row], group_size: int = GROUP_SIZE) -> None:
     print(*_notes(rows, measures), sep="\n")
 
 
-def write_csv(
-    path: Path, rows: Sequence[Row], made: Mapping[str, object], group_size: int = GROUP_SIZE
-) -> None:
+def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object], group_size: int) -> None:
     """Write a CSV file with a line for each run, numbers unrounded, and the columns ``made``."""
     group_of = {
         row.name: group for group, members in groups(rows, group_size).items() for row in members
@@ -135,7 +117,7 @@ def write_csv(
             for change in row.changes.values():
                 # An unknown percentage is an empty cell.
                 cells += [change.before, change.after, change.percent, change.p]
-            cells += [row.place, row.place_after, row.places_gained]
+            cells += [row.place, row.place_after, row.place - row.place_after]
             writer.writerow([*cells, *made.values()])
 
 
@@ -155,14 +137,17 @@ def _line(row: Row) -> list[str]:
     for change in row.changes.values():
         after = f"{change.after:.4f}{change.mark}"
         cells += [f"{change.before:.4f}", after, _percent(change.percent)]
-    return [*cells, str(row.place), str(row.place_after), f"{row.places_gained:+d}"]
+    return [*cells, str(row.place), str(row.place_after), f"{row.place - row.place_after:+d}"]
 
 
 def _average_line(title: str, rows: Sequence[Row]) -> list[str]:
+    """Mean changes over the runs with a known one."""
     cells = [title]
-    for percent in average_changes(rows).values():
-        cells += ["", "", _percent(percent)]
-    return [*cells, "", "", f"{round(mean(row.places_gained for row in rows), 1) + 0.0:+.1f}"]
+    for measure in rows[0].changes:
+        known = [of for row in rows if (of := row.changes[measure].percent) is not None]
+        cells += ["", "", _percent(mean(known) if known else None)]
+    gained = mean(row.place - row.place_after for row in rows)
+    return [*cells, "", "", f"{round(gained, 1) + 0.0:+.1f}"]
 
 
 def _percent(value: float | None) -> str:

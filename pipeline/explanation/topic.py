@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pipeline.collections.trec import Place, places
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed
+from rerankers.reranker import Mixed
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -137,13 +138,17 @@ def explain(
             f"found {model.name}, expected a model with an explanation: mp_hcnn, window or a fusion"
         )
     weights = "/".join(model.directory.resolve().parts[-2:])
+    facts = {
+        "Candidates": f"{len(changes)}, by {both(before)}",
+        "Model": f"{both(model.name)}, weights {weights}",
+    }
+    if isinstance(model, Mixed):
+        origin, _, _ = model.origin.partition("; ")  # Without its path
+        facts["Share of the model (λ)"] = f"{model.weight:g}, {origin}"
     return ExplainedTopic(
         collection.name if collection else "",
         topic,
-        {
-            "Candidates": f"{len(changes)}, by {both(before)}",
-            "Model": f"{both(model.name)}, weights {weights}",
-        },
+        facts,
         changes,
         ((collection.qrels if collection else None) or {}).get(topic.query_id, {}),
         chosen,

@@ -5,42 +5,35 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from indexes.methods import METHODS
 from pipeline import defaults
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import open_collection
 from pipeline.errors import DataError, UsageError
+from pipeline.evaluation.measures import heading
 from pipeline.ranking.checkpoints import (
     Loading,
     best_trained,
     directory_for,
-    load_scorer,
+    load_model,
     note_elsewhere,
     tuned_weight,
 )
 from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixing, Mixture, ModelScorer, Ranker
-from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
+from pipeline.ranking.ranker import Mixture, Ranker
+from pipeline.ranking.retrievers import IndexRetriever, retriever_for
 from rerankers import models
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
-from rerankers.reranker import Model
-
-
-@runtime_checkable
-class HasCollection(Protocol):
-    """An opened collection of a notebook."""
-
-    collection: Collection
+from rerankers.reranker import Mixed, Model
 
 
 def ranker(
-    collection: str | Path | Collection | HasCollection,
+    collection: str | Path | Collection,
     reranker: str = defaults.AUTO,
     first_stage: str | None = None,
     weight: float | None = None,
@@ -74,8 +67,6 @@ def ranker(
     """
     if isinstance(collection, str | Path):
         collection = open_collection(str(collection), data=Path(data) if data else None)
-    elif isinstance(collection, HasCollection):
-        collection = collection.collection
     if not isinstance(collection, Collection):
         raise UsageError(f"`collection`: found {collection!r}, expected its name, file or object")
     if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
@@ -89,23 +80,26 @@ def ranker(
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
         reranker = default_reranker(collection, is_mixed, folder, has_weight)
-    reads = models.reads(reranker)
-    if reads == "searches":
+    how = Loading(**loading)
+    if models.reads(reranker) == "searches":
+        if given:
+            problem = f"{reranker} takes the rankers of its training; leave it out"
+            raise UsageError([f"`{argument}`: {problem}" for argument in given])
         known = None
         if candidates:
             known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        return _fusion(collection, reranker, given, known, folder, Loading(**loading))
+        return Fusion.of(collection, load_model(reranker, collection, folder, how), known)
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
-        return Mixture(retriever, None, Mixing(), collection)
-    scorer = load_scorer(reranker, collection, folder, Loading(**loading))
-    if weight is None and reads == "posts":
-        weight = default_weight
-    if weight is None:
-        mixing = tuned_mixing(collection, scorer, has_scores=bool(candidates))
+        return Mixture(retriever, None, collection)
+    model = load_model(reranker, collection, folder, how)
+    if weight is not None:
+        model = Mixed.of(model, weight)
+    elif default_weight is not None:
+        model = model.mixed(default_weight, "given")
     else:
-        mixing = Mixing(weight)
-    return Mixture(retriever, scorer, mixing, collection)
+        model = tuned(model, collection, has_scores=bool(candidates))
+    return Mixture(retriever, model, collection)
 
 
 def default_reranker(
@@ -125,13 +119,13 @@ def default_reranker(
         return defaults.DEFAULT_RERANKER
 
     def fits(name: str) -> bool:
-        reads = models.reads(name)
-        return not ((is_mixed and reads == "searches") or (has_weight and reads == "lists"))
+        excluded = ["searches"] * is_mixed + ["lists"] * has_weight
+        return models.reads(name) not in excluded
 
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
         print(
-            f"{name}, trained on {collection.title}: {tuning.measure} "
+            f"{name}, trained on {collection.title}: {heading(tuning.measure)} "
             f"{tuning.cross_validated:.4f} on held-out topics, {tuning.curve[0.0]:.4f} without it",
             file=sys.stderr,
         )
@@ -156,26 +150,6 @@ def _is_trained(model: str, collection: Collection) -> bool:
         return False
 
 
-def _fusion(
-    collection: Collection,
-    reranker: str,
-    given: Sequence[str],
-    first_stage: Retriever | None,
-    checkpoint: Path | None,
-    loading: Loading,
-) -> Fusion:
-    """A fusion of the rankers whose scores it reads."""
-    if given:
-        raise UsageError(
-            [
-                f"`{argument}`: {reranker} takes the rankers of its training; leave it out"
-                for argument in given
-            ]
-        )
-    scorer = load_scorer(reranker, collection, checkpoint, loading)
-    return replace(Fusion.load(collection, scorer), first_stage=first_stage)
-
-
 def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
     """MP-HCNN mixed with query likelihood, of the collection that a fusion searches.
 
@@ -190,41 +164,44 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
         remedy = "pip install 'tweetrerank[neural]'"
         print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
         return None
-    scorer = load_scorer(name, collection, None, Loading(**loading))
+    model = tuned(load_model(name, collection, None, Loading(**loading)), collection)
     method = METHODS[defaults.DEFAULT_METHOD]()
     retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
-    return Mixture(retriever, scorer, tuned_mixing(collection, scorer, True), collection)
+    return Mixture(retriever, model, collection)
 
 
-def tuned_mixing(collection: Collection, scorer: ModelScorer, has_scores: bool) -> Mixing:
-    """λ as tuned for the checkpoint; 1 where there is nothing to mix."""
+def tuned(model: Model, collection: Collection, has_scores: bool = False) -> Model:
+    """A model with the λ that was tuned for its checkpoint.
+
+    ``has_scores``: given candidates have scores, too.
+    """
     is_given = collection.given_candidates is not None
     # There is no official run of a training part to tune it on.
-    advice = None if is_given else "run `tweetrerank tune` for this checkpoint"
-    has_scores |= not is_given
-    return mixing_of(scorer.checkpoint, None, has_scores, collection.key, advice)
+    advice = "choose one by --lambda" if is_given else "run `tweetrerank tune` for this checkpoint"
+    return mixed(model, has_scores or not is_given, key=collection.key, advice=advice)
 
 
-def mixing_of(
-    trained: Model,
-    weight: float | None,
+def mixed(
+    model: Model,
     has_scores: bool,
+    weight: float | None = None,
     key: str = "",
-    advice: str | None = None,
-) -> Mixing:
-    """λ of a model's score: the given ``weight``, or the one that was tuned with the checkpoint.
+    advice: str = "choose one by --lambda",
+) -> Model:
+    """A model with its λ: the given ``weight``, or the one that was tuned with the checkpoint.
 
-    1 without scores of a first stage, and for a model that reads these itself.
+    1 without scores of a first stage; a model that reads these itself has none but a given one.
+
+    Args:
+        key: of the collection.
+        advice: what to do where none was tuned.
     """
     if not has_scores:
-        return Mixing(1.0, "nothing to mix: the candidates are given without scores")
+        return Mixed.of(model, 1.0, "nothing to mix: the candidates are given without scores")
     if weight is not None:
-        return Mixing(weight)
-    if trained.reads != "posts":
-        return Mixing(1.0, "its score contains the first stage's")
-    if tuned := tuned_weight(trained.directory, key):
-        return Mixing(*tuned)
-    return Mixing(defaults.UNTUNED_WEIGHT, f"not tuned: {advice or 'choose one by --lambda'}")
+        return Mixed.of(model, weight)
+    untuned = defaults.UNTUNED_WEIGHT, f"not tuned: {advice}"
+    return model.mixed(*(tuned_weight(model.directory, key) or untuned))
 
 
 class Source(NamedTuple):
@@ -256,5 +233,4 @@ class Source(NamedTuple):
 def best_source(collection: Collection) -> Source:
     """The best model of given candidates for a collection, with its adapted word vectors."""
     folder = directory_for(default_reranker(collection, is_mixed=True), collection)
-    adapted = collection.adapted_path
-    return Source(folder, adapted if adapted and adapted.exists() else None)
+    return Source(folder, collection.adapted_file)

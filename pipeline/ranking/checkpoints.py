@@ -9,19 +9,20 @@ files are never written: a λ tuned here for a shipped checkpoint is
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from indexes.files import atomic_file
+from indexes.files import atomic_directory, write_bytes
 from pipeline.collections.collection import OWN, home_directory, models_directory
 from pipeline.collections.named import ANSWERS
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.ranker import ModelScorer, Ranker
+from pipeline.ranking.ranker import Ranker
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models, reranker
@@ -30,6 +31,7 @@ from rerankers.pairs import PRIOR
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
+    from rerankers.reranker import Model
     from rerankers.text.vocabulary import Idf
 
 TUNING_FILE = reranker.TUNING_FILE
@@ -53,15 +55,22 @@ def default_directory(
 
     Raises:
         DataError: there is no such checkpoint; the message says how to train one.
+        RerankerError: it is damaged or of another collection, or its word vectors are missing.
     """
     own_training = collection in ANSWERS
     # A model trained on posts alone does not fit questions and answers.
     endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
+    own = models_directory() / "checkpoints" / model
     for name in [collection] if own_training else [collection, "all"]:
-        for root in (models_directory() / "checkpoints", checkpoints.SHIPPED):
-            for folder in (root / model / f"{name}{ending}" for ending in endings):
-                if (folder / "config.json").exists() and not _must_skip(folder, collection):
+        for root in (own, checkpoints.SHIPPED / model):
+            for folder in (root / f"{name}{ending}" for ending in endings):
+                if folder.is_dir() and not _must_skip(folder, collection):
                     return folder
+        if not is_adapted and (folder := own / f"{collection}{ADAPTED_SUFFIX}").is_dir():
+            raise RerankerError(
+                f"{folder}: found no word vectors adapted to {collection}, expected those that the "
+                "model was trained with; run pipeline.adapt again, or remove the model"
+            )
     words = f"{'--collection' if own_training else '--test'} {collection}"
     if collection.startswith(OWN):
         words = f"--collection {shlex.quote(str(file or 'FILE'))}"
@@ -73,20 +82,32 @@ def default_directory(
 
 def directory_for(model: str, collection: Collection) -> Path:
     """:func:`default_directory` of a collection."""
-    adapted = collection.adapted_path
-    is_adapted = adapted is not None and adapted.exists()
+    is_adapted = collection.adapted_file is not None
     return default_directory(model, collection.key, collection.file, is_adapted)
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
-    """Whether a fusion has seen this collection's judgments, or gained nothing on it."""
-    if models.reads(folder.parent.name) in (None, "posts"):  # None: trained on an own collection
-        return False
+    """Whether the model has seen this collection's judgments, or has no λ and gained nothing.
+
+    Raises:
+        RerankerError: a checkpoint trained here is damaged, or one is in another's place.
+    """
+    if not folder.is_relative_to(checkpoints.SHIPPED):
+        checkpoints.checked(folder)
+    metrics = checkpoints.read_json(folder / "metrics.json")
+    name = folder.name.removesuffix(ADAPTED_SUFFIX)
+    trained_on = metrics.get("trained_on", [])
+    is_of_one = name != "all" or "collection_file" in metrics
+    found = metrics.get("left_out") or (", ".join(trained_on) if is_of_one else name)
+    if found != name:
+        raise RerankerError(
+            f"{folder}: found a model trained for {found}, expected one for {name}; put the right "
+            "one there, or remove it and train again"
+        )
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
-        return path.exists() and Tuning.load(path).weight == 0
-    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    return collection in metrics.get("trained_on", [])
+        return path.exists() and Tuning.load(path).is_no_gain
+    return collection in trained_on
 
 
 @dataclass(frozen=True)
@@ -101,9 +122,9 @@ class Loading:
     batch_size: int = 256  # Pairs in a forward pass
 
 
-def load_scorer(
+def load_model(
     name: str, collection: Collection, checkpoint: Path | None = None, loading: Loading = Loading()
-) -> ModelScorer:
+) -> Model:
     """The trained model for a collection.
 
     Args:
@@ -131,11 +152,11 @@ def load_scorer(
             "too; give one of them another `name`",
             file=sys.stderr,
         )
-    return ModelScorer(trained)
+    return trained
 
 
 def note_elsewhere(collection: Collection) -> None:
-    """Say that a model of a collection's name lies in another folder than that of models."""
+    """Say that a model of a collection lies in another folder, or under its file's old name."""
     from platformdirs import user_cache_path, user_data_path
 
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
@@ -146,6 +167,17 @@ def note_elsewhere(collection: Collection) -> None:
             f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
             file=sys.stderr,
         )
+    for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
+        source = Path(json.loads(path.read_text("utf-8")).get("collection_file") or "/")
+        beside = collection.file and collection.file.resolve().parent == source.parent
+        if beside and not source.exists():
+            name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
+            print(
+                f"note: {path.parent} was trained on {source}, which is not there any more; if it "
+                f'is {collection.file} now, name that "{name}" by the key `name`',
+                file=sys.stderr,
+            )
+            return
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -159,7 +191,7 @@ def named_frequencies(source: str, language: str | None) -> str:
 
 def warn_of_seen(ranker: Ranker) -> None:
     """Say, where figures are printed, how many judged topics the model was trained and tuned on."""
-    collection, trained = ranker.collection, ranker.scorer.checkpoint if ranker.scorer else None
+    collection, trained = ranker.collection, ranker.model
     # The training part of a collection with given candidates is apart from the part ranked here.
     if trained is None or collection is None or collection.given_candidates is not None:
         return
@@ -190,6 +222,10 @@ def check_reads_given(checkpoint: Any) -> None:
             f"{checkpoint.directory}: found {checkpoint.name}, which reads {reads}; expected a "
             "model of given candidates, such as window or mp_hcnn"
         )
+
+
+def _sha256(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Calibration(NamedTuple):
@@ -224,19 +260,35 @@ class Tuning:
     calibration: Calibration | None = None
     """Of the neural scores; None for those that do not grow with relevance."""
 
+    @property
+    def is_no_gain(self) -> bool:
+        """Whether a model without λ gained nothing."""
+        return self.weight == 0 and self.normalization == "none"
+
+    def content(self) -> bytes:
+        """The content of its file: JSON with its own SHA-256."""
+        fields = dataclasses.asdict(self)
+        fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
+        fields["sha256"] = _sha256(fields)
+        text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
+        return f"{text}\n".encode()
+
     def save(self, path: Path | str) -> None:
-        """Write the tuning as JSON, atomically."""
-        content = dataclasses.asdict(self)
-        content["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
-        with atomic_file(path) as stream:
-            json.dump(content, stream, indent=2, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
+        """Write the tuning, atomically; a checkpoint trained here gets it as one of its files."""
+        folder = Path(path).parent
+        if not (folder / "config.json").exists():
+            write_bytes(path, self.content())
+            return
+        with atomic_directory(folder) as new:
+            checkpoints.copy_whole(folder, new, {Path(path).name: self.content()})
 
     @classmethod
     def load(cls, path: Path | str) -> Tuning:
         """Read a file of :meth:`save`."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if content.pop("sha256", None) not in (None, _sha256(content)):
+                raise ValueError("it was changed")
             curve = {float(weight): float(value) for weight, value in content["curve"].items()}
             tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
             weight = float(content["weight"])
@@ -249,7 +301,8 @@ class Tuning:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
             raise DataError(
-                f"{path}: found no tuned λ ({error!r}), expected a file of tweetrerank tune"
+                f"{path}: found no tuned λ ({error!r}), expected a file of tweetrerank tune; tune "
+                "again, or remove it"
             ) from None
 
 
@@ -267,19 +320,39 @@ def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     return [*own, tuned / f"{name}.json", checkpoint / TUNING_FILE]
 
 
+def tuning_of(checkpoint: Path, collection: str = "") -> tuple[Tuning, Path] | None:
+    """The tuning of a checkpoint and its file, or None if none was tuned.
+
+    Raises:
+        DataError: the file is damaged, or of another checkpoint or collection.
+    """
+    path = next((path for path in tuning_files(checkpoint, collection) if path.exists()), None)
+    if path is None:
+        return None
+    tuning, expected = Tuning.load(path), "/".join(checkpoint.resolve().parts[-2:])
+    is_own, names = path.parent.name == OWN.strip("/"), ", ".join(tuning.collections)
+    if path.parent != checkpoint and (
+        tuning.checkpoint != expected or (is_own and path.stem not in tuning.collections)
+    ):
+        raise DataError(
+            f"{path}: found a λ of {tuning.checkpoint} tuned on {names}, expected one of "
+            f"{expected}{f' tuned on {path.stem}' * is_own}; tune again, or remove it"
+        )
+    return tuning, path
+
+
 def tuned_weight(checkpoint: Path, collection: str = "") -> tuple[float, str] | None:
     """λ and its origin, or None if none was tuned."""
-    for path in tuning_files(checkpoint, collection):
-        if path.exists():
-            tuning = Tuning.load(path)
-            return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
-    return None
+    if (found := tuning_of(checkpoint, collection)) is None:
+        return None
+    tuning, path = found
+    return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
 
 
 def calibration_of(checkpoint: Path) -> Calibration | None:
     """The calibration that was fitted with a checkpoint's λ, None if there is none."""
-    path = next((path for path in tuning_files(checkpoint) if path.exists()), None)
-    return Tuning.load(path).calibration if path else None
+    found = tuning_of(checkpoint)
+    return found[0].calibration if found else None
 
 
 def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
@@ -290,13 +363,19 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
 
     Returns:
         Name and tuning; None if no model gained enough for searches to use it (λ = 0).
+
+    Raises:
+        RerankerError: a model is damaged.
     """
     root, tunings = models_directory() / "checkpoints", {}
     for name in models.names():
-        paths = [root / name / f"{collection}{end}" / TUNING_FILE for end in (ADAPTED_SUFFIX, "")]
-        path = next((path for path in paths if path.exists()), None)
-        if path and fits(name) and (tuning := Tuning.load(path)).weight > 0:
-            tunings[name] = tuning
+        folders = [root / name / f"{collection}{end}" for end in (ADAPTED_SUFFIX, "")]
+        folder = next((each for each in folders if each.is_dir()), None)
+        if folder and fits(name):
+            checkpoints.checked(folder)
+            path = folder / TUNING_FILE
+            if path.exists() and (tuning := Tuning.load(path)).weight > 0:
+                tunings[name] = tuning
     # What was tuned for another measure has other figures.
     figures = {
         name: (tuning.measure.startswith("AP"), tuning.cross_validated)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from indexes.methods import METHODS
 from indexes.posts import Post
@@ -18,26 +18,15 @@ from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.interpolation import normalize
-from pipeline.ranking.ranker import (
-    ModelScorer,
-    Progress,
-    ProgressBar,
-    Ranker,
-    Ranking,
-    Stopwatch,
-    Topics,
-    hidden,
-    require_positive,
-    silent,
-    topics_of,
-)
-from pipeline.ranking.retrievers import Candidates, doc_ids_of, searched, with_space
+from pipeline.ranking.ranker import Mixture, ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
+from pipeline.ranking.retrievers import Candidates, doc_ids_of, searched
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
     from pipeline.ranking.retrievers import Retriever
+    from rerankers.reranker import Model
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
@@ -100,12 +89,7 @@ class UnionRetriever:
         """The collection's index, opened once."""
         return self.collection.open_index()
 
-    def search(
-        self,
-        topics: Sequence[Topic],
-        hits: int = DEFAULT_HITS,
-        watch: Stopwatch | None = None,
-    ) -> Candidates:
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The best posts of each candidate ranker for each topic, as many as are to be scored.
 
         Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
@@ -116,40 +100,43 @@ class UnionRetriever:
             UsageError: there is no index.
             DataError: an official run is malformed, or there is no candidate ranker.
         """
-        watch, rankers = watch or Stopwatch(), self.rankers
+        watch, rankers = Stopwatch(), self.rankers
         signals = self._signals(topics, hits, watch)
-        if not any(name in signals for name in rankers.candidate_rankers):
+        of_candidates = [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        if not of_candidates:
             raise DataError(
                 f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
             )
-        of_candidates = [run for name, run in signals.items() if name in rankers.candidate_rankers]
         best = _joined_runs([best_of(run, min(hits, rankers.depth)) for run in of_candidates])
-        scores = mean_of_normalized(list(signals.values()))
-        run = restricted(scores, best)
-        rest = _without(restricted(scores, _joined_runs(of_candidates)), best)
+        scores = _mean_of_normalized(list(signals.values()))
+        run = _restricted(scores, best)
+        rest = {
+            query_id: {d: score for d, score in known.items() if d not in best.get(query_id, {})}
+            for query_id, known in _restricted(scores, _joined_runs(of_candidates)).items()
+        }
         doc_ids = doc_ids_of(run)
         known = self.index.posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
-        found = self._candidates(topics, run, posts, signals, rest)
+        signals = {name: _restricted(scores, run) for name, scores in signals.items()}
         watch.stop(self.name)
-        return found
+        return Candidates(topics, run, posts, {}, signals, rest=rest, seconds=watch.seconds)
 
-    def read(self, candidates: Candidates, watch: Stopwatch | None = None) -> Candidates:
+    def read(self, candidates: Candidates) -> Candidates:
         """Given candidates with every ranker's score of them.
 
         The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
         """
-        watch = watch or Stopwatch()
-        signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
-        scores = mean_of_normalized(list(signals.values()))
+        watch, topics = Stopwatch(), candidates.topics
+        signals = self._signals(topics, DEFAULT_HITS, watch)
+        scores = _mean_of_normalized(list(signals.values()))
         run = {
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
             for query_id, wanted in candidates.run.items()
         }
-        scored = self._candidates(candidates.topics, run, candidates.posts, signals, {})
+        signals = {name: _restricted(scores, run) for name, scores in signals.items()}
         watch.stop(self.name)
-        return scored
+        return Candidates(topics, run, candidates.posts, {}, signals, seconds=watch.seconds)
 
     def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
         """The runs of the rankers that the collection has."""
@@ -172,19 +159,6 @@ class UnionRetriever:
             )
         return signals
 
-    def _candidates(
-        self,
-        topics: Sequence[Topic],
-        run: Run,
-        posts: Mapping[str, Post],
-        signals: Mapping[str, Run],
-        rest: Run,
-    ) -> Candidates:
-        """Candidates with the signals of this retriever's rankers, and with adapted vectors."""
-        signals = {name: restricted(scores, run) for name, scores in signals.items()}
-        found = Candidates(topics, run, posts, {}, signals, rest=rest)
-        return with_space(found, self.collection)
-
     def _rank(self, name: str, topics: Sequence[Topic], hits: int, runs: Mapping[str, Path]) -> Run:
         """One ranker's run; empty if the collection does not have it."""
         if not name.startswith(OFFICIAL):
@@ -199,7 +173,7 @@ class UnionRetriever:
         return best_of({q: run for q, run in read_run(path).items() if q in wanted}, hits)
 
 
-def mean_of_normalized(runs: Sequence[Run]) -> Run:
+def _mean_of_normalized(runs: Sequence[Run]) -> Run:
     """The mean over ``runs`` of each candidate's min-max score, 0 in runs without it."""
     total: Run = {}
     for run in runs:
@@ -219,16 +193,8 @@ def _joined_runs(runs: Sequence[Run]) -> Run:
     return found
 
 
-def _without(run: Run, others: Run) -> Run:
-    """The candidates of ``run`` that ``others`` lacks."""
-    return {
-        query_id: {d: score for d, score in scores.items() if d not in others.get(query_id, {})}
-        for query_id, scores in run.items()
-    }
-
-
-def restricted(run: Run, candidates: Run) -> Run:
-    """The scores that ``run`` has of ``candidates``, in their order and under their very strings.
+def _restricted(run: Run, candidates: Run) -> Run:
+    """The scores that ``run`` has of ``candidates``, in their order and with their key objects.
 
     A dictionary finds a string fastest that is the same object as its key.
     """
@@ -241,47 +207,28 @@ def restricted(run: Run, candidates: Run) -> Run:
 
 @dataclass(frozen=True)
 class Fusion(Ranker):
-    """A trained fusion."""
+    """A trained fusion: its retriever finds the candidates, with the scores of several rankers."""
 
-    retriever: UnionRetriever  # Finds the candidates, with the scores of several rankers
-    scorer: ModelScorer  # The model over these scores and further features
+    retriever: UnionRetriever
+    model: Model
     first_stage: Retriever | None = None
     """Gives the candidates in place of the rankers, which then only score them."""
 
     @classmethod
-    def load(cls, collection: Collection, scorer: ModelScorer) -> Fusion:
+    def of(cls, collection: Collection, model: Model, first_stage: Retriever | None = None) -> Self:
         """The fusion for a collection, from its trained model."""
         if collection.given_candidates is not None:
             raise UsageError(
-                f"`reranker`: found {scorer.name}, but {collection.name} is not searched, its "
+                f"`reranker`: found {model.name}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
-        rankers = Rankers.from_config(scorer.checkpoint.config)
-        return cls(UnionRetriever(collection, rankers), scorer)
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.scorer.name
-
-    @property
-    def weight(self) -> None:
-        """None: it has no λ."""
+        rankers = Rankers.from_config(model.config)
+        return cls(UnionRetriever(collection, rankers), model, collection, first_stage)
 
     @property
     def description(self) -> str:
         """The model's weights."""
-        return f"{self.name}, weights {'/'.join(self.scorer.checkpoint.directory.parts[-2:])}"
-
-    @property
-    def first_stage_name(self) -> str:
-        """Name of the stage before the model's."""
-        return self.retriever.name
-
-    @property
-    def collection(self) -> Collection:
-        """What is searched."""
-        return self.retriever.collection
+        return f"{self.name}, weights {'/'.join(self.model.directory.parts[-2:])}"
 
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
@@ -290,41 +237,24 @@ class Fusion(Ranker):
 
         Posts that are not scored follow below, in the order of their first score.
         """
-        topics, hits = topics_of(self.collection, topics), require_positive("hits", hits)
         if self.first_stage:
-            return self.rerank(self.first_stage.search(topics, hits), progress)
+            given = Mixture(self.first_stage, None, self.collection).rank(topics, hits)
+            return self.rerank(given.candidates, progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.
-        watch = Stopwatch()
-        return self._ranked(self.retriever.search(topics, hits, watch), hits, progress, watch)
+        return super().rank(topics, hits, progress)
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates by what all rankers say of them."""
         name = self.first_stage.name if self.first_stage else "first stage"
-        given, watch = {name: candidates.run}, Stopwatch()
-        candidates = self.retriever.read(candidates, watch)
-        hits = max(map(len, candidates.run.values()), default=1)
-        ranking = self._ranked(candidates, hits, progress, watch)
-        return ranking._replace(stages={**given, **ranking.stages})
+        given, hits = candidates.run, max(map(len, candidates.run.values()), default=1)
+        ranking = self._ranked(self.retriever.read(candidates), hits, progress, Stopwatch())
+        return ranking._replace(stages={name: given, **ranking.stages})
 
     def _ranked(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
     ) -> Ranking:
         """The stages of candidates that have all signals."""
-        with progress(len(candidates)) as report:
-            run = best_of(self.score(candidates, report), hits)
-        watch.stop(self.name)
-        stages = {
-            **candidates.signals,
-            self.retriever.name: best_of(candidates.run, hits),
-            self.name: run,
-        }
-        return Ranking(stages, candidates, watch.seconds, self.collection)
-
-    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate with signals, higher is better; the rest follow below."""
-        run = self.scorer.score(candidates, progress)
-        for query_id, rest in candidates.rest.items():
-            scores = run.setdefault(query_id, {})
-            lowest = min(scores.values(), default=0.0) - 1.0  # The rest's scores are in [0, 1].
-            scores.update({doc_id: lowest - 1.0 + score for doc_id, score in rest.items()})
-        return run
+        ranking = super()._ranked(candidates, hits, progress, watch)
+        stages = {name: best_of(run, hits) for name, run in ranking.stages.items()}
+        seconds = {**ranking.seconds, **candidates.seconds}
+        return ranking._replace(stages={**candidates.signals, **stages}, seconds=seconds)

@@ -3,12 +3,13 @@
 ::
 
     candidates = retriever.search(topics, hits=1000)
-    scores     = scorer.score(candidates)
-    run        = interpolate(candidates.run, scores, weight=0.5)
+    scores     = model.score(candidates.pairs())
+    run        = candidates.run_of(scores)
 
-These three lines are :meth:`Mixture.rank`. A :class:`Ranker` is what every command, the service and
-the library hold: :class:`Mixture`, or :class:`pipeline.ranking.fusion.Fusion`, whose candidates
-come from several retrievers. :func:`pipeline.ranker` makes either.
+These three lines are :meth:`Ranker.rank`. Every command, the service and the library hold a
+:class:`Ranker`: a :class:`Mixture`, or a :class:`pipeline.ranking.fusion.Fusion`, whose candidates
+come from several retrievers. :func:`pipeline.ranker` makes either. λ belongs to the model, which is
+then a :class:`rerankers.reranker.Mixed`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.collections.topics import Topic, as_topics
+from pipeline.collections.topics import as_topics
 from pipeline.collections.trec import Run, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
-from pipeline.ranking.interpolation import interpolate
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
@@ -48,30 +48,6 @@ def silent(done: int) -> None:
 def hidden(pairs: int) -> AbstractContextManager[Progress]:
     """Show no progress bar."""
     return nullcontext(silent)
-
-
-@dataclass(frozen=True)
-class ModelScorer:
-    """A trained model that scores candidates by their texts and first-stage scores."""
-
-    checkpoint: Model
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.checkpoint.name
-
-    def with_needs(self, candidates: Candidates, collection: Collection | None) -> Candidates:
-        """Candidates with what the model reads of their collection: its adapted word vectors."""
-        from pipeline.ranking.retrievers import with_space
-        from rerankers.text.spaces import ADAPTED
-
-        is_read = f"meaning:{ADAPTED}" in self.checkpoint.families
-        return with_space(candidates, collection) if is_read else candidates
-
-    def score(self, candidates: Candidates, progress: Progress = silent) -> Run:
-        """The score of each candidate, higher is better."""
-        return candidates.run_of(self.checkpoint.score(candidates.pairs(), progress))
 
 
 class Ranking(NamedTuple):
@@ -144,38 +120,29 @@ class Ranking(NamedTuple):
         )
 
 
+@dataclass(frozen=True)
 class Ranker(ABC):
     """Ranks posts for topics: finds candidates, scores them, combines the scores."""
 
-    scorer: ModelScorer | None
-    """The model; None for the first stage alone."""
+    retriever: Retriever | None  # Finds the candidates; None if they are always given
+    model: Model | None  # Gives the new scores; None keeps the first stage's ranking
+    collection: Collection | None = None  # That is searched; None if candidates are always given
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """Name of the model, or of the first stage without one."""
+        return self.model.name if self.model else self.first_stage_name
 
     @property
-    @abstractmethod
     def first_stage_name(self) -> str:
         """Name of the stage before the model's."""
-
-    @property
-    @abstractmethod
-    def weight(self) -> float | None:
-        """λ; None for a ranker that has none."""
+        return self.retriever.name if self.retriever else "first stage"
 
     @property
     @abstractmethod
     def description(self) -> str:
         """How its scores come about, for reports; "" without a model."""
 
-    @property
-    @abstractmethod
-    def collection(self) -> Collection | None:
-        """What is searched; None if candidates are always given."""
-
-    @abstractmethod
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
     ) -> Ranking:
@@ -186,10 +153,41 @@ class Ranker(ABC):
             hits: candidates for each topic.
             progress: number of candidates -> a progress bar.
         """
+        if self.retriever is None:
+            raise UsageError("found no retriever, expected one; give candidates to rerank()")
+        hits = require_positive("hits", hits)
+        if topics is not None:
+            topics = as_topics(topics)
+        elif self.collection is None:
+            raise UsageError("`topics`: found none, expected some: this ranker has no collection")
+        else:
+            topics = self.collection.topics
+        watch = Stopwatch()
+        candidates = self.retriever.search(topics, hits)
+        watch.stop(self.first_stage_name)
+        return self._ranked(candidates, hits, progress, watch)
 
     @abstractmethod
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates: of a run, a request, or a page of a search engine."""
+
+    def _ranked(
+        self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
+    ) -> Ranking:
+        """The stages of candidates, without those of the searches that found them."""
+        stages = {self.first_stage_name: candidates.run}
+        if self.model:
+            from pipeline.ranking.retrievers import with_space
+            from rerankers.trees.fusion import ADAPTED_FAMILY
+
+            if ADAPTED_FAMILY in self.model.families:
+                candidates = with_space(candidates, self.collection)
+            with progress(len(candidates)) as report:
+                pairs, before = candidates.pairs(), self.first_stage_name
+                for name, scores in self.model.stages(pairs, report, before):
+                    stages[name] = candidates.run_of(scores)
+                    watch.stop(name)
+        return Ranking(stages, candidates, watch.seconds, self.collection)
 
     def explain(
         self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
@@ -200,10 +198,10 @@ class Ranker(ABC):
         """
         from pipeline.explanation.topic import explain
 
-        if self.scorer is None:
+        if self.model is None:
             raise UsageError(f"found {self.name}, expected a model with an explanation")
         given = ranking.candidates, ranking.stages, self.first_stage_name, self.collection
-        return explain(self.scorer.checkpoint, *given, doc_ids, query_id, show)
+        return explain(self.model, *given, doc_ids, query_id, show)
 
 
 Topics = Any
@@ -219,7 +217,7 @@ class Stopwatch:
         self._clock, self._since = clock, clock()
 
     def stop(self, stage: str) -> None:
-        """What was done since the last stop is this stage's."""
+        """End the stage; its time is the time since the last call."""
         now = self._clock()
         self.seconds[stage], self._since = now - self._since, now
 
@@ -231,93 +229,18 @@ def require_positive(name: str, value: object) -> int:
     return int(value)
 
 
-def topics_of(collection: Collection | None, topics: Topics) -> Sequence[Topic]:
-    """Topics as records."""
-    if topics is not None:
-        return as_topics(topics)
-    if collection is None:
-        raise UsageError("`topics`: found none, expected some: this ranker has no collection")
-    return collection.topics
-
-
-class Mixing(NamedTuple):
-    """The share of the new score."""
-
-    weight: float = 1.0  # λ, the new score's share; 1 leaves it as it is
-    origin: str = "given"  # Where λ is from, for reports
-
-    def __str__(self) -> str:
-        return f"λ = {self.weight:g} ({self.origin})"
-
-    @property
-    def source(self) -> str:
-        """The origin without its path."""
-        return self.origin.partition("; ")[0]
-
-
 @dataclass(frozen=True)
 class Mixture(Ranker):
-    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2)."""
+    """A model over the candidates of one retriever, mixed with its scores unless it reads these.
 
-    retriever: Retriever | None  # Finds the candidates; None if they are always given
-    scorer: ModelScorer | None  # Gives the new scores; None keeps the first stage's ranking
-    mixing: Mixing = Mixing()  # λ
-    collection: Collection | None = None  # That the retriever searches
-
-    @property
-    def name(self) -> str:
-        """Name of the model, or of the first stage without one."""
-        return self.scorer.name if self.scorer else self.first_stage_name
-
-    @property
-    def weight(self) -> float | None:
-        """λ; None without a model."""
-        return self.mixing.weight if self.scorer else None
+    The mixture is :class:`rerankers.reranker.Mixed`.
+    """
 
     @property
     def description(self) -> str:
         """λ and its origin."""
-        return str(self.mixing) if self.scorer else ""
-
-    @property
-    def first_stage_name(self) -> str:
-        """Name of the stage before the model's."""
-        return self.retriever.name if self.retriever else "first stage"
-
-    def explain(
-        self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
-    ) -> ExplainedTopic:
-        """Reasons for the ranks of a topic's posts, with λ; see :class:`Ranker`."""
-        explained = super().explain(ranking, doc_ids, query_id, show)
-        share = f"{self.mixing.weight:g}, {self.mixing.source}"
-        return replace(explained, facts={**explained.facts, "Share of the model (λ)": share})
-
-    def rank(
-        self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
-    ) -> Ranking:
-        """Find candidates, score them, mix both scores; see :class:`Ranker`."""
-        if self.retriever is None:
-            raise UsageError("found no retriever, expected one; give candidates to rerank()")
-        watch, hits = Stopwatch(), require_positive("hits", hits)
-        candidates = self.retriever.search(topics_of(self.collection, topics), hits)
-        watch.stop(self.first_stage_name)
-        return self._ranked(candidates, progress, watch)
+        return self.model.description if self.model else ""
 
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Score candidates and mix both scores; see :class:`Ranker`."""
-        return self._ranked(candidates, progress, Stopwatch())
-
-    def _ranked(self, candidates: Candidates, progress: ProgressBar, watch: Stopwatch) -> Ranking:
-        stages = {self.first_stage_name: candidates.run}
-        if self.scorer:
-            candidates = self.scorer.with_needs(candidates, self.collection)
-            with progress(len(candidates)) as report:
-                scores = self.scorer.score(candidates, report)
-            stages[self.scorer.name] = scores
-            watch.stop(self.scorer.name)
-            weight = self.mixing.weight
-            if weight != 1:
-                name = f"{self.scorer.name} + {self.first_stage_name} (λ = {weight:g})"
-                stages[name] = interpolate(candidates.run, scores, weight)
-                watch.stop(name)
-        return Ranking(stages, candidates, watch.seconds, self.collection)
+        return self._ranked(candidates, len(candidates), progress, Stopwatch())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from indexes.methods import SearchIndex
     from pipeline.collections.collection import Collection
     from rerankers.pairs import Pairs, Resources
+    from rerankers.reranker import Model
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,12 @@ class Candidates:
     resources: Mapping[str, Resources] = field(default_factory=dict, repr=False)
     """query_id -> what is known of its collection."""
     rest: Run = field(default_factory=dict, repr=False)
-    """First-stage score of further posts, which are not scored and rank last."""
+    """First-stage score, from 0 to 1, of further posts, which are not scored and rank last."""
     forms: Mapping[str, str] = field(default_factory=dict, repr=False)
     """query_id -> what of the first stage is known to models that read it: ``scores``, the
     ``order`` of its posts, or ``nothing``; ``scores`` where absent."""
+    seconds: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """Name -> seconds of the searches that these are joined of."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
     three."""
@@ -77,25 +80,38 @@ class Candidates:
         }
         return replace(self.texts(), signals=signals, resources=known)
 
-    def _first_stage(self) -> dict[str, npt.NDArray[np.float32]]:
+    def _first_stage(self) -> dict[str, npt.NDArray[np.floating]]:
         """The signals of the first stage, NaN where :attr:`forms` say that it is unknown."""
         from rerankers.pairs import FIRST_STAGE, ORDER, places_of
 
-        pairs, scores = self.texts(), self._scores(self.run, np.nan)
-        found = {FIRST_STAGE: scores, ORDER: places_of(pairs.query_index, scores)}
+        pairs, scores = self.texts(), self._scores(self.run, np.nan, np.float64)
+        found = {
+            FIRST_STAGE: scores,
+            ORDER: places_of(pairs.query_index, scores.astype(np.float32)),
+        }
         for name, unknown in ((FIRST_STAGE, ("order", "nothing")), (ORDER, ("nothing",))):
             rows = [n for n, t in enumerate(self.topics) if self.forms.get(t.query_id) in unknown]
             if rows:
                 found[name][np.isin(pairs.query_index, rows)] = np.nan
         return found
 
-    def run_of(self, scores: npt.NDArray[np.float32]) -> Run:
-        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out."""
+    def scored_by(self, model: Model) -> Run:
+        """The candidates' scores by a model, higher is better."""
+        return self.run_of(model.score(self.pairs()))
+
+    def run_of(self, scores: npt.NDArray[np.floating]) -> Run:
+        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out.
+
+        The posts of :attr:`rest` follow below.
+        """
         run: Run = {}
         left = iter(scores.tolist())  # Each topic takes as many as it has candidates.
         for topic in self.topics:
             doc_ids = self.run.get(topic.query_id, {})
             found = {d: s for d, s in zip(doc_ids, left, strict=False) if s == s}
+            if rest := self.rest.get(topic.query_id):
+                lowest = min(found.values(), default=0.0) - 1.0
+                found |= {doc_id: lowest - 1.0 + score for doc_id, score in rest.items()}
             if found:
                 run[topic.query_id] = found
         return run
@@ -122,15 +138,15 @@ class Candidates:
             self.memo["pairs"] = source, pairs
         return pairs
 
-    def _scores(self, run: Run, unknown: float) -> npt.NDArray[np.float32]:
+    def _scores(self, run: Run, unknown: float, kind: type = np.float32) -> npt.NDArray[Any]:
         """[P] scores of a run, in the order of :meth:`pairs`."""
         if not run:
-            return np.full(len(self), unknown, dtype=np.float32)
+            return np.full(len(self), unknown, dtype=kind)
         found = (
             map(run.get(topic.query_id, {}).get, self.run.get(topic.query_id, {}), repeat(unknown))
             for topic in self.topics
         )
-        return np.fromiter(chain.from_iterable(found), dtype=np.float32)
+        return np.fromiter(chain.from_iterable(found), dtype=kind)
 
 
 def with_space(candidates: Candidates, collection: Collection | None) -> Candidates:

@@ -134,10 +134,10 @@ class ScoreResponse:
     request: ScoreRequest
     model: str
     mix: Mix
-    scores: Sequence[Fragment]
+    scores: Sequence[str]
     order: Sequence[int]
 
-    def best(self) -> Iterator[tuple[int, Fragment]]:
+    def best(self) -> Iterator[tuple[int, str]]:
         """(row, score) of the documents that the request wants, best first."""
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
 
@@ -249,7 +249,9 @@ class Format(ErrorFormat):
 
     def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
         """The documents as objects, with a field for the text if it comes back."""
-        found: list[dict[str, Any]] = [{"index": row, score: s} for row, s in response.best()]
+        found: list[dict[str, Any]] = [
+            {"index": row, score: Fragment(value)} for row, value in response.best()
+        ]
         echo = response.request.echo
         for result in found if (self.echoes if echo is None else echo) else ():
             result[field] = response.request.texts[result["index"]]

@@ -12,29 +12,23 @@ import hmac
 import json
 import os
 import random
-import secrets
 import threading
 import time
-import uuid
-from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
 from cachetools import LRUCache
 
 from indexes.files import write_bytes
-from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, read_event
+from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_line, read_event
 from pipeline.errors import DataError
-from pipeline.service.app import Service
 from pipeline.service.errors import RequestError
-from pipeline.service.formats import ScoreResponse
-from pipeline.service.models import ServedModel
+from pipeline.service.models import Models, ServedModel
 from pipeline.service.proxy.response import Hit
 from pipeline.service.proxy.search import Window
 from pipeline.service.record import LOG, Record
@@ -44,25 +38,104 @@ MOST_WAITING, PLACE = 32_000_000, 1000  # Bytes of lines that wait; of a place i
 MOST_NAMED = 20_000  # Last searches that the client has named, whose events are taken
 
 
-class SearchLog:
-    """Writes a log; its methods may be called by any thread, and neither wait nor raise errors.
+def team_draft(own: Sequence[int], other: Sequence[int], seed: str) -> tuple[list[int], list[int]]:
+    """Two rankings of the same rows in one, and the team of each place.
 
-    ``is_plain``: searches are written with their queries. ``days``: until files are deleted.
+    Team-draft interleaving (Radlinski, Kurup & Joachims, CIKM 2008, section 5.2): in each round a
+    coin decides which ranking first adds its best row that is not in the list yet. Rows above the
+    first difference are of no team, 0. ``seed`` makes the coins: pages of a search must agree.
+    """
+    coins, pairs = random.Random(seed), enumerate(zip(own, other, strict=True))
+    same = next((place for place, rows in pairs if len({*rows}) > 1), len(own))
+    teams = dict.fromkeys(own[:same], 0)  # Row -> team, in the new order
+    left = {CHAMPION: iter(own[same:]), CHALLENGER: iter(other[same:])}
+    while len(teams) < len(own):
+        for team in coins.sample((CHAMPION, CHALLENGER), 2):
+            row = next((row for row in left[team] if row not in teams), None)
+            if row is not None:
+                teams[row] = team
+    return [*teams], [*teams.values()]
+
+
+class Ranked(NamedTuple):
+    """The ranking of a window; the other fields are of logged searches only."""
+
+    rows: Sequence[tuple[int, str]]  # Rows of the hits and their new scores, best first
+    search_id: str = ""
+    ext: str = ""  # Members of ``ext`` in the response
+
+
+class SearchLog:
+    """Writes a log; no method waits for the disk. ``is_plain``: queries are written, too.
+
+    ``days`` until files are deleted; ``share`` of searches that show posts of two models.
     """
 
-    def __init__(self, folder: Path, is_plain: bool = False, days: float = 30) -> None:
+    def __init__(
+        self, folder: Path, is_plain: bool = False, days: float = 30, share: float = 0
+    ) -> None:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         self.folder, self._is_plain, self._days = folder, is_plain, timedelta(days)
-        self._run_id, self._name = secrets.token_hex(4), ""
+        self._share, self._run_id, self._name = share, os.urandom(4).hex(), ""
         if not (path := folder / "key").exists():
-            write_bytes(path, secrets.token_bytes(32))
-            path.chmod(0o600)
+            if any(folder.glob("searches-*")):
+                LOG.warning("%s: lost, and made anew; events of old searches are refused", path)
+            write_bytes(path, os.urandom(32))
+        path.chmod(0o600)
         if len(key := path.read_bytes()) != 32:
             raise DataError(f"{path}: found {len(key)} bytes, expected 32; delete the file")
-        self._key, self._named, self._lock = key, LRUCache[str, bool](MOST_NAMED), threading.Lock()
-        self.counts, self._told, self._waiting = Counter(written=0, dropped=0, unknown=0), 0, 0
+        self._key, self._named, self._lock = key, LRUCache[str, str](MOST_NAMED), threading.Lock()
+        self.counts, self._told, self._waiting = {"written": 0, "dropped": 0, "unknown": 0}, 0, 0
         self._writer = ThreadPoolExecutor(1, "log")
+
+    async def rank(
+        self,
+        models: Models,
+        score: Any,
+        model: ServedModel,
+        record: Record,
+        window: Window,
+        hits: Sequence[Hit],
+    ) -> Ranked:
+        """The ranking of a window by a model's ``score`` of its hits; raises RequestError."""
+        given, teams = window.ubi and window.ubi.query_id, None
+        search_id = (given and self.known(given)) or given or os.urandom(16).hex()
+        is_drawn = random.Random(f"share {search_id}").random() < self._share
+        is_default = window.model is None and model.name == models.default.name
+        work, rival = [score(model, record)], models.challenger
+        # A further page must go on with the same list, which only an id of the client tells.
+        is_known = given or not window.start
+        if rival and rival.version != model.version and is_default and is_known and is_drawn:
+            work.append(score(rival, replace(record, documents=0, cache_hits=0, texts=())))
+        scored, *others = await asyncio.gather(*work, return_exceptions=True)
+        if isinstance(scored, BaseException):
+            raise scored
+        rows = [*scored.best()]
+        order = [row for row, _ in rows]
+        for other in others:
+            if isinstance(other, BaseException):
+                LOG.error("request %s: the challenger fails: %s", record.request_id, other)
+                continue
+            order, teams = team_draft(order, other.order, search_id)
+            # Clients expect descending scores, which two models together do not have.
+            rows = [(row, score) for row, (_, score) in zip(order, rows, strict=True)]
+        page = slice(window.start, window.start + window.size)
+        search = {
+            "query_id": search_id,
+            "time": time.time(),
+            "index": hits[0].index_name,
+            "model": model.name,
+            "version": model.version,
+            "start": window.start,
+            "query_response_hit_ids": [hits[row].doc_id for row in order[page]],
+            "challenger": rival.version if rival and teams else None,
+            "teams": teams[page] if teams else None,
+        }
+        signed = self.search(search, window.query, record.client, bool(given))
+        ubi = {"ubi": {"query_id": given or signed}} if window.ubi else {}
+        ext = {"tweetrerank": {"search_id": signed}, **ubi}
+        return Ranked(rows, signed, json.dumps(ext)[1:-1])
 
     def digest(self, text: str) -> str:
         """A keyed hash."""
@@ -71,17 +144,14 @@ class SearchLog:
     def known(self, name: str) -> str:
         """The id of a logged search, from its signed one or from the client's; else nothing."""
         search_id, _, digest = name.rpartition(".")
-        if hmac.compare_digest(digest.encode(), self.digest(search_id).encode()):
-            return search_id
-        with self._lock:
-            return name if name in self._named else ""
+        is_signed = hmac.compare_digest(digest.encode(), self.digest(search_id).encode())
+        return search_id if is_signed else self._named.get(name, "")
 
     def search(self, search: dict[str, Any], query: str, client: str, is_named: bool) -> str:
         """Queue a search, and give its signed id; ``is_named``: its id is the client's."""
         search_id = search["query_id"]
         if is_named:
-            with self._lock:
-                self._named[search_id] = True
+            self._named[search_id] = search_id
         # Further searches of a client for the same have no further vote.
         search["voter"] = self.digest(f"{client}\n{' '.join(query.casefold().split())}")
         self.write([search | {"user_query": query[:MAX_CHARACTERS]} if self._is_plain else search])
@@ -93,23 +163,23 @@ class SearchLog:
         for number, record in enumerate(records):
             try:
                 search_id, action, doc_id = read_event(record) or ("", "", "")
+                if not action:
+                    raise ValueError('found no "action_name"')
             except WRONG as error:
                 raise RequestError("value", f"{error}", (number,)) from None
-            if not action:
-                raise RequestError("value", 'found no "action_name"', (number,))
             event = {"time": time.time(), "query_id": self.known(search_id), "action_name": action}
-            events.append(event | {"event_attributes": {"object": {"object_id": doc_id}}})
-        known = [event for event in events if event["query_id"]]
-        self.counts["unknown"] += len(events) - len(known)
-        if events and not known:
+            if event["query_id"]:
+                events.append(event | {"event_attributes": {"object": {"object_id": doc_id}}})
+        self.counts["unknown"] += len(records) - len(events)
+        if records and not events:
             raise RequestError("value", "found no known search, expected its X-Search-Id")
-        if not self.write(known):
+        if not self.write(events):
             raise RequestError("overload", "too many events wait to be written", retry=1)
-        return len(known)
+        return len(events)
 
     def write(self, records: Sequence[dict[str, Any]]) -> bool:
         """Queue all of the records, or, if they do not fit, none."""
-        lines = "".join(f"{json.dumps(record)}\n" for record in records).encode()
+        lines = b"".join(map(checked_line, records))
         with self._lock:
             has_room = self._waiting + len(lines) + PLACE <= MOST_WAITING
             self._waiting += (len(lines) + PLACE) * has_room
@@ -128,8 +198,8 @@ class SearchLog:
         today = datetime.now(UTC).date()
         try:
             if (name := f"searches-{today}-{self._run_id}.jsonl") != self._name:
-                self._delete_before(today)
                 self._name = name
+                self._delete_before(f"{today}")
             with open(self.folder / name, "ab", 0, opener=partial(os.open, mode=0o600)) as stream:
                 size = stream.tell()
                 if stream.write(lines) < len(lines):
@@ -141,13 +211,13 @@ class SearchLog:
         with self._lock:
             self._waiting -= len(lines) + PLACE
 
-    def _delete_before(self, today: date) -> None:
+    def _delete_before(self, today: str) -> None:
         """Delete old files, by the newest one's day: a clock that jumps deletes none."""
         days = {path: path.name[9:19] for path in self.folder.glob("searches-????-??-??-*.jsonl")}
-        newest = max((day for day in days.values() if day <= f"{today}"), default=f"{today}")
-        for path, day in days.items():
-            if day < f"{date.fromisoformat(newest) - self._days}":
-                path.unlink(missing_ok=True)
+        newest = max((day for day in days.values() if day <= today), default=today)
+        oldest = f"{date.fromisoformat(newest) - self._days}"
+        for path in (path for path, day in days.items() if day < oldest):
+            path.unlink(missing_ok=True)
 
     def _lose(self, count: int, problem: str) -> None:
         with self._lock:
@@ -155,102 +225,3 @@ class SearchLog:
             if (dropped := self.counts["dropped"]) > 2 * self._told:  # Not at each of thousands.
                 self._told = dropped
                 LOG.error("--log: %d lines are lost until now: %s", dropped, problem)
-
-
-def team_draft(
-    champion: Sequence[int], challenger: Sequence[int], seed: str
-) -> tuple[list[int], list[int]]:
-    """Two rankings of the same rows in one, and the team of each place.
-
-    Team-draft interleaving (Radlinski, Kurup & Joachims, CIKM 2008, section 5.2): in each round a
-    coin decides which ranking first adds its best row that is not in the list yet. Rows above the
-    first difference are of no team, 0. ``seed`` makes the coins: pages of a search must agree.
-    """
-    coins, same = random.Random(seed), 0
-    while same < len(champion) and champion[same] == challenger[same]:
-        same += 1
-    teams = dict.fromkeys(champion[:same], 0)  # Row -> team, in the new order
-    left = {CHAMPION: iter(champion[same:]), CHALLENGER: iter(challenger[same:])}
-    while len(teams) < len(champion):
-        first = coins.choice((CHAMPION, CHALLENGER))
-        for team in (first, CHAMPION + CHALLENGER - first):
-            row = next((row for row in left[team] if row not in teams), None)
-            if row is not None:
-                teams[row] = team
-    return [*teams], [*teams.values()]
-
-
-class Ranked(NamedTuple):
-    """The ranking of a window; the other fields are of logged searches only."""
-
-    rows: Sequence[tuple[int, str]]  # Rows of the hits and their new scores, best first
-    search_id: str = ""
-    ext: str = ""  # Members of ``ext`` in the response
-
-
-@dataclass
-class Loop:
-    """Ranks searches, and logs them if there is a log.
-
-    A ``share`` of them shows posts of both the service's default model and its challenger.
-    """
-
-    service: Service
-    log: SearchLog | None = None
-    share: float = 0.0
-
-    async def rank(
-        self, score: Any, model: ServedModel, record: Record, window: Window, hits: Sequence[Hit]
-    ) -> Ranked:
-        """The ranking of a window by a model's ``score`` of its hits; raises RequestError."""
-        given, teams = window.ubi and window.ubi.query_id, None
-        search_id = (given and self.log and self.log.known(given)) or given or uuid.uuid4().hex
-        if rival := self._rival(search_id, model, window):
-            own = replace(record, documents=0, cache_hits=0, texts=())
-            of_rival = self._order(score(rival, own), record.request_id)
-            scored, other = await asyncio.gather(score(model, record), of_rival)
-        else:
-            scored, other = await score(model, record), []
-        rows = [(row, orjson.dumps(score).decode()) for row, score in scored.best()]
-        order = [row for row, _ in rows]
-        if other:
-            order, teams = team_draft(order, other, search_id)
-            # Clients expect descending scores, which two models together do not have.
-            rows = [(row, score) for row, (_, score) in zip(order, rows, strict=True)]
-        if self.log is None:
-            return Ranked(rows)
-        page = slice(window.start, window.start + window.size)
-        search = {
-            "query_id": search_id,
-            "time": time.time(),
-            "index": hits[0].index_name,
-            "model": model.name,
-            "version": model.version,
-            "start": window.start,
-            "query_response_hit_ids": [hits[row].doc_id for row in order[page]],
-            "challenger": rival.version if rival and teams else None,
-            "teams": teams[page] if teams else None,
-        }
-        signed = self.log.search(search, window.query, record.client, bool(given))
-        ext = {"tweetrerank": {"search_id": signed}}
-        if window.ubi:
-            ext["ubi"] = {"query_id": given or signed}
-        return Ranked(rows, signed, json.dumps(ext)[1:-1])
-
-    def _rival(self, search_id: str, model: ServedModel, window: Window) -> ServedModel | None:
-        """The challenger, if it takes part in a search."""
-        rival, default = self.service.models.challenger, self.service.models.default
-        if not rival or rival.version == model.version or window.model is not None:
-            return None
-        # A further page must go on with the same list, which only an id of the client tells.
-        is_known = not window.start or bool(window.ubi and window.ubi.query_id)
-        is_drawn = random.Random(f"share {search_id}").random() < self.share
-        return rival if is_known and is_drawn and model.name == default.name else None
-
-    async def _order(self, scored: Awaitable[ScoreResponse], request_id: str) -> list[int]:
-        """The challenger's order; empty if it fails."""
-        try:
-            return [*(await scored).order]
-        except Exception as error:
-            LOG.error("request %s: the challenger fails: %s", request_id, error)
-            return []

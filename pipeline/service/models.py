@@ -10,7 +10,6 @@ from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
-from orjson import Fragment
 
 from pipeline.collections.collection import Collection
 from pipeline.defaults import UNTUNED_WEIGHT
@@ -31,7 +30,7 @@ from rerankers import checkpoint as checkpoints
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.interpolation import minmax, mix
-from rerankers.pairs import PRIOR
+from rerankers.pairs import FIRST_STAGE, PRIOR
 from rerankers.reranker import Counts, Model
 
 Scores = npt.NDArray[np.float64]
@@ -68,7 +67,7 @@ class ServedModel:
     @property
     def reads_lists(self) -> bool:
         """Whether it scores the documents of a request as a whole."""
-        return self.loaded.reads == "lists"
+        return FIRST_STAGE in self.loaded.signals
 
     @property
     def reads_prior(self) -> bool:
@@ -109,7 +108,7 @@ class ServedModel:
         else:
             order = np.argsort(-keys, kind="stable")
         kind: Mix = "interpolated" if is_mixed else "neural"
-        return ScoreResponse(request, self.name, kind, list(map(Fragment, texts)), order.tolist())
+        return ScoreResponse(request, self.name, kind, texts, order.tolist())
 
     def _mixed(self, request: ScoreRequest, logits: Scores) -> Scores:
         """[D] the tuned mixture of the model's scores and the first stage's, from 0 to 1."""
@@ -122,9 +121,10 @@ def probability(value: float) -> str:
     return f"{value:.12f}" if value >= 1e-3 or not value else f"{value:.9e}"
 
 
-def _tuned(directory: Path) -> tuple[float, Calibration]:
-    tuned = tuned_weight(directory)
-    weight = tuned[0] if tuned else UNTUNED_WEIGHT
+def _tuned(directory: Path, loaded: Loaded) -> tuple[float, Calibration]:
+    """λ, 1 of a model that reads the first stage's scores, and the calibration."""
+    weight, _ = tuned_weight(directory) or (UNTUNED_WEIGHT, "")
+    weight = 1.0 if FIRST_STAGE in loaded.signals else weight
     return weight, calibration_of(directory) or Calibration()
 
 
@@ -205,22 +205,20 @@ class Models:
             scorer = Workers(sources, self._cache, self._processes)
         else:
             scorer = Here(sources, self._cache, self._device)
-        tuned = {name: _tuned(source.folder) for name, source in found.items()}
         models, problems = dict[str, ServedModel](), dict[str, Exception]()
         for name, loaded in scorer.start().items():
-            source, version, (weight, calibration) = found[name], versions[name], tuned[name]
+            source, version = found[name], versions[name]
             try:
                 if isinstance(loaded, Exception):
                     raise loaded
                 check_reads_given(loaded)
                 if source.version != version:
                     raise RerankerError(f"{source.folder}: has changed while it was read")
+                tuned = _tuned(source.folder, loaded)
             except Exception as error:
                 problems[name] = error
                 continue
-            weight = weight if loaded.reads == "posts" else 1.0
-            known = name, source, version, loaded, scorer, weight, calibration
-            models[name] = ServedModel(*known)
+            models[name] = ServedModel(name, source, version, loaded, scorer, *tuned)
         return models, problems
 
     def reload(self) -> None:
@@ -234,9 +232,7 @@ class Models:
                 old = self._all[name]
                 try:
                     found[name] = find()
-                    weight, calibration = _tuned(found[name].folder)
-                    weight = weight if old.loaded.reads == "posts" else 1.0
-                    now = weight, calibration, found[name].version
+                    now = *_tuned(found[name].folder, old.loaded), found[name].version
                     if now != (old.weight, old.calibration, old.version):
                         changed.add(name)
                 except (RerankerError, DataError, OSError, ValueError) as error:

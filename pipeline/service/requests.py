@@ -8,15 +8,14 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from pipeline.service.errors import Location, RequestError
+from pipeline.service.errors import RequestError
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
@@ -30,7 +29,6 @@ _ESCAPE = re.compile(
 _AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
-Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
 
 
@@ -148,16 +146,6 @@ async def decoded(body: bytes, kind: type[Value]) -> Value:
 
 def _mended(body: bytes) -> bytes:
     return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], body)
-
-
-def validated(model: type[Model], content: Any, at: Location = ()) -> Model:
-    """The part ``at`` of a body as a model; raises RequestError for the first wrong type."""
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        message = f"found {str(first['input'])[:30]!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
-        raise RequestError("value", message, [*at, *first["loc"]]) from None
 
 
 def check_media_type(request: Request) -> None:

@@ -63,7 +63,6 @@ class Loaded(NamedTuple):
 
     name: str  # Of its kind
     directory: Path
-    reads: str
     reads_given: bool
     signals: set[str]
     device: str

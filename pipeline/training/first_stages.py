@@ -15,7 +15,7 @@ from scipy.sparse import csc_array
 
 from indexes.methods import BM25
 from indexes.posts import Post
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
 from pipeline.defaults import DEFAULT_HITS
@@ -60,7 +60,7 @@ class MemoryRetriever:
         return Candidates(topics, run, {d: posts[d] for d in doc_ids_of(run)})
 
 
-def memory_retrievers(collection: SearchedCollection) -> list[MemoryRetriever]:
+def memory_retrievers(collection: Collection) -> list[MemoryRetriever]:
     """BM25 of words without stems, the cosine of general word vectors, and their hybrid's sum."""
     posts = list(collection.posts())
     lexical, cosine = _bm25([post.text for post in posts]), _cosine([post.text for post in posts])

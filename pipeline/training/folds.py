@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,10 +58,8 @@ class Outcome:
     model: Model
     held_out_run: Run  # Scores of held-out topics by models that had not seen them
     validation_map: Mapping[str, float]  # Fold -> MAP of its held-out topics
+    record: Mapping[str, Any]  # Facts of the training, for ``metrics.json``
     folds: int = 0  # Folds of topics; 0 with a development part
-    epochs: int = 0  # Of the kept network
-    histories: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
-    """Fold or part -> figures of every epoch."""
 
     def held_out_file(self) -> bytes:
         """The held-out run as gzip; the same run gives the same bytes."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.ranking.fusion import Rankers, UnionRetriever
@@ -28,7 +28,7 @@ from pipeline.training.first_stages import ENGINES, memory_retrievers
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers.features.judged import JUDGED
 from rerankers.text.words import MENTION_OR_LINK
-from rerankers.trees.families import SEARCHES
+from rerankers.trees.fusion import SEARCHES
 
 MOST_TOPICS = 150
 """Topics of each of several training collections, at most."""
@@ -60,7 +60,7 @@ _DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii
 def fusion_training_set(
     rankers: Rankers,
     training_set: TrainingSet,
-    collections: Sequence[SearchedCollection],
+    collections: Sequence[Collection],
     judged_posts: bool = False,
 ) -> TrainingSet:
     """Candidates and scores of all rankers, for the topics of a training set.
@@ -68,40 +68,22 @@ def fusion_training_set(
     ``collections`` are those of the training set; ``judged_posts``: whether the judgments of other
     topics are read.
     """
-    drawing, several = _Drawing(), len(collections) > 1
+    lists = _Lists(collections)
     for collection in collections:
         print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
-        topics, judged = _topics(collection, drawing, several)
-        found = UnionRetriever(collection, rankers).search(topics)
-        if judged_posts:
-            found = with_resources(found, {JUDGED: collection.judged_posts})
-        prefix = f"{collection.name}/" * bool(judged.keys() & drawing.qrels.keys())
-        drawing.add(collection.name, found, judged, prefix=prefix)
-    return replace(
-        training_set,
-        candidates=f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}",
-        training=drawing.training(training_set.training.judged_only, _are_mixed(collections)),
-    )
-
-
-def _are_mixed(collections: Sequence[SearchedCollection]) -> bool:
-    """Whether a model of these is for collections of any kind, whose signals may be missing."""
-    return len(collections) > 1 and not all(collection.runs for collection in collections)
-
-
-def _topics(
-    collection: SearchedCollection, drawing: _Drawing, several: bool
-) -> tuple[Sequence[Topic], Qrels]:
-    """The topics of a collection to train on, and their judgments."""
-    grades = collection.training_qrels or {}
-    topics: Sequence[Topic] = collection.training_topics
-    if several:
-        topics = drawing.some(topics, MOST_TOPICS)
-    return topics, {topic.query_id: grades[topic.query_id] for topic in topics}
+        topics, judged = lists.topics_of(collection)
+        found = _known(UnionRetriever(collection, rankers).search(topics), collection, judged_posts)
+        prefix = f"{collection.name}/" * bool(judged.keys() & lists.qrels.keys())
+        lists.add(collection.name, found, judged, prefix=prefix)
+    candidates = f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}"
+    return lists.training_set(training_set, candidates)
 
 
 def window_training_set(
-    training_set: TrainingSet, collections: Sequence[SearchedCollection], judged_posts: bool = False
+    training_set: TrainingSet,
+    collections: Sequence[Collection],
+    most: int,
+    judged_posts: bool = False,
 ) -> TrainingSet:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
@@ -109,52 +91,72 @@ def window_training_set(
     one of each topic comes as a set, and one in batches. First stages are the collection's own, all
     methods of search, and those of engines. Of a single collection the own one's windows with
     scores, of :data:`WINDOW` posts each, keep their query_ids. A topic's forms are held out
-    together. ``judged_posts``: whether the judgments of other topics are read.
+    together.
+
+    Args:
+        training_set: what it is the training set of; its candidates are replaced.
+        collections: those of the training set.
+        most: topics of each of several collections, drawn anew for each first stage. They bound
+            time and memory.
+        judged_posts: whether the judgments of other topics are read.
     """
-    drawing, several = _Drawing(), len(collections) > 1
+    lists = _Lists(collections)
     for collection in collections:
-        print(f"windows of {collection.name}", file=sys.stderr)
-        topics, judged = _topics(collection, drawing, several)
-        sizes = OFFICIAL_WINDOWS if collection.runs else WINDOWS
-        for number, retriever in enumerate(_first_stages(collection, several)):
-            found = with_space(retriever.search(topics, max(sizes)), collection)
-            if judged_posts:
-                found = with_resources(found, {JUDGED: collection.judged_posts})
-            if not several and not number:
+        name, sizes = collection.name, OFFICIAL_WINDOWS if collection.runs else WINDOWS
+        print(f"windows of {name}", file=sys.stderr)
+        every, of_every = lists.topics_of(collection)
+        for number, retriever in enumerate(_first_stages(collection, lists.several)):
+            topics = lists.some(every, most) if lists.several else every
+            judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
+            found = _known(retriever.search(topics, max(sizes)), collection, judged_posts)
+            if not lists.several and not number:
                 served = _windows(found, np.full(len(topics), WINDOW))
-                drawing.add(collection.name, served, judged, FORMS[0], prefix="")
-            windows = _windows(found, drawing.sizes(sizes, topics))
-            drawing.add(collection.name, windows, judged, FORMS[:2])
-            if _are_mixed(collections):
-                drawn = _disguised(drawing.some_of(windows, DISGUISED), judged)
-                drawing.add(collection.name, *drawn, FORMS[:2])
+                lists.add(name, served, judged, prefix="")
+            windows = _windows(found, lists.sizes(sizes, topics))
+            lists.add(name, windows, judged, FORMS[:2])
+            if lists.are_mixed:
+                drawn = lists.some(topics, round(DISGUISED * len(topics)))
+                lists.add(name, *_disguised(replace(windows, topics=drawn), judged), FORMS[:2])
         # A set is the same set whoever found it.
-        drawing.add(
-            collection.name, _windows(found, drawing.sizes(sizes, topics)), judged, FORMS[2]
-        )
-        batches = _windows(found, drawing.sizes((20, 50, WINDOW), topics))
-        drawing.add_batches(collection.name, batches, judged)
-    return replace(
-        training_set,
-        candidates=f"windows and batches of {min(BATCHES)} posts and more of several first stages",
-        training=drawing.training(training_set.training.judged_only, _are_mixed(collections)),
-    )
+        lists.add(name, _windows(found, lists.sizes(sizes, topics)), judged, FORMS[2:])
+        lists.add_batches(name, _windows(found, lists.sizes((20, 50, WINDOW), topics)), judged)
+    candidates = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
+    return lists.training_set(training_set, candidates)
 
 
-class _Drawing:
+def _known(found: Candidates, collection: Collection, judged_posts: bool) -> Candidates:
+    """Candidates with what is known of their collection."""
+    found = with_space(found, collection)
+    return with_resources(found, {JUDGED: collection.judged_posts}) if judged_posts else found
+
+
+class _Lists:
     """Lists of candidates in the forms in which they may come, drawn at random.
 
     Attributes:
         qrels: judgments of the lists.
+        several: whether there are several collections.
+        are_mixed: whether a model of these is for collections of any kind, whose signals may be
+            missing; then collections have the same weight.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, collections: Sequence[Collection]) -> None:
         self.qrels: Qrels = {}
+        self.several = len(collections) > 1
+        self.are_mixed = self.several and not all(collection.runs for collection in collections)
         self._parts: list[Candidates] = []
         self._twins: list[str] = []
         self._groups: list[str] = []
         self._wholes: list[str] = []
         self._rng = np.random.default_rng(1)
+
+    def topics_of(self, collection: Collection) -> tuple[Sequence[Topic], Qrels]:
+        """The topics of a collection to train on, and their judgments."""
+        grades = collection.training_qrels or {}
+        topics: Sequence[Topic] = collection.training_topics
+        if self.several:
+            topics = self.some(topics, MOST_TOPICS)
+        return topics, {topic.query_id: grades[topic.query_id] for topic in topics}
 
     def some(self, topics: Sequence[Topic], most: int) -> Sequence[Topic]:
         """At most so many of the topics, in their order."""
@@ -162,12 +164,6 @@ class _Drawing:
             return topics
         rows = np.sort(self._rng.choice(len(topics), most, replace=False))
         return [topics[row] for row in rows.tolist()]
-
-    def some_of(self, found: Candidates, share: float) -> Candidates:
-        """A share of the topics, with their candidates."""
-        topics = self.some(found.topics, round(share * len(found.topics)))
-        run = {t.query_id: found.run[t.query_id] for t in topics if t.query_id in found.run}
-        return replace(found, topics=topics, run=run, memo={})
 
     def sizes(self, sizes: Sequence[int], topics: Sequence[Topic]) -> npt.NDArray[np.integer]:
         """A size for each topic."""
@@ -178,7 +174,7 @@ class _Drawing:
         name: str,
         found: Candidates,
         judged: Qrels,
-        forms: str | Sequence[str] = FORMS[0],
+        forms: Sequence[str] = FORMS[:1],
         prefix: str | None = None,
         wholes: Sequence[str] = (),
     ) -> None:
@@ -186,18 +182,24 @@ class _Drawing:
 
         Args:
             name: of the collection.
-            forms: of which one is drawn for each list, or the form of all.
+            forms: of which one is drawn for each list.
             prefix: before each query_id; None is a new one.
             wholes: query_id of the topic that each list is a part of, if they are parts.
         """
-        part, renamed = _renamed(
-            found, judged, f"{len(self._parts)}/" if prefix is None else prefix
+        prefix = f"{len(self._parts)}/" if prefix is None else prefix
+        ids = [topic.query_id for topic in found.topics]
+        drawn = self._rng.choice(forms, len(ids)).tolist()
+        part = Candidates(
+            [topic._replace(query_id=f"{prefix}{topic.query_id}") for topic in found.topics],
+            _prefixed(found.run, prefix),
+            found.posts,
+            signals={of: _prefixed(run, prefix) for of, run in found.signals.items()},
+            resources=_prefixed(found.resources, prefix),
+            forms=_prefixed(dict(zip(ids, drawn, strict=True)), prefix),
         )
-        drawn = self._rng.choice([forms] if isinstance(forms, str) else forms, len(part.topics))
-        ids = [topic.query_id for topic in part.topics]
-        self._parts.append(replace(part, forms=dict(zip(ids, drawn.tolist(), strict=True))))
-        self.qrels |= renamed
-        whole = list(wholes) or [topic.query_id for topic in found.topics]
+        self._parts.append(part)
+        self.qrels |= _prefixed(judged, prefix)
+        whole = wholes or ids
         self._twins += [f"{name}/{query_id}" for query_id in whole]
         self._wholes += [f"{len(self._parts)}/{query_id}" for query_id in whole]
         self._groups += [name] * len(ids)
@@ -205,32 +207,45 @@ class _Drawing:
     def add_batches(self, name: str, found: Candidates, judged: Qrels) -> None:
         """Add the lists in batches, half of them in no order, which compare with each other."""
         topics: list[Topic] = []
-        wholes: list[str] = []
         run: Run = {}
+        whole_of: dict[str, str] = {}
         for topic, size in zip(found.topics, self.sizes(BATCHES, found.topics), strict=True):
             best = ranked(found.run.get(topic.query_id, {}))
             if self._rng.random() < 0.5:
                 best = [best[row] for row in self._rng.permutation(len(best)).tolist()]
             for start in range(0, len(best), int(size)):
-                topics.append(topic._replace(query_id=f"{topic.query_id}/{start}"))
-                run[topics[-1].query_id] = dict(best[start : start + int(size)])
-                wholes.append(topic.query_id)
-        ids = [topic.query_id for topic in topics]
-        known = {new: found.resources.get(of, {}) for new, of in zip(ids, wholes, strict=True)}
-        grades = {new: judged[of] for new, of in zip(ids, wholes, strict=True)}
-        parts = replace(found, topics=topics, run=run, resources=known, memo={})
-        self.add(name, parts, grades, FORMS[::2], wholes=wholes)
+                new = f"{topic.query_id}/{start}"
+                topics.append(topic._replace(query_id=new))
+                run[new] = dict(best[start : start + int(size)])
+                whole_of[new] = topic.query_id
+        known = {new: found.resources.get(whole, {}) for new, whole in whole_of.items()}
+        grades = {new: judged[whole] for new, whole in whole_of.items()}
+        parts = replace(found, topics=topics, run=run, resources=known)
+        self.add(name, parts, grades, FORMS[::2], wholes=[*whole_of.values()])
 
-    def training(self, judged_only: bool, are_mixed: bool) -> JudgedCandidates:
-        """All lists; if collections are mixed, they have the same weight."""
-        return JudgedCandidates(
-            _joined(self._parts),
-            self.qrels,
-            judged_only,
-            self._groups if are_mixed else (),
-            self._twins,
-            self._wholes,
+    def training_set(self, known: TrainingSet, candidates: str) -> TrainingSet:
+        """A training set with all lists, whose topics all differ, in place of its own."""
+        parts, signals = self._parts, dict[str, Run]()
+        for part in parts:
+            for name, run in part.signals.items():
+                signals[name] = {**signals.get(name, {}), **run}
+        joined = Candidates(
+            [topic for part in parts for topic in part.topics],
+            {query_id: scores for part in parts for query_id, scores in part.run.items()},
+            {doc_id: post for part in parts for doc_id, post in part.posts.items()},
+            {},
+            signals,
+            resources={query_id: of for part in parts for query_id, of in part.resources.items()},
+            forms={query_id: form for part in parts for query_id, form in part.forms.items()},
         )
+        groups, is_clicks = self._groups if self.are_mixed else (), known.training.judged_only
+        judged = JudgedCandidates(joined, self.qrels, is_clicks, groups, self._twins, self._wholes)
+        return replace(known, candidates=candidates, training=judged)
+
+
+def _prefixed(mapping: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The mapping with a prefix before every key."""
+    return {f"{prefix}{key}": value for key, value in mapping.items()}
 
 
 def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
@@ -241,29 +256,18 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
         kept = [*MENTION_OR_LINK.findall(text), ""]
         return "".join(p.translate(_DISGUISE) + k for p, k in zip(parts, kept, strict=True))
 
-    def renamed(mapping: Mapping[str, Any]) -> dict[str, Any]:
-        return {f"disguised/{doc_id}": value for doc_id, value in mapping.items()}
-
-    run = {query_id: renamed(scores) for query_id, scores in found.run.items()}
-    of_run = {d: found.posts[d] for d in doc_ids_of(found.run)}
-    texts = {doc_id: post._replace(text=other(post.text)) for doc_id, post in of_run.items()}
-    candidates = replace(
-        found,
-        topics=[topic._replace(text=other(topic.text)) for topic in found.topics],
-        run=run,
-        posts=renamed(texts),
-        signals={
-            name: {query_id: renamed(scores) for query_id, scores in of.items()}
-            for name, of in found.signals.items()
-        },
-        resources={},
-        rest={},
-        memo={},
+    topics, prefix = found.topics, "disguised/"
+    known = {t.query_id: found.run[t.query_id] for t in topics if t.query_id in found.run}
+    of_run = {d: found.posts[d] for d in doc_ids_of(known)}
+    candidates = Candidates(
+        [topic._replace(text=other(topic.text)) for topic in topics],
+        {query_id: _prefixed(scores, prefix) for query_id, scores in known.items()},
+        _prefixed({d: post._replace(text=other(post.text)) for d, post in of_run.items()}, prefix),
     )
-    return candidates, {q: renamed(grades) for q, grades in judged.items() if q in run}
+    return candidates, {q: _prefixed(grades, prefix) for q, grades in judged.items() if q in known}
 
 
-def _first_stages(collection: SearchedCollection, several: bool) -> list[Retriever]:
+def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
     """The collection's own first stage, the methods of search besides, and those of engines.
 
     The latter are for models of several collections: they take all posts into memory.
@@ -285,38 +289,3 @@ def _windows(found: Candidates, sizes: npt.NDArray[np.integer]) -> Candidates:
     run = {t.query_id: dict(ranked(found.run.get(t.query_id, {}))[:size]) for t, size in wanted}
     run = {query_id: scores for query_id, scores in run.items() if scores}
     return replace(found, run=run, posts={d: found.posts[d] for d in doc_ids_of(run)}, memo={})
-
-
-def _renamed(part: Candidates, qrels: Qrels, prefix: str) -> tuple[Candidates, Qrels]:
-    """Candidates and judgments with a prefix before every query_id."""
-
-    def renamed(mapping: Mapping[str, Any]) -> dict[str, Any]:
-        return {f"{prefix}{query_id}": value for query_id, value in mapping.items()}
-
-    candidates = replace(
-        part,
-        topics=[t._replace(query_id=f"{prefix}{t.query_id}") for t in part.topics],
-        run=renamed(part.run),
-        signals={name: renamed(run) for name, run in part.signals.items()},
-        resources=renamed(part.resources),
-        rest={},
-        memo={},
-    )
-    return candidates, renamed(qrels)
-
-
-def _joined(parts: Sequence[Candidates]) -> Candidates:
-    """The candidates of several collections, whose topics all differ."""
-    signals: dict[str, Run] = {}
-    for part in parts:
-        for name, run in part.signals.items():
-            signals[name] = {**signals.get(name, {}), **run}
-    return Candidates(
-        [topic for part in parts for topic in part.topics],
-        {query_id: scores for part in parts for query_id, scores in part.run.items()},
-        {doc_id: post for part in parts for doc_id, post in part.posts.items()},
-        {},
-        signals,
-        resources={query_id: of for part in parts for query_id, of in part.resources.items()},
-        forms={query_id: form for part in parts for query_id, form in part.forms.items()},
-    )

@@ -8,14 +8,12 @@ expect on new topics.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.collections.collection import SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, best_of
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
@@ -23,13 +21,13 @@ from pipeline.errors import DataError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_scorer, tuned_weight
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_model, tuned_weight
 from pipeline.ranking.fusion import OFFICIAL
 from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from pipeline.training.tuning import HeldOut, calibrate, fold_topics, read_held_out
+from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
 from rerankers.features.judged import JUDGED
 
@@ -37,7 +35,7 @@ _OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the fami
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 
 
-def own_training_set(collection: SearchedCollection) -> TrainingSet:
+def own_training_set(collection: Collection) -> TrainingSet:
     """The first stage's candidates of the judged topics, and the words of all posts."""
     judgments = require_judgments(collection)
     retriever = retriever_for(collection)
@@ -54,12 +52,13 @@ def own_training_set(collection: SearchedCollection) -> TrainingSet:
     )
 
 
-def require_judgments(collection: SearchedCollection) -> Qrels:
+def require_judgments(collection: Collection) -> Qrels:
     """The judgments; raises DataError if there are too few topics to train and validate on."""
     if (qrels := collection.training_qrels) is None:
         raise DataError(f"{collection.missing_judgments}; training needs them")
     if (found := len(collection.training_topics)) < 2:
-        where = f"in {collection.training_path} " if collection.training_path else ""
+        train = collection.topic_source and collection.topic_source.train
+        where = f"in {train} " if train else ""
         raise DataError(
             f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
             "on, expected at least 2: one to train on while the other is held out"
@@ -70,11 +69,11 @@ def require_judgments(collection: SearchedCollection) -> Qrels:
 
 def compare(
     model: str,
-    collection: SearchedCollection,
+    collection: Collection,
     training_set: TrainingSet,
     outcome: Outcome,
     is_mixed: bool,
-    beside_default: bool,
+    beside_default: bool = True,
 ) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
 
@@ -83,85 +82,49 @@ def compare(
     ``beside_default``: the default search is among the rankings.
     """
     found, held_out = training_set.training.candidates, outcome.held_out_run
-    judgments = collection.training_qrels or {}
+    judgments, measure = collection.training_qrels or {}, collection.measures[0]
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
     topics = [topic for topic in found.topics if topic.query_id in qrels]
-    candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
-    name, measure = f"{model}/{collection.name}", collection.measures[0]
     runs: dict[str, Run] = {"first stage": first}
     if beside_default:
         runs |= _default_run(collection, topics)
-    shipped = None if f"shipped {model}" in runs else _shipped(model)
-    if shipped:
-        scores = load_scorer(model, collection, shipped).score(candidates)
-    if not is_mixed:
-        trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
-        attempt = "--checkpoint"
-    else:
-        parts = HeldOut([collection.name], first, held_out, qrels, name, training_set.candidates)
+    folder = checkpoints.SHIPPED / model / "all"
+    if f"shipped {model}" not in runs and (folder / "config.json").exists():
+        weight, _ = tuned_weight(folder) or (UNTUNED_WEIGHT, "")
+        shipped = load_model(model, collection, folder).mixed(weight)
+        candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
+        runs[f"shipped {model}"] = candidates.scored_by(shipped)
+    name, origin = f"{model}/{collection.name}", training_set.candidates
+    parts = HeldOut([collection.name], first, held_out, qrels, name, origin)
+    if is_mixed:
         tuning = parts.tune(measure, folds=min(5, len(qrels)))
         trained = cross_validated(first, held_out, tuning)
         attempt = f"--reranker {model} --lambda {tuning.weight:g}"
-        if shipped:
-            weight, _ = tuned_weight(shipped) or (UNTUNED_WEIGHT, "")
-            scores = interpolate(first, scores, weight)
-    if shipped:
-        runs[f"shipped {model}"] = scores
+    else:
+        trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
+        tuning = dataclasses.replace(parts, neural=trained).unmixed(measure, outcome.folds)
+        attempt = "--checkpoint"
     runs[f"trained {model}"] = trained
-    best = _print_held_out(collection, qrels, runs)
-    if not is_mixed:
-        names = (collection.name,)
-        tuning = unmixed(measure, qrels, runs, outcome.folds, name, names, training_set.candidates)
+    evaluator = Evaluator(qrels, collection.measures)
+    print(f"{len(qrels)} held-out topics:")
+    figures = [(label, evaluator(run)) for label, run in runs.items()]
+    print_comparison(figures)
+    best = max(mean(of_run[measure]) for _, of_run in figures[:-1])
     return without_gain(tuning, best, attempt)
 
 
 def calibrated(checkpoint: str, training_set: TrainingSet, outcome: Outcome) -> Tuning:
     """The figures and the calibration of a model of windows, on topics held out in folds."""
     data = training_set.training
-    runs = {"first stage": data.candidates.run, "trained": outcome.held_out_run}
-    names = training_set.trained_on
-    tuning = unmixed(
-        "AP", data.qrels, runs, outcome.folds, checkpoint, names, training_set.candidates
-    )
-    return dataclasses.replace(tuning, topics=())  # There are thousands of windows.
+    runs = data.candidates.run, outcome.held_out_run
+    of = training_set.candidates
+    parts = HeldOut(training_set.trained_on, *runs, data.qrels, checkpoint, of)
+    # There are thousands of windows.
+    return dataclasses.replace(parts.unmixed("AP", outcome.folds), topics=())
 
 
-def unmixed(
-    measure: str,
-    qrels: Qrels,
-    runs: Mapping[str, Run],
-    folds: int,
-    checkpoint: str,
-    collections: Sequence[str],
-    first_stage: str,
-) -> Tuning:
-    """The figures and the calibration of a model without λ, the last of ``runs``.
-
-    The first of these is the first stage. For the other arguments see
-    :class:`pipeline.ranking.checkpoints.Tuning`.
-    """
-    measured = Evaluator(qrels, [measure])
-    first, *_, trained = (mean(measured(run)[measure]) for run in runs.values())
-    return Tuning(
-        weight=1.0,
-        curve={0.0: first, 1.0: trained},
-        cross_validated=trained,
-        fold_weights=(),
-        measure=measure,
-        normalization="none",
-        folds=folds,
-        seed=0,
-        topics=tuple(qrels),
-        collections=tuple(collections),
-        first_stage=first_stage,
-        checkpoint=checkpoint,
-        date=datetime.date.today().isoformat(),
-        calibration=calibrate(list(runs.values())[-1], qrels),
-    )
-
-
-def _default_run(collection: SearchedCollection, topics: Sequence[Topic]) -> dict[str, Run]:
+def _default_run(collection: Collection, topics: Sequence[Topic]) -> dict[str, Run]:
     """The ranking of the shipped fusion, which searches use without training; {} without it."""
     if not collection.methods:
         return {}
@@ -178,26 +141,12 @@ def shipped_start(model: str, config: Any) -> Path | None:
 
     It has the same features but for those of judgments, which differ from collection to collection.
     """
-    shipped = asdict(dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED)))
+    wanted = dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
-        if json.loads((folder / "config.json").read_text())["config"] == shipped:
+        known = json.loads((folder / "config.json").read_text())["config"]
+        if type(config)(**known) == wanted:
             return folder
     return None
-
-
-def _shipped(model: str) -> Path | None:
-    """The shipped checkpoint for unknown collections, if there is one."""
-    folder = checkpoints.SHIPPED / model / "all"
-    return folder if (folder / "config.json").exists() else None
-
-
-def _print_held_out(collection: SearchedCollection, qrels: Qrels, runs: dict[str, Run]) -> float:
-    """Print the runs beside each other; the best figure of all but the last."""
-    evaluator = Evaluator(qrels, collection.measures)
-    print(f"{len(qrels)} held-out topics:")
-    figures = [(label, evaluator(run)) for label, run in runs.items()]
-    print_comparison(figures)
-    return max(mean(of_run[collection.measures[0]]) for _, of_run in figures[:-1])
 
 
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
@@ -218,7 +167,7 @@ def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
 
 
 def held_out_scores(
-    model: str, collection: SearchedCollection, checkpoint: Path, most: int | None = None
+    model: str, collection: Collection, checkpoint: Path, most: int | None = None
 ) -> HeldOut:
     """First-stage and neural scores of the topics to tune λ on, ``most`` of them.
 
@@ -231,7 +180,7 @@ def held_out_scores(
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
-        neural = load_scorer(model, collection, checkpoint).score(candidates)
+        neural = candidates.scored_by(load_model(model, collection, checkpoint))
     topics = [query_id for query_id in candidates.run if query_id in neural]
     if any(candidates.run[q].keys() - neural[q].keys() for q in topics) or len(topics) < 2:
         raise DataError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -13,17 +12,13 @@ import numpy.typing as npt
 
 from indexes.posts import Post
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
 from pipeline.text import listed
-
-if TYPE_CHECKING:
-    from pipeline.collections.collection import AnswerCollection
-
 
 DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
 
@@ -130,33 +125,37 @@ def load_training_data(
     priors: Run = {}
     groups: list[str] = []
     for collection in collections:
-        judgments = collection.qrels
-        if judgments is None:
-            raise DataError(f"{collection.name} has no judgments here and cannot be trained on")
-        first_stage = collection.runs["ql"]
-        candidates = RunRetriever(
-            read_run(first_stage), collection.find_posts, str(first_stage)
-        ).search([topic for topic in collection.topics if topic.query_id in judgments])
-        topics += candidates.topics
-        groups += [collection.name] * len(candidates.topics)
-        run |= candidates.run
-        posts |= candidates.posts
+        judgments, path = _judgments(collection), collection.runs["ql"]
+        judged = [topic for topic in collection.topics if topic.query_id in judgments]
+        found = RunRetriever(read_run(path), collection.find_posts, str(path)).search(judged)
+        topics += found.topics
+        groups += [collection.name] * len(found.topics)
+        run |= found.run
+        posts |= found.posts
         qrels |= judgments
         official = PriorRuns(list(collection.runs.values()))
         priors |= priors_of((prior_runs or official).of(collection))
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
 
 
-def load_answers(part: AnswerCollection) -> JudgedCandidates:
+def _judgments(collection: Collection) -> Qrels:
+    """A collection's judgments; raises DataError without any."""
+    if (judgments := collection.qrels) is None:
+        path = collection.qrels_path
+        raise DataError(
+            f"{collection.name} has no judgments here and cannot be trained on ({path} is absent)"
+        )
+    return judgments
+
+
+def load_answers(part: Collection) -> JudgedCandidates:
     """The given candidates and the judgments of one part of an answer-selection collection."""
-    judgments = part.qrels
-    if judgments is None:
-        raise DataError(part.missing_judgments)
     posts = {post.doc_id: post for post in part.posts()}
-    return JudgedCandidates(Candidates(part.topics, part.given_candidates, posts, {}), judgments)
+    found = Candidates(part.topics, part.given_candidates or {}, posts, {})
+    return JudgedCandidates(found, _judgments(part))
 
 
-def draw_answers(part: AnswerCollection, repeats: int = 3) -> JudgedCandidates:
+def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
     """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions.
 
     The task of Qiu & Huang (IJCAI 2015), section 6.2: a model is to pick the right answer.
@@ -164,14 +163,12 @@ def draw_answers(part: AnswerCollection, repeats: int = 3) -> JudgedCandidates:
     A topic is one draw; its query_id is the question's with a number. An answer with the text of
     the right one is not drawn. The draws of a part are always the same.
     """
-    judgments = part.qrels
-    if judgments is None:
-        raise DataError(part.missing_judgments)
-    posts = {post.doc_id: post for post in part.posts()}
+    known = load_answers(part)
+    posts = known.candidates.posts
     right = [
         (topic, doc_id)
         for topic in part.topics
-        for doc_id, relevance in judgments.get(topic.query_id, {}).items()
+        for doc_id, relevance in known.qrels.get(topic.query_id, {}).items()
         if relevance > 0
     ]
     rng = np.random.default_rng(1)
@@ -251,7 +248,7 @@ def searched_training_set(names: Sequence[str], left_out: str | None) -> Trainin
     return TrainingSet(names, left_out, "", nothing, None, [], 1)
 
 
-def answer_training_set(collection: AnswerCollection, draws: bool = False) -> TrainingSet:
+def answer_training_set(collection: Collection, draws: bool = False) -> TrainingSet:
     """The training and development parts of ``collection``, and the words of all its parts.
 
     With ``draws``, right answers of the development part are found among drawn ones, see
@@ -272,12 +269,11 @@ def answer_training_set(collection: AnswerCollection, draws: bool = False) -> Tr
     )
 
 
-def _index_groups(data: Path | None) -> list[SearchedCollection]:
+def _index_groups(data: Path | None) -> list[Collection]:
     """One microblog collection of each index group with its posts on this machine."""
-    groups: dict[str, SearchedCollection] = {}
+    groups: dict[str, Collection] = {}
     for name in named.names():
         collection = named.find(name, data)
-        is_there = name.startswith("mb") and not collection.missing()
-        if is_there and isinstance(collection, SearchedCollection):
-            groups[collection.index_group] = collection
+        if name.startswith("mb") and collection.index and not collection.missing():
+            groups[collection.index.group] = collection
     return list(groups.values())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.collections.trec import Run
+from pipeline.runtime import part_bar
 from pipeline.training.folds import Outcome, split_topics
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from rerankers import features, models
+from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
 from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
@@ -30,12 +33,11 @@ MEANING, GIVEN = "meaning:", "given"
 def train(
     name: str,
     config: Any,
-    idf: Idf,
     training_set: TrainingSet,
-    folds: int,
+    idf: Idf,
     seed: int,
-    start: Trees | None,
-    progress: Callable[[str, str], object],
+    folds: int,
+    start: Path | None,
 ) -> Outcome:
     """Grow trees on the topics of a training set; those of its development part are held out.
 
@@ -45,38 +47,39 @@ def train(
     Args:
         name: of the model.
         config: its hyperparameters.
-        start: trees to extend.
-        progress: called with the part and a message.
+        start: checkpoint of trees to extend.
     """
     data, development = training_set.training, training_set.development
-    pairs = data.candidates.pairs()
-    table = features.table(pairs, config.families.split(","), idf)
-    grow_on = grower(config, data, table, start)
+    record = {"training": {"seed": seed}}
+    with part_bar(1 if development else folds + (folds > 1)) as progress:
+        pairs = data.candidates.pairs()
+        table = features.table(pairs, config.families.split(","), idf)
+        grow_on = grower(config, data, table, checkpoint.load(start, name) if start else None)
 
-    def grown(part: str, rows: Rows) -> Trees:
-        lists = grow_on(data.to_train(rows), lambda message: progress(part, message))
-        trees: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
-        return trees
+        def grown(part: str, rows: Rows) -> Trees:
+            lists = grow_on(data.to_train(rows), partial(progress, part))
+            trees: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
+            return trees
 
-    everything = np.arange(len(pairs))
-    if development:
-        model, others = grown("training", everything), development.candidates.pairs()
-        run = development.run_of(np.arange(len(others)), model.score(others))
-        return Outcome(model, run, {"development": development.mean_of("AP", run)})
-    held_out_run: Run = {}
-    figures = {}
-    for fold, training, held_out in split_topics(pairs.query_index, folds, seed, twins=data.twins):
-        model = grown(fold, training)
-        run = data.run_of(held_out, model.evaluate(table.values[held_out]))
-        held_out_run |= run
-        figures[fold] = data.mean_of("AP", run)
-    if folds > 1:
-        model = grown("all topics", everything)
-    return Outcome(model, held_out_run, figures, folds)
+        everything = np.arange(len(pairs))
+        if development:
+            model, others = grown("training", everything), development.candidates.pairs()
+            run = development.run_of(np.arange(len(others)), model.score(others))
+            return Outcome(model, run, {"development": development.mean_of("AP", run)}, record)
+        held_out_run: Run = {}
+        figures = {}
+        for fold in split_topics(pairs.query_index, folds, seed, twins=data.twins):
+            model = grown(fold.name, fold.training)
+            run = data.run_of(fold.held_out, model.evaluate(table.values[fold.held_out]))
+            held_out_run |= run
+            figures[fold.name] = data.mean_of("AP", run)
+        if folds > 1:
+            model = grown("all topics", everything)
+    return Outcome(model, held_out_run, figures, record, folds)
 
 
 def grower(
-    config: Any, data: JudgedCandidates, table: FeatureTable, start: Trees | None = None
+    config: Any, data: JudgedCandidates, table: FeatureTable, start: Any = None
 ) -> Callable[[Rows, Report], list[str]]:
     """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``.
 

@@ -90,7 +90,19 @@ class HeldOut:
 
     def tune(self, measure: str = "AP", folds: int = 5, seed: int = 1) -> Tuning:
         """:func:`tune_weight` on these topics, with its provenance."""
-        tuning = tune_weight(self.lexical, self.neural, self.qrels, folds, measure, seed)
+        return self._described(
+            tune_weight(self.lexical, self.neural, self.qrels, folds, measure, seed)
+        )
+
+    def unmixed(self, measure: str, folds: int) -> Tuning:
+        """The figures of a model without λ, whose scores of topics held out in folds are these."""
+        evaluator = Evaluator(self.qrels, [measure])
+        first, trained = (mean(evaluator(run)[measure]) for run in (self.lexical, self.neural))
+        curve, topics = {0.0: first, 1.0: trained}, tuple(self.qrels)
+        return self._described(Tuning(1.0, curve, trained, (), measure, "none", folds, 0, topics))
+
+    def _described(self, tuning: Tuning) -> Tuning:
+        """A tuning with its provenance and the calibration of the neural scores."""
         return dataclasses.replace(
             tuning,
             collections=tuple(self.collections),

@@ -1,60 +1,35 @@
-"""Features of candidates: one file for each family, with the family's name.
+"""Features of candidates, in families of one subject.
 
-A family's file contains
-
-``NAMES``                  names of its K features, with an explanation of each
-``SIGNALS``                names of the signals it reads (:attr:`rerankers.pairs.Pairs.signals`)
-``compute(candidates)``    features of a topic's N candidates
-                           (:class:`~rerankers.features._candidates.CandidateList`): [N, K]
-
-A family sees a topic's whole list, so features may depend on the other candidates.
-
-A file of families with a parameter contains, instead of ``SIGNALS`` and ``compute``,
-
-``PARAMETER``              name of the parameter
-``family(parameter)``      an object with the content of a family's file
-
-and its families are called ``file:parameter``: ``signal:rm3``. Files whose names begin with ``_``
-are no families; families share their content.
+A family sees a topic's whole list, so features may depend on the other candidates. Modules with
+families are listed in ``_MODULES``; see :func:`rerankers.features.candidates.family`. Families of
+:data:`rerankers.features.candidates.PARAMETRIC` have a parameter after a colon: ``signal:rm3``.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.devices import in_threads
 from rerankers.errors import RerankerError
-from rerankers.features._candidates import CandidateList
-from rerankers.features._recent import RecentPosts
-from rerankers.features._tables import PostTable, WordTable
+from rerankers.features import feedback, given, judged, matches, meaning, quality, temporal
+from rerankers.features.candidates import FAMILIES, PARAMETRIC, CandidateList, Family
+from rerankers.features.tables import PostTable, WordTable
 from rerankers.pairs import lists_of
 
 if TYPE_CHECKING:
     from rerankers.pairs import Pairs
     from rerankers.text.vocabulary import Idf
+    from rerankers.trees.recent import RecentPosts
 
+_MODULES = (feedback, given, judged, matches, meaning, quality, temporal)
 
 DECIMALS = 4
 """Decimals of features where trees read them: no sum's order of additions changes a score."""
-
-
-class Family(Protocol):
-    """A file of this folder, or an object that its ``family`` returns."""
-
-    NAMES: tuple[str, ...]
-    SIGNALS: tuple[str, ...]
-
-    def compute(self, candidates: CandidateList) -> npt.NDArray[np.float32]:
-        """Features of N candidates: [N, K]."""
 
 
 @dataclass(frozen=True)
@@ -67,51 +42,39 @@ class FeatureTable:
 
 def families() -> list[str]:
     """Names of all families, with the name of a parameter: ``signal:NAME``."""
-    return [
-        f"{name}:{file.PARAMETER}" if hasattr(file := _file(name), "family") else name
-        for name in sorted(_files())
-    ]
+    with_parameter = (f"{name}:{parameter}" for name, (parameter, _) in PARAMETRIC.items())
+    return sorted([*FAMILIES, *with_parameter])
 
 
 def find(name: str) -> Family:
-    """The family of this name, ``file`` or ``file:parameter``.
+    """The family of this name, ``family`` or ``family:parameter``.
 
     Raises:
         RerankerError: there is no such family (the message lists all), or the parameter is wrong.
     """
-    file_name, colon, parameter = name.partition(":")
-    if file_name not in _files():
+    base, colon, parameter = name.partition(":")
+    if base in PARAMETRIC:
+        return PARAMETRIC[base][1](parameter)
+    if base not in FAMILIES:
         raise RerankerError(
             f"found the feature family {name!r}, expected one of {', '.join(families())}"
         )
-    file = _file(file_name)
-    if hasattr(file, "family"):
-        return cast(Family, file.family(parameter))
     if colon:
         raise RerankerError(
-            f"found the feature family {name!r}, but {file_name} takes no parameter; "
-            f"expected {file_name} alone"
+            f"found the feature family {name!r}, but {base} takes no parameter; "
+            f"expected {base} alone"
         )
-    return cast(Family, file)
-
-
-@cache
-def _files() -> set[str]:
-    return {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
-
-
-def _file(name: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{name}")
+    return FAMILIES[base]
 
 
 def names_of(chosen: Sequence[str]) -> tuple[str, ...]:
     """Names of the features of families, ``family.feature``: [K]."""
-    return tuple(f"{family}.{name}" for family in chosen for name in find(family).NAMES)
+    return tuple(f"{family}.{name}" for family in chosen for name in find(family).names)
 
 
 def signals_of(chosen: Sequence[str]) -> set[str]:
     """Names of the signals that families read."""
-    return {signal for family in chosen for signal in find(family).SIGNALS}
+    return {signal for family in chosen for signal in find(family).signals}
 
 
 class CandidateLists:
@@ -166,7 +129,8 @@ class CandidateLists:
             pairs.queries[query],
             self._read(numbers),
             [pairs.doc_ids[number] for number in numbers.tolist()] if pairs.doc_ids else [],
-            {name: signal[rows] for name, signal in pairs.signals.items()},
+            # A mixture reads the first stage's scores in double precision.
+            {name: signal[rows].astype(np.float32) for name, signal in pairs.signals.items()},
             self._words,
             pairs.resources[query] if pairs.resources else {},
             [pairs.texts[number] for number in numbers.tolist()],

@@ -17,49 +17,43 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from rerankers.features._candidates import CandidateList, Tokens, numbered
-from rerankers.features._tables import Bools, Floats
+from rerankers.features.candidates import CandidateList, Tokens, family, numbered
+from rerankers.features.given import Columns
+from rerankers.features.tables import Bools, Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Rows, among
 
 DEPTHS = (5, 10, 20, 50, 100)
 
-NAMES = (
-    *(f"every_{depth}" for depth in DEPTHS),
-    *(f"rest_{depth}" for depth in DEPTHS),
-)
-"""
-``every_k``: cosine of the post's vector z_i and the centroid of the others among the best k, the
-sum over j ≠ i of w_j · z_j with w = min–max first-stage score + 0.001; in [0, 1]. All candidates
-with the k-th highest score are among the best k.
-``rest_k``: product of the same two without the query's stems, with the centroid's length 1 and
-the post's as left; in [0, 1].
-Both are 0 if there are no others, or none with words; NaN in a short list of given candidates.
-"""
-
-SIGNALS = (FIRST_STAGE,)
-
 _MINIMUM_WEIGHT = 1e-3
 """Weight of the worst candidate: with equal scores, or none, all have the same weight."""
 
 
-def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
-    """[N, 10]."""
+@family(" ".join(f"{name}_{depth}" for name in ("every", "rest") for depth in DEPTHS), FIRST_STAGE)
+def feedback(candidates: CandidateList) -> Columns:
+    """Likeness of a post and the best candidates, for the best k of several depths.
+
+    ``every_k``: cosine of the post's vector z_i and the centroid of the others among the best k,
+    the sum over j ≠ i of w_j · z_j with w = min–max first-stage score + 0.001; in [0, 1]. All
+    candidates with the k-th highest score are among the best k.
+    ``rest_k``: product of the same two without the query's stems, with the centroid's length 1 and
+    the post's as left; in [0, 1].
+    Both are 0 if there are no others, or none with words; NaN in a short list of given candidates.
+    """
     if not len(candidates) or candidates.is_short:
-        return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
+        return [np.full(len(candidates), np.nan)] * (2 * len(DEPTHS))
     weights, (every, is_asked) = weights_of(candidates.evidence), _vectors(candidates.tokens)
     rest = every.take(~is_asked)
     with_rest = _with_sums(rest, weights)
     with_every = with_rest + _with_sums(every.take(is_asked), weights)
-    columns = []
+    columns: list[Floats] = []
     for vectors, with_all in ((every, with_every), (rest, with_rest)):
         squares = _sums(vectors.post, vectors.value**2, len(candidates))
         with_others = with_all - weights * squares[:, None]
         with_others = np.where(with_others > 1e-12, with_others, 0.0)  # Against rounding
-        columns.append(likeness(with_others, squares, weights))
-    return np.concatenate(columns, axis=1).astype(np.float32)
+        columns += [*likeness(with_others, squares, weights).T]
+    return columns
 
 
 def weights_of(scores: Floats, depths: Sequence[int] = DEPTHS) -> Floats:

@@ -1,33 +1,62 @@
-"""What a first stage says of given candidates: by scores, by their order, or not at all.
+"""Scores and ranks of given candidates: by their first stage, by runs and by other rankers.
 
-The scores of search engines have no common scale, so none of their own unit is read, and a list in
-the order of an engine without its scores is worth nearly as much.
+Scores of different rankers or topics have no common scale, so they are normalised.
 """
+
+import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features._candidates import FEWEST_COMPARED, CandidateList, higher, minmax, z_score
-from rerankers.pairs import FIRST_STAGE, ORDER
+from rerankers.errors import RerankerError
+from rerankers.features import candidates as lists
+from rerankers.features.candidates import (
+    PARAMETRIC,
+    CandidateList,
+    Family,
+    family,
+    higher,
+    minmax,
+    normalised,
+    z_score,
+)
+from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
 
-NAMES = ("minmax", "z", "log_rank", "rank_share", "log_size")
-"""
-``minmax``: (s − min) / (max − min) of the first-stage score s, in [0, 1].
-``z``: (s − mean) / standard deviation (with the divisor N).
-``log_rank``: ln(1 + number of candidates before this one), by scores or by the given order.
-``rank_share``: this number / N, in [0, 1).
-``log_size``: ln N, the same for all short lists.
-The first two are NaN without scores, the next two without an order as well. The order of a
-list of fewer than ``FEWEST_COMPARED`` candidates is none.
-"""
-
-SIGNALS = (FIRST_STAGE,)
-"""It also reads ``ORDER``, and does without either."""
+Columns = Sequence[npt.NDArray[Any]]
 
 
-def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
-    """[N, 5]."""
-    columns = np.full((len(NAMES), len(candidates)), np.nan)
+@family("score minmax reciprocal_rank", FIRST_STAGE)
+def first_stage(candidates: CandidateList) -> Columns:
+    """Score of the first stage, the feature "QL" of Rao et al. (2019), section 4.2.
+
+    The paper leaves open how scores of different topics become comparable.
+
+    ``score``: s, as in the run.
+    ``minmax``: (s − min) / (max − min) over the topic's candidates, in [0, 1]; 0 if all are equal.
+    ``reciprocal_rank``: 1 / (1 + number of candidates with a higher score), in (0, 1].
+    """
+    scores = candidates.signal(FIRST_STAGE)
+    return scores, minmax(scores), 1.0 / (1 + higher(scores))
+
+
+@family("minmax z log_rank rank_share log_size", FIRST_STAGE)
+def given(candidates: CandidateList) -> Columns:
+    """The first stage's scores without their unit, their order alone, or nothing.
+
+    The scores of search engines have no common scale, and a list in the order of an engine without
+    its scores is worth nearly as much. It also reads ``ORDER``, and does without either.
+
+    ``minmax``: (s − min) / (max − min) of the first-stage score s, in [0, 1].
+    ``z``: (s − mean) / standard deviation (with the divisor N).
+    ``log_rank``: ln(1 + number of candidates before this one), by scores or by the given order.
+    ``rank_share``: this number / N, in [0, 1).
+    ``log_size``: ln N, the same for all short lists.
+    The first two are NaN without scores, the next two without an order as well. The order of a
+    list of fewer than ``FEWEST_COMPARED`` candidates is none.
+    """
+    columns = np.full((5, len(candidates)), np.nan)
     scores, order = candidates.known(FIRST_STAGE), candidates.known(ORDER)
     if scores is not None:
         known = scores.astype(np.float64)
@@ -36,5 +65,43 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
     if order is not None:
         before = higher(-order)
         columns[2:4] = np.log1p(before), before / max(1, len(before))
-    columns[4] = np.log(max(len(candidates), FEWEST_COMPARED - 1, 1))
-    return columns.T.astype(np.float32)
+    columns[4] = np.log(max(len(candidates), lists.FEWEST_COMPARED - 1, 1))
+    return [*columns]
+
+
+@family("rank", PRIOR)
+def prior(candidates: CandidateList) -> Columns:
+    """Rank in the runs that are reranked.
+
+    ``rank``: mean over the runs of 1 / ln(rank + 1), 0 for a run without the post; in [0, 1.44].
+    Severyn & Moschitti (2015), section 5, "submission run as a feature".
+    """
+    return [candidates.signal(PRIOR)]
+
+
+def signal(name: str) -> Family:
+    """Scores of a ranker, over the topic's candidates with a score.
+
+    ``gap``: highest score − s, in the run's own unit; 0 or more.
+    ``minmax``: (s − min) / (max − min), in [0, 1]; ``z``: the standard score; 0 if all are equal.
+    ``log_rank``: ln(1 + number of candidates with a higher score), 0 or more.
+    All are NaN for a candidate whose signal is NaN, and for all candidates if it is missing.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise RerankerError(
+            f"found the feature family signal with the name {name!r}, expected signal:NAME "
+            "with the name of a ranker in letters, digits, _ and -, as in signal:rm3"
+        )
+
+    def columns(candidates: CandidateList) -> Columns:
+        found = np.full((4, len(candidates)), np.nan)
+        values = candidates.signals.get(name)
+        if values is not None and (known := ~np.isnan(values)).any():
+            scores = values[known].astype(np.float64)
+            found[:, known] = scores.max() - scores, *normalised(scores)
+        return [*found]
+
+    return Family(("gap", "minmax", "z", "log_rank"), (name,), columns)
+
+
+PARAMETRIC["signal"] = "NAME", signal

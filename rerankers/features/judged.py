@@ -19,22 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
-from rerankers.features._candidates import CandidateList
+from rerankers.features.candidates import CandidateList, family
+from rerankers.features.given import Columns
 from rerankers.features.meaning import unit
 from rerankers.text.ragged import Ragged, sums_of
 from rerankers.text.spaces import general
 from rerankers.text.words import words
-
-NAMES = ("relevant", "relevant_cosine", "other", "other_cosine")
-"""
-``relevant``: number of other topics that the post was judged relevant for.
-``relevant_cosine``: highest cosine of the query and one of these topics, as sums of the general
-vectors of their words; NaN if there is none.
-``other``, ``other_cosine``: the same for topics that it was judged, and not relevant, for.
-All are NaN if no judgments are known.
-"""
-
-SIGNALS: tuple[str, ...] = ()
 
 JUDGED = "judged"
 """Name of this family, and of the resource that it reads."""
@@ -45,12 +35,20 @@ JUDGMENTS = "judgments.json"
 Array = npt.NDArray[np.float32]
 
 
-def compute(candidates: CandidateList) -> Array:
-    """[N, 4]."""
+@family("relevant relevant_cosine other other_cosine")
+def judged(candidates: CandidateList) -> Columns:
+    """Judgments of a post for other topics.
+
+    ``relevant``: number of other topics that the post was judged relevant for.
+    ``relevant_cosine``: highest cosine of the query and one of these topics, as sums of the general
+    vectors of their words; NaN if there is none.
+    ``other``, ``other_cosine``: the same for topics that it was judged, and not relevant, for.
+    All are NaN if no judgments are known.
+    """
     known: JudgedPosts | None = candidates.resources.get(JUDGED)
     if known is None:
-        return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
-    return known.features(candidates.query, candidates.texts)
+        return [np.full(len(candidates), np.nan)] * 4
+    return [*known.features(candidates.query, candidates.texts).T]
 
 
 class JudgedPosts:

@@ -6,6 +6,8 @@ candidates: Rocchio (1971) with word vectors, as the relevance models of Zamani 
 and Roy et al. (2016); see the family ``feedback``.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 
@@ -13,9 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
-from rerankers.features._candidates import LEAST_KNOWN, CandidateList, minmax, z_score
-from rerankers.features._tables import Floats
+from rerankers.features.candidates import (
+    LEAST_KNOWN,
+    PARAMETRIC,
+    CandidateList,
+    Family,
+    minmax,
+    z_score,
+)
 from rerankers.features.feedback import likeness, weights_of
+from rerankers.features.given import Columns
+from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Ragged, sums_of
 from rerankers.text.spaces import ADAPTED, GENERAL, WordSpace, general
@@ -27,26 +37,9 @@ NAMES = (
     *(f"feedback_{depth}" for depth in DEPTHS),
     *("mixed_feedback", "mixed_minmax"),
 )
-"""
-``cosine``: cosine of the sums of all words' vectors of query and post; in [-1, 1].
-``cosine_minmax``, ``cosine_z``: this as (c − min) / (max − min), (c − mean) / standard deviation,
-over the topic's candidates; 0 if all are equal.
-``idf_cosine``: cosine of the sums of vectors of length 1, weighted by IDF.
-``mean_best``: over the query's distinct words without stop words (unless it has no others), highest
-cosine of each with a word of the post, mean weighted by IDF; ``least_best``: the lowest.
-``feedback_k``: cosine of the post and the centroid of the others among the best k of the first
-stage, as in the family ``feedback``.
-``mixed_feedback``: the same with the best 10 by ``cosine_minmax`` + min–max first-stage score.
-``mixed_minmax``: half this sum, in [0, 1].
-0 where a text has no words; those that compare the candidates are NaN in a short list of given
-ones; all are NaN if there is no such space, or if it knows too few words of
-the list.
-"""
 
 COMPARING = (1, 2, *range(6, 12))
 """Numbers of the features that compare the candidates with one another."""
-
-PARAMETER = "SPACE"
 
 Array = npt.NDArray[np.float32]
 
@@ -54,59 +47,61 @@ _SHORT = 1e-6
 """Length up to which a vector counts as 0."""
 
 
-def family(parameter: str) -> "Family":
-    """The family of a space.
+def meaning(name: str) -> Family:
+    """Similarity in a space of word vectors.
 
-    Raises:
-        RerankerError: there is no such space.
+    ``cosine``: cosine of the sums of all words' vectors of query and post; in [-1, 1].
+    ``cosine_minmax``, ``cosine_z``: this as (c − min) / (max − min), (c − mean) / standard
+    deviation, over the topic's candidates; 0 if all are equal.
+    ``idf_cosine``: cosine of the sums of vectors of length 1, weighted by IDF.
+    ``mean_best``: over the query's distinct words without stop words (unless it has no others),
+    highest cosine of each with a word of the post, weighted by IDF; ``least_best``: the lowest.
+    ``feedback_k``: cosine of the post and the centroid of the others among the best k of the first
+    stage, as in the family ``feedback``.
+    ``mixed_feedback``: the same with the best 10 by ``cosine_minmax`` + min–max first-stage score.
+    ``mixed_minmax``: half this sum, in [0, 1].
+    0 where a text has no words; those that compare the candidates are NaN in a short list of given
+    ones; all are NaN if there is no such space, or if it knows too few words of the list.
     """
-    if not re.fullmatch(f"{GENERAL}|{ADAPTED}", parameter):
+    if not re.fullmatch(f"{GENERAL}|{ADAPTED}", name):
         raise RerankerError(
-            f"found the feature family meaning with the space {parameter!r}, expected "
+            f"found the feature family meaning with the space {name!r}, expected "
             f"meaning:{GENERAL} or meaning:{ADAPTED}"
         )
-    return Family(parameter)
+
+    def columns(candidates: CandidateList) -> Columns:
+        space = general() if name == GENERAL else candidates.resources.get(name)
+        words = _words(candidates, space) if space and len(candidates) else None
+        if words is None or not words.are_known:
+            return [np.full(len(candidates), np.nan)] * len(NAMES)
+        return _columns(candidates, words)
+
+    return Family(NAMES, (FIRST_STAGE,), columns)
 
 
-class Family:
-    """Features in the space ``name``; see :class:`rerankers.features.Family`."""
+PARAMETRIC["meaning"] = "SPACE", meaning
 
-    NAMES: tuple[str, ...] = NAMES
-    SIGNALS: tuple[str, ...] = (FIRST_STAGE,)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def compute(self, candidates: CandidateList) -> Array:
-        """[N, 12]."""
-        space = general() if self.name == GENERAL else candidates.resources.get(self.name)
-        if space is None:
-            return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
-        if not len(candidates):
-            return np.zeros((0, len(NAMES)), dtype=np.float32)
-        words = _words(candidates, space)
-        if words.texts.values.size and words.is_known[words.texts.values].mean() < LEAST_KNOWN:
-            return np.full((len(candidates), len(NAMES)), np.nan, dtype=np.float32)
-        sums = words.sums()
-        cosine = _products(sums, sums[0])[1:]
-        # Vectors of length 1, weighted by IDF
-        by_idf = words.sums((words.idf / np.maximum(words.lengths, _SHORT)).astype(np.float32))
-        idf_cosine = _products(by_idf, by_idf[0])[1:]
-        first_stage = candidates.evidence
-        mixed = (minmax(cosine) + first_stage) / 2
-        parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
-        columns = [
-            cosine,
-            minmax(cosine),
-            z_score(cosine),
-            idf_cosine,
-            *_best(candidates, words),
-            *_feedback(sums[1:], np.concatenate(parts, axis=1)).T,
-            mixed,
-        ]
-        for number in COMPARING:
-            columns[number] = candidates.compared * columns[number]
-        return np.stack(columns, axis=1).astype(np.float32)
+def _columns(candidates: CandidateList, words: _Words) -> Columns:
+    sums = words.sums()
+    cosine = _products(sums, sums[0])[1:]
+    # Vectors of length 1, weighted by IDF
+    by_idf = words.sums((words.idf / np.maximum(words.lengths, _SHORT)).astype(np.float32))
+    first_stage = candidates.evidence
+    mixed = (minmax(cosine) + first_stage) / 2
+    parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
+    columns = [
+        cosine,
+        minmax(cosine),
+        z_score(cosine),
+        _products(by_idf, by_idf[0])[1:],
+        *_best(candidates, words),
+        *_feedback(sums[1:], np.concatenate(parts, axis=1)).T,
+        mixed,
+    ]
+    for number in COMPARING:
+        columns[number] = candidates.compared * columns[number]
+    return columns
 
 
 @dataclass(frozen=True)
@@ -118,6 +113,12 @@ class _Words:
     is_known: Array  # [V] 1 for a word that the space knows, else 0
     idf: Array  # [V]
     texts: Ragged  # Numbers of words: of the query, and of each post
+
+    @property
+    def are_known(self) -> bool:
+        """Whether the space knows enough of the words, or there are none."""
+        known = self.is_known[self.texts.values]
+        return not known.size or bool(known.mean() >= LEAST_KNOWN)
 
     def sums(self, weights: Array | None = None) -> Array:
         """[1 + N, E] sums of the vectors of each text's words, with weights [V]; of length 1."""

@@ -1,44 +1,39 @@
-"""Quality of a post, independent of the query: length, spelling, style.
-
-The quality indicators of Weerkamp & de Rijke (ACL 2008) for blog posts, and of Massoudi et al.
-(ECIR 2011) and Duan et al. (COLING 2010) for tweets: length, hashtags, reposts, punctuation,
-emphasis and unknown words. The papers leave thresholds and word lists open; these are our own.
-"""
+"""Quality of a post, independent of the query: length, spelling, style."""
 
 import numpy as np
-import numpy.typing as npt
 
-from rerankers.features._candidates import CERTAIN, CandidateList
+from rerankers.features.candidates import CERTAIN, CandidateList, family
+from rerankers.features.given import Columns
 
-NAMES = (
-    *("words", "characters", "hashtags", "is_retweet", "exclamation_marks", "question_marks"),
-    *("other_scripts", "digits", "is_elongated", "unknown_words", "stop_words", "mean_idf"),
-    "personal_words",
+
+@family(
+    "words characters hashtags is_retweet exclamation_marks question_marks other_scripts digits"
+    " is_elongated unknown_words stop_words mean_idf personal_words"
 )
-"""
-``words``, ``characters``, ``hashtags``: their numbers.
-``is_retweet``: 1 if the post begins with ``RT``, else 0.
-``exclamation_marks``, ``question_marks``: number of ``!`` and ``?``.
-``other_scripts``: share of characters outside ASCII, in [0, 1].
-``digits``: share of characters 0 to 9, in [0, 1].
-``is_elongated``: 1 if a letter a to z occurs three times in a row, else 0.
-``unknown_words``: share of words that the source of IDF does not know (IDF of 1), in [0, 1].
-``stop_words``: share of words that are stop words, in [0, 1].
-``mean_idf``: mean IDF of the words, each in [0, 1].
-``personal_words``: number of words like i, me, lol, u; see ``PERSONAL_WORDS``.
-Shares and means are 0 for a post without words or characters. ``unknown_words`` and ``mean_idf``
-are NaN where the source of IDF knows too few words of the list.
-"""
+def quality(candidates: CandidateList) -> Columns:
+    """Indicators of Weerkamp & de Rijke (ACL 2008) for blog posts, and for tweets.
 
-SIGNALS: tuple[str, ...] = ()
+    The latter are those of Massoudi et al. (ECIR 2011) and Duan et al. (COLING 2010): length,
+    hashtags, reposts, punctuation, emphasis and unknown words. The papers leave thresholds and word
+    lists open; these are our own.
 
-
-def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
-    """[N, 13]."""
+    ``words``, ``characters``, ``hashtags``: their numbers.
+    ``is_retweet``: 1 if the post begins with ``RT``, else 0.
+    ``exclamation_marks``, ``question_marks``: number of ``!`` and ``?``.
+    ``other_scripts``: share of characters outside ASCII, in [0, 1].
+    ``digits``: share of characters 0 to 9, in [0, 1].
+    ``is_elongated``: 1 if a letter a to z occurs three times in a row, else 0.
+    ``unknown_words``: share of words that the source of IDF does not know (IDF of 1), in [0, 1].
+    ``stop_words``: share of words that are stop words, in [0, 1].
+    ``mean_idf``: mean IDF of the words, each in [0, 1].
+    ``personal_words``: number of words like i, me, lol, u; see ``PERSONAL_WORDS``.
+    Shares and means are 0 for a post without words or characters. ``unknown_words`` and
+    ``mean_idf`` are NaN where the source of IDF knows too few words of the list.
+    """
     counted, tokens = candidates.posts.counted, candidates.tokens
     length = np.maximum(counted.characters, 1)
     known = 1.0 if candidates.knows_frequencies else np.nan
-    columns = [
+    return [
         tokens.posts.lengths,
         counted.characters,
         counted.hashtags,
@@ -53,4 +48,3 @@ def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
         known * tokens.mean(tokens.words.idf),
         tokens.total(tokens.words.is_personal),
     ]
-    return np.stack(columns, axis=1).astype(np.float32)

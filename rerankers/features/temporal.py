@@ -15,29 +15,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features._candidates import CandidateList
-from rerankers.features._tables import Floats
+from rerankers.features.candidates import CandidateList, family, minmax
+from rerankers.features.given import Columns
+from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 
 WIDTHS = (2.0, 6.0, 24.0)
 """Standard deviations of the kernels in hours."""
-
-NAMES = (
-    *(f"density_{width:.0f}h" for width in WIDTHS),
-    *(f"surplus_{width:.0f}h" for width in WIDTHS),
-    "age",
-    "newer",
-)
-"""
-``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a Gaussian of
-width h hours and height 1, and w the squared min–max first-stage score; in [0, 1]. The grid's error
-is below 0.1 % of the height.
-``surplus_h``: ``density_h`` divided by the density with w = 1 (at least 0.000001).
-``age``: ln(1 + hours between this candidate and the newest).
-``newer``: share of the candidates with a time that are newer, in [0, 1).
-"""
-
-SIGNALS = (FIRST_STAGE,)
 
 _STEPS = 16
 """Steps of the grid in a kernel's width."""
@@ -78,15 +62,28 @@ def newest_doc_id(milliseconds: int) -> str:
     return str(number)
 
 
-def compute(candidates: CandidateList) -> npt.NDArray[np.float32]:
-    """[N, 8]."""
-    values = np.zeros((len(candidates), len(NAMES)), dtype=np.float32)
+@family(
+    " ".join(f"{name}_{width:.0f}h" for name in ("density", "surplus") for width in WIDTHS)
+    + " age newer",
+    FIRST_STAGE,
+)
+def temporal(candidates: CandidateList) -> Columns:
+    """Time of a post, and density of the best candidates at this time.
+
+    ``density_h``: Σ w_j K_h(t_i − t_j) / Σ w_j over the other candidates j, with K_h a Gaussian of
+    width h hours and height 1, and w the squared min–max first-stage score; in [0, 1]. The grid's
+    error is below 0.1 % of the height.
+    ``surplus_h``: ``density_h`` divided by the density with w = 1 (at least 0.000001).
+    ``age``: ln(1 + hours between this candidate and the newest).
+    ``newer``: share of the candidates with a time that are newer, in [0, 1).
+    """
+    values = np.zeros((2 * len(WIDTHS) + 2, len(candidates)))
     times = _times(candidates.doc_ids)
     timed = np.flatnonzero(times)
     if len(timed):
-        times, weights = times[timed], candidates.minmax(FIRST_STAGE)[timed] ** 2
-        values[timed] = _features((times.max() - times) / _HOUR, weights)
-    return values
+        times, weights = times[timed], minmax(candidates.signal(FIRST_STAGE))[timed] ** 2
+        values[:, timed] = _features((times.max() - times) / _HOUR, weights)
+    return [*values]
 
 
 def _times(doc_ids: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -100,7 +97,7 @@ def _times(doc_ids: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def _features(ages: Floats, weights: Floats) -> Floats:
-    """[N, 8] features from ages in hours [N] and weights [N]."""
+    """[8, N] features from ages in hours [N] and weights [N]."""
     # Sum of the others' weights, and their number, for each candidate.
     both = np.stack([weights, np.ones(len(ages))], axis=1)
     others = both.sum(axis=0) - both
@@ -110,7 +107,7 @@ def _features(ages: Floats, weights: Floats) -> Floats:
         densities.append(density)
         surpluses.append(density / np.maximum(plain, _LEAST))
     newer = np.searchsorted(np.sort(ages), ages, side="left") / len(ages)
-    return np.stack([*densities, *surpluses, np.log1p(ages), newer], axis=1)
+    return np.stack([*densities, *surpluses, np.log1p(ages), newer])
 
 
 def _sums(ages: Floats, weights: Floats, width: float) -> Floats:

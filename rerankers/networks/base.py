@@ -22,10 +22,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
-from rerankers.errors import RerankerError
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.training.settings import RAO_2019, Settings
 from rerankers.text.words import Reading
 
 WORDS = "words"
@@ -47,12 +45,28 @@ class Terms(NamedTuple):
     ids: Tensor  # [B, L] term identifiers; 0 is padding
     weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
+    def first(self, most: int) -> Terms:
+        """The first ``most`` terms of each text."""
+        return Terms(self.ids[:, :most], self.weights[:, :most])
+
+
+class Encoded(NamedTuple):
+    """A batch of texts with their words."""
+
+    vectors: Any  # [B, E] of texts or [B, L, E] of words, or one for each length of phrases
+    words: Terms
+
 
 Inputs = Mapping[str, Terms]  # Name of an input -> the terms of a batch of texts
 
 Interactions = Mapping[str, Tensor]
 """Name -> [P, L, K]: K features of each of L positions of a pair, which are the query's positions
 or only one. Padding with zero positions does not change a score."""
+
+
+def named(**configurations: Any) -> Mapping[str, Any]:
+    """Configurations, or their settings of training, by name; the first one is the default."""
+    return configurations
 
 
 class Reranker(nn.Module, ABC):
@@ -64,23 +78,19 @@ class Reranker(nn.Module, ABC):
     """
 
     config_type: ClassVar[type]  # Frozen dataclass of the hyperparameters
-    configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
+    configurations: ClassVar[Mapping[str, Any]]  # See :func:`named`
     query_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_queries`` reads
     post_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_posts`` reads
     training_settings: ClassVar[Settings] = Settings()
     """Default settings of training; 0 epochs for a model without steps."""
-
-    own_settings: ClassVar[Mapping[str, Settings]] = {}
+    own_settings: ClassVar[Mapping[str, Settings]] = named(rao2019=RAO_2019)
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
 
     idf: str = "relative"  # Weights of a query's terms, one of :data:`IDF_FORMS`
-
     reading: Reading = Reading()  # How texts become terms
-
     feature_families: Sequence[str] = ()
     """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
     [P, 1, K]."""
-
     has_matches: ClassVar[bool] = False
     """Whether its matches of query and post can be shown as the reasons of a score."""
 
@@ -126,60 +136,28 @@ class Reranker(nn.Module, ABC):
         """Scores [P] of representations [P, K]; a score is a logit, higher is better."""
         return self.score(representations).squeeze(1)
 
-    def compare(
-        self, queries: Any, posts: Any, query_of_post: Tensor, features: Tensor | None = None
-    ) -> Interactions:
-        """:meth:`interact`, with the features [P, K] of :attr:`feature_families`.
-
-        Raises:
-            RerankerError: the model has families, but ``features`` is None.
-        """
-        interactions = self.interact(queries, posts, query_of_post)
-        if not self.feature_families:
-            return interactions
-        if features is None:
-            raise RerankerError(
-                f"found no features, expected those of {', '.join(self.feature_families)} "
-                "for every pair"
-            )
-        return {**interactions, FEATURES: features.unsqueeze(1)}
-
     def integrate(self, interactions: Interactions) -> Tensor:
         """Scores [P] of interactions."""
         return self.head(self.represent(interactions))
 
     def interactions(
-        self,
-        queries: Inputs,
-        posts: Inputs,
-        query_of_post: Tensor,
-        features: Tensor | None = None,
-        post_of_pair: Tensor | None = None,
+        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
     ) -> Interactions:
         """The first two steps, with the arguments of :meth:`forward`."""
-        encoded_queries, encoded_posts = self.encode_queries(queries), self.encode_posts(posts)
-        if post_of_pair is not None:
-            rows = post_of_pair
-            encoded_posts = tree_map_only(Tensor, lambda values: values[rows], encoded_posts)
-        return self.compare(encoded_queries, encoded_posts, query_of_post, features)
+        encoded = self.encode_queries(queries), self.encode_posts(posts)
+        interactions = self.interact(*encoded, query_of_post)
+        return interactions if features is None else {**interactions, FEATURES: features[:, None]}
 
     def forward(
-        self,
-        queries: Inputs,
-        posts: Inputs,
-        query_of_post: Tensor,
-        features: Tensor | None = None,
-        post_of_pair: Tensor | None = None,
+        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
     ) -> Tensor:
         """Scores [P] of P posts, each with its query.
 
         Args:
             query_of_post: [P] row of the query of each post.
-            features: [P, K] of :attr:`feature_families`.
-            post_of_pair: [P] row of the post of each pair, if ``posts`` are fewer than P.
+            features: [P, K] of :attr:`feature_families`; None without families.
         """
-        arguments = queries, posts, query_of_post, features, post_of_pair
-        return self.integrate(self.interactions(*arguments))
+        return self.integrate(self.interactions(queries, posts, query_of_post, features))
 
     def interactions_are_fixed(self) -> bool:
         """Whether encoders and ``interact`` are not trained: training then calls them once."""

@@ -16,8 +16,8 @@ from safetensors.numpy import save
 from rerankers.devices import share_threads
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
-from rerankers.networks.batches import BATCH_SIZE, score
-from rerankers.networks.inputs import TextEncoder
+from rerankers.networks.batches import BATCH_SIZE, score_tokenized
+from rerankers.networks.inputs import TextEncoder, Tokenized
 from rerankers.pairs import PRIOR, Pairs
 from rerankers.reranker import TUNING_FILE, VOCABULARY, WEIGHTS, Model, Progress, silent
 from rerankers.text.vocabulary import Vocabulary
@@ -36,7 +36,7 @@ class Network(Model):
     """In evaluation mode."""
     vocabulary: Vocabulary
     batch_size: int = BATCH_SIZE
-    """Pairs in a forward pass; see :func:`rerankers.networks.batches.score`."""
+    """Pairs in a forward pass; see :func:`rerankers.networks.batches.score_tokenized`."""
 
     @classmethod
     def of(
@@ -99,7 +99,8 @@ class Network(Model):
     def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.float32]:
         """Scores [P]; see :class:`rerankers.reranker.Model`."""
         pairs = pairs.with_resources(self.resources)
-        return score(self.model, pairs, self.encoder, self.batch_size, progress)
+        tokenized = Tokenized.from_pairs(pairs, self.encoder, self.model)
+        return score_tokenized(self.model, tokenized, self.batch_size, progress)
 
     def tuned_weight(self) -> float:
         """The λ that was tuned with the checkpoint, by ``tweetrerank tune``.

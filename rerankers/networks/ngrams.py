@@ -1,8 +1,9 @@
-"""Convolutions and similarities of distinct windows of terms, for fast paths.
+"""The fast path of MP-HCNN on a CPU: vectors and similarities of distinct windows of terms.
 
 Posts of one topic repeat one another: retweets, words of the query, common phrases. The output of a
 convolution depends only on the terms under its filter, so it is computed once for each distinct
-window and looked up for every position that holds it.
+window and looked up for every position that holds it. Pooling and all else are the model's; tests
+compare the scores with those of its own forward pass.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from rerankers.devices import is_host
+from rerankers.networks.base import URL_TRIGRAMS, Inputs, Interactions, Reranker
+from rerankers.networks.inputs import Scorable, Tokenized
 from rerankers.networks.layers.convolutions import ConvolutionTower, MaskedConvolution
 from rerankers.networks.layers.similarity import LEAST_LENGTH, PADDING_SIMILARITY, partial_softmax
+from rerankers.networks.models.mp_hcnn import Model
 from rerankers.text.ragged import Ragged, Rows, distinct
 
 WINDOWS = 2048
@@ -28,23 +33,82 @@ WINDOWS = 2048
 GROUP = 64
 """Posts that are pooled together; their similarities fit the processor's cache."""
 
+CPU = torch.device("cpu")
 
-def windows_of(texts: Ragged, values: Rows, width: int) -> list[Rows]:
-    """The windows of ``width`` places that start at each of the T places of texts.
+
+@torch.no_grad()
+def fast_path(model: Reranker, pairs: Scorable) -> FastPath | None:
+    """The fast path for these pairs; None if only the model's own forward pass can score them.
+
+    It is for MP-HCNN on the CPU, for texts rather than cached interactions, for positions of
+    padding that count for nothing, or for a constant, and for one tower of trigrams.
+    """
+    if not isinstance(model, Model) or model.reads_padding or model.config.separate_urls:
+        return None
+    if not isinstance(pairs, Tokenized) or not is_host(model.device_of()):
+        return None
+    return FastPath(model, pairs)
+
+
+class FastPath(Scorable):
+    """Similarities by distinct windows, for batches of pairs of one query.
 
     Args:
-        values: [T] number above 0 of each place.
-
-    Returns:
-        Columns: ``values`` [T] at the windows' first place, second place, …; 0 beyond the end.
+        model: in evaluation mode, on the CPU.
+        pairs: tokenized.
     """
-    columns = [values]
-    for shift in range(1, width):
-        later = np.zeros_like(values)
-        later[: max(0, len(values) - shift)] = values[shift:]
-        later[texts.remaining <= shift] = 0
-        columns.append(later)
-    return columns
+
+    def __init__(self, model: Model, pairs: Tokenized) -> None:
+        self.pairs, self.query_index, self.lengths = pairs, pairs.query_index, pairs.lengths
+        self.towers: dict[str, tuple[TabulatedTower, list[tuple[str, int]]]] = {}
+        """Name -> a tower with the inputs of posts that it encodes, and the terms read of each."""
+        self._last: tuple[int, Inputs, dict[str, QueryVectors]] | None = None
+        is_cosine = model.config.similarity == "cosine"
+        for name, tower in model.towers.items():
+            inputs = [
+                (each.post_input, each.post_length)
+                for each in model.perspectives.values()
+                if each.tower == name
+            ]
+            # A tower has the name of the query input that it encodes.
+            ids = used_ids([pairs.queries[name], *(pairs.posts[key] for key, _ in inputs)])
+            self.towers[name] = TabulatedTower(tower, ids, is_cosine), inputs  # type: ignore[arg-type]
+
+    def compared(self, model: Reranker, rows: Rows) -> Interactions:
+        """Interactions of the pairs ``rows`` [P] of one query."""
+        assert isinstance(model, Model)
+        terms, vectors = self._query(model, int(self.query_index[rows[0]]))
+        posts, similarities = self.pairs.post_index[rows], {}
+        for name, (tower, inputs) in self.towers.items():
+            # Inputs of one tower share its windows.
+            parts = [self.pairs.posts[key].take(posts, longest) for key, longest in inputs]
+            levels = tower.similarities(Ragged.joined(parts), vectors[name])
+            by_input = zip(*(level.split(parts) for level in levels), strict=True)
+            similarities |= zip((key for key, _ in inputs), by_input, strict=True)
+        pooled = {
+            name: [model.pool(level, each) for level in similarities[each.post_input]]
+            for name, each in model.perspectives.items()
+        }
+        url_lengths = self.pairs.posts[URL_TRIGRAMS].lengths_of(posts)
+        read = torch.from_numpy(np.minimum(url_lengths, model.config.url_trigrams))
+        return model.features(pooled, terms, torch.zeros(len(rows), dtype=torch.int64), read)
+
+    def _query(self, model: Model, row: int) -> tuple[Inputs, dict[str, QueryVectors]]:
+        """Input -> terms [1, Lq] of a query, and tower -> its vectors; kept until it changes.
+
+        A query without terms is read as one position of padding.
+        """
+        last = self._last
+        # Threads may need different queries at the same time.
+        if last is None or last[0] != row:
+            index, vectors = np.array([row]), {}
+            queries = {name: ids.batch(index, CPU) for name, ids in self.pairs.queries.items()}
+            terms = model.cut_queries(queries)
+            for name, (tower, _) in self.towers.items():
+                ids = terms[name].ids[0].numpy()
+                vectors[name] = tower.encode_query(Ragged(ids, np.array([0, len(ids)])))
+            self._last = last = row, terms, vectors
+        return last[1:]
 
 
 def used_ids(inputs: Iterable[Ragged]) -> Rows:
@@ -59,23 +123,24 @@ def used_ids(inputs: Iterable[Ragged]) -> Rows:
 
 
 def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Rows]:
-    """The distinct ones of :func:`windows_of`.
+    """The distinct windows of ``width`` places that start at each of the T places of texts.
+
+    Args:
+        values: [T] number above 0 of each place; beyond a text's end it is 0.
 
     Returns:
         [U, width] rows of :meth:`MaskedConvolution.products` to be summed, and [T] the window that
         starts at each place.
     """
-    windows = windows_of(texts, values, width)
+    windows = [values]
+    for shift in range(1, width):
+        later = np.zeros_like(values)
+        later[: max(0, len(values) - shift)] = values[shift:]
+        later[texts.remaining <= shift] = 0
+        windows.append(later)
     first, which = distinct(windows, is_exact=False)
     places = np.stack([column[first] for column in windows], axis=1)
     return places * width + np.arange(width), which
-
-
-def rows_by_id(ids: Rows) -> Rows:
-    """[highest id + 1] the place of each of the distinct ``ids``, from 1."""
-    rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)
-    rows[ids] = np.arange(1, len(ids) + 1)
-    return rows
 
 
 class QueryVectors(NamedTuple):
@@ -89,7 +154,7 @@ class QueryVectors(NamedTuple):
 class WindowSimilarities:
     """Similarities of P posts, stored once for each distinct window.
 
-    The methods are those of :class:`rerankers.networks.layers.pooling.Similarities`.
+    The methods are those of :class:`rerankers.networks.layers.pooling.PaddedSimilarities`.
 
     Attributes:
         values: [U + 1, Lq] of U distinct windows; the last row is ``PADDING_SIMILARITY``.
@@ -141,13 +206,6 @@ class WindowSimilarities:
             yield values, mask[start:end, :longest].T
 
 
-class TowerInput(NamedTuple):
-    """Tower of an input of posts, and the number of terms that it reads at most."""
-
-    tower: str
-    longest: int
-
-
 Visit = Callable[[int, int, int, Tensor], None]
 """Called with a depth, the number of its windows that were visited, that of all, and the vectors
 [B, F] of its next ones."""
@@ -174,7 +232,8 @@ class TabulatedTower:
     def __init__(self, tower: ConvolutionTower, ids: Rows, normalized: bool) -> None:
         self.convolutions: list[MaskedConvolution] = list(tower.convolutions)  # type: ignore[arg-type]
         self.normalized = normalized
-        self.rows = rows_by_id(ids)
+        self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)  # Of identifiers
+        self.rows[ids] = np.arange(1, len(ids) + 1)
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
         self.biases = [convolution.bias for convolution in self.convolutions]
         self.weights = [_weights_by_offset(layer) for layer in self.convolutions]
@@ -183,11 +242,6 @@ class TabulatedTower:
             self.table = (vectors @ self.weights[0]).view(-1, len(self.biases[0]))
         self.terms = vectors.mul_(self.scale(vectors))
         self.buffers = Buffers()
-
-    @property
-    def sizes(self) -> list[int]:
-        """Dimensions of the vectors at each depth."""
-        return [self.terms.shape[1], *(len(bias) for bias in self.biases)]
 
     def encode_query(self, query: Ragged) -> QueryVectors:
         """Vectors of one query, given as one sequence."""

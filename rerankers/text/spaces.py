@@ -10,6 +10,7 @@ A text is the sum of its words' vectors.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from collections import Counter
@@ -22,10 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from rerankers.errors import RerankerError
+from rerankers.errors import RerankerError, warn
 from rerankers.text.ragged import Growing, Ragged, Rows, sums_of
 from rerankers.text.vectors import WordVectors, reduced
 from rerankers.text.words import words as cut_words
@@ -35,7 +36,7 @@ Vectors = npt.NDArray[np.float32]
 GENERAL, ADAPTED = "general", "adapted"
 """Names of the two spaces."""
 
-_WORDS, _CODES, _SCALES, _MAP = "words", "codes", "scales", "linear"
+_WORDS, _CODES, _SCALES, _MAP, _SHA256 = "words", "codes", "scales", "linear", "sha256"
 FORMAT = "1"
 
 
@@ -160,7 +161,7 @@ def general() -> WordSpace:
         raise RerankerError("found no package wordllama, which has the word vectors; install it")
     folder = Path(package.submodule_search_locations[0])
     try:
-        (pieces,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
+        (vectors,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
         cut = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
     except Exception as error:  # The tokenizer's errors have no class of their own.
         raise RerankerError(
@@ -168,8 +169,6 @@ def general() -> WordSpace:
         ) from None
     cut.no_padding()
     cut.no_truncation()
-    vectors = pieces.astype(np.float32)
-
     begins = np.zeros(len(vectors), np.bool_)
     begins[[number for piece, number in cut.get_vocab().items() if piece[0] == "▁"]] = True
 
@@ -190,8 +189,9 @@ def general() -> WordSpace:
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
         starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths
-        pieces = Ragged(ids, np.append(starts, len(ids)))
-        return sums_of(pieces, vectors), pieces.lengths
+        pieces = Ragged(np.arange(len(ids)), np.append(starts, len(ids)))
+        # Half precision in the file and in memory; only these are widened.
+        return sums_of(pieces, vectors[ids].astype(np.float32)), pieces.lengths
 
     return WordSpace(vectors.shape[1], compute)
 
@@ -258,7 +258,8 @@ class AdaptedSpace(WordSpace):
             _SCALES: self.scales,
             _MAP: self.linear,
         }
-        return save(arrays, {"format": FORMAT, **description})
+        made = {"format": FORMAT, **description}
+        return save(arrays, {**made, _SHA256: _digest(arrays, made)})
 
     @classmethod
     def load(cls, path: Path) -> AdaptedSpace:
@@ -268,25 +269,44 @@ class AdaptedSpace(WordSpace):
             RerankerError: it is missing, damaged or of another format.
         """
         try:
-            arrays = load_file(path)
+            arrays, made = load_file(path), description_of(path)
+            if (expected := made.pop(_SHA256, None)) is None:
+                warn(f"{path}: made by an earlier version, and unchecked; run pipeline.adapt again")
+            elif expected != _digest(arrays, made):
+                raise ValueError("another SHA-256 than at writing")
             words = arrays[_WORDS].tobytes().decode().split("\n") if arrays[_WORDS].size else []
             space = cls(words, arrays[_CODES], arrays[_SCALES], arrays[_MAP])
             shapes = (space.codes.shape, space.scales.shape, space.linear.shape)
             wanted = ((len(words), space.size), (len(words),), (general().size, space.size))
-            if shapes != wanted or description_of(path).get("format") != FORMAT:
+            if shapes != wanted or made.get("format") != FORMAT:
                 raise ValueError(f"arrays of {shapes}, expected {wanted} and format {FORMAT}")
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise RerankerError(
-                f"{path}: found no adapted word vectors ({error}); run pipeline.adapt again"
-            ) from None
+            raise _unreadable(path, error) from None
         return space
 
 
 def description_of(path: Path) -> dict[str, str]:
-    """The description in the header of an adapted space's file."""
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        return dict(json.loads(stream.read(length)).get("__metadata__", {}))
+    """The description in the header of an adapted space's file; raises as its ``load``."""
+    try:
+        with safe_open(path, "numpy") as content:
+            return dict(content.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> RerankerError:
+    return RerankerError(
+        f"{path}: found no adapted word vectors ({error}); run pipeline.adapt again"
+    )
+
+
+def _digest(arrays: Mapping[str, npt.NDArray[Any]], description: Mapping[str, str]) -> str:
+    """SHA-256 of an adapted space's arrays and description."""
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(name.encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def quantized(vectors: Vectors) -> tuple[npt.NDArray[np.int8], Vectors]:

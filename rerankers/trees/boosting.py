@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,11 @@ import numpy.typing as npt
 from rerankers import features
 from rerankers.devices import in_threads, threads
 from rerankers.errors import RerankerError, require_above_zero, require_at_least, require_choice
-from rerankers.features import CandidateLists, RecentPosts
+from rerankers.features import CandidateLists
 from rerankers.pairs import Pairs
 from rerankers.reranker import Counts, Model, Progress, check_finite, silent
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
+from rerankers.trees.recent import RecentPosts
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -48,6 +50,11 @@ LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
 """Features of a first stage's rank, of which a model reads one."""
 
 _LEAST = np.float32(1e-4)
+
+SHOWN = 5
+"""Features shown with the largest positive contributions, and with the largest negative ones."""
+
+MEASURE = "the Shapley values of its features in the model's trees, less the topic's mean"
 
 COMMON = 20_000
 """Words of a source of IDF that trees that remember posts know from the start: half a second."""
@@ -104,13 +111,6 @@ class FusionConfig(BoostingConfig):
     bagging: float = 0.7  # Of the training pairs, drawn anew for each tree
 
 
-class Contributions(NamedTuple):
-    """Features of pairs, and what each contributes to the scores; both [P, K]."""
-
-    features: Floats
-    added: Floats
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trees(Model):
     """Lists of trees over a pair's features."""
@@ -145,14 +145,38 @@ class Trees(Model):
         return "" if self.reads == "posts" else "contributions"
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Contributions of families of features."""
-        from rerankers.trees.contributions import explain
+        """Contributions of features and of their families, less their mean over the list.
+
+        A post's contributions and the list's mean score add up to the post's score.
+        """
+        from rerankers import explanation
 
         if not self.explains:
             return None
         values, added = self.contributions(pairs)
-        known = values, added, self.evaluate(values), self.importances()
-        return explain(pairs, rows, self.names, *known)
+        scores, importances = self.evaluate(values), shares(self.importances())
+        added = added - added.mean(axis=0)
+        by_meaning = any(family.startswith("meaning:") for family in importances)
+        posts = [(pairs.texts[row], pairs.urls[row]) for row in pairs.post_index[rows]]
+        shaded = explanation.shade_words(pairs.queries[0], posts, by_meaning)
+        found = []
+        for row, (text, url) in zip(rows, shaded, strict=True):
+            parts = [
+                *map(explanation.Feature, self.names, values[row].tolist(), added[row].tolist())
+            ]
+            sums = _by_family((part.feature, part.added) for part in parts)
+            order = sorted(parts, key=lambda part: -part.added)
+            most = [part for part in order[:SHOWN] if part.added > 0]
+            least = [part for part in order[-SHOWN:] if part.added < 0]
+            families = [
+                explanation.Row(name, None, (explanation.Cell(sums[name]),)) for name in importances
+            ]
+            found.append(explanation.Reasons(text, url, families, features=most + least))
+        base = sum(float(scores[row]) - added[row].sum() for row in rows) / len(rows)
+        return explanation.Explanation(
+            *("contributions", MEASURE, explanation.WORD_STEPS),
+            *([explanation.Column("contribution")], found, float(base), importances),
+        )
 
     @cached_property
     def _forest(self) -> Forest:
@@ -201,12 +225,12 @@ class Trees(Model):
             elif trust and name == RECIPROCAL_RANK:
                 yield number, -trust * np.log(np.maximum(column[number], _LEAST))
 
-    def contributions(self, pairs: Pairs) -> Contributions:
-        """Shapley values of the trees (Lundberg et al. 2020).
+    def contributions(self, pairs: Pairs) -> tuple[Floats, Floats]:
+        """Features of pairs [P, K], and the contribution of each to the scores [P, K].
 
-        Scott M. Lundberg et al.: *From Local Explanations to Global Understanding with Explainable
-        AI for Trees*, Nature Machine Intelligence, 2020. A score is the sum of the pair's
-        contributions and a constant, the mean over the training pairs.
+        Shapley values of the trees: Scott M. Lundberg et al.: *From Local Explanations to Global
+        Understanding with Explainable AI for Trees*, Nature Machine Intelligence, 2020. A score is
+        the sum of the pair's contributions and a constant, the mean over the training pairs.
         """
         pairs = pairs.with_resources(self.resources)
         values = features.table(pairs, self.families, self.idf).values
@@ -217,7 +241,7 @@ class Trees(Model):
         added = _mean(by_objective)[:, :-1].copy()
         for column, distrusted in self._distrusted(values):
             added[:, column] -= distrusted
-        return Contributions(values, added)
+        return values, added
 
     def importances(self) -> Mapping[str, float]:
         """Each feature's share of the gain of all splits, mean over the objectives."""
@@ -249,6 +273,21 @@ class Trees(Model):
     def files(self) -> Mapping[str, bytes]:
         """The trees, a file for each objective."""
         return {file_of(number): trees.encode() for number, trees in enumerate(self.lists, start=1)}
+
+
+def shares(importances: Mapping[str, float]) -> dict[str, float]:
+    """Family -> share of all features' importances, the largest first; 0 if all are 0."""
+    sums = _by_family(importances.items())
+    total = sum(sums.values()) or 1.0
+    return {family: sums[family] / total for family in sorted(sums, key=lambda f: -sums[f])}
+
+
+def _by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Sums of features' values by family, from (``family.feature``, value)."""
+    sums: dict[str, float] = defaultdict(float)
+    for feature, value in values:
+        sums[feature.rpartition(".")[0]] += value
+    return sums
 
 
 def _mean(by_objective: npt.ArrayLike) -> Floats:

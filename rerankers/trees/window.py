@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rerankers.errors import require_at_least
 from rerankers.trees.boosting import FusionConfig, Trees
-from rerankers.trees.families import ADAPTED_FAMILY, TEXT_FAMILIES
+from rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 
 WINDOW_FAMILIES = ("given", "lexical", *TEXT_FAMILIES[1:])
 """All families of texts, but the unit of a first stage's score says nothing of another's."""
@@ -26,6 +27,11 @@ class Config(FusionConfig):
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of files in rerankers/features
     trust: float = 0.2  # What the logarithm of a first stage's rank takes away from a score
+    topics: int = 40  # Of each of several training collections, drawn anew for each first stage
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, topics=1)
 
 
 class Model(Trees):

@@ -16,9 +16,9 @@ from benchmarks.measuring import Row, candidates_of
 from pipeline.ranking.checkpoints import default_directory
 from rerankers import checkpoint
 from rerankers.networks.base import Reranker
-from rerankers.networks.batches import BATCH_SIZE, ON_DEVICE, batches_of, score_tokenized
+from rerankers.networks.batches import BATCH_SIZE, batches_of, score_tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import Network
-from rerankers.networks.tokenized import Tokenized
 
 OWN = "own forward pass"  # On the CPU, as the fast one is
 
@@ -34,7 +34,7 @@ def measure(options: Options) -> list[Row]:
     if options.device != "cpu":
         other = copy.deepcopy(model).to(options.device)
         name = f"{options.device} ({torch.cuda.get_device_name(options.device)})"
-        ways[name] = partial(score_tokenized, other, batch_size=ON_DEVICE * BATCH_SIZE)
+        ways[name] = partial(score_tokenized, other)
         ways[name](tokenized)  # Kernels are loaded at first.
     scores: dict[str, Any] = {}
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -58,5 +58,5 @@ def own_scores(model: Reranker, tokenized: Tokenized) -> npt.NDArray[np.float32]
     scores = np.zeros(len(tokenized.query_index), dtype=np.float32)
     with torch.inference_mode():
         for rows in batches_of(tokenized, BATCH_SIZE):
-            scores[rows] = tokenized.scores_of(model, rows, model.device_of()).numpy()
+            scores[rows] = tokenized.scores_of(model, rows).numpy()
     return scores

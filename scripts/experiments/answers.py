@@ -12,11 +12,10 @@ import torch
 from torch.nn.functional import normalize
 
 from indexes.posts import read_posts
-from pipeline.collections.collection import AnswerCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import Qrels, Run, best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.ranker import ModelScorer
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import tune_weight
 from rerankers import checkpoint as checkpoints
@@ -54,14 +53,14 @@ def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, 
     return scores
 
 
-def measure_drawn(part: AnswerCollection, checkpoint: Path | None) -> dict[str, float]:
+def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]:
     """Means of :data:`MEASURES` over all draws, of a trained model or, without one, of Okapi."""
     drawn = draw_answers(part, REPEATS)
     if checkpoint is None:
         scores, given = okapi({p.doc_id: p.text for p in part.posts()}), drawn.candidates
         run = {t.query_id: scores(t.text, given.run[t.query_id]) for t in given.topics}
     else:
-        run = ModelScorer(checkpoints.load(checkpoint)).score(drawn.candidates)
+        run = drawn.candidates.scored_by(checkpoints.load(checkpoint))
     return means(drawn.qrels, run, MEASURES)
 
 

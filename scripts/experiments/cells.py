@@ -25,11 +25,11 @@ from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import read_run, write_run
+from pipeline.defaults import DEFAULT_FUSION
 from pipeline.ranking.interpolation import interpolate
 from pipeline.runtime import provenance
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
-from rerankers import models
 
 # Kinds of models; ``tables.toml`` describes them.
 RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
@@ -67,6 +67,11 @@ class Cell:
         return self.model.rpartition(":")[2]
 
     @property
+    def topics(self) -> int:
+        """Topics of a collection that a cell of ``left_out.py`` is measured on, at most."""
+        return int(dict(word.split("=") for word in self.training)["topics"])
+
+    @property
     def is_untrained(self) -> bool:
         """Whether the cell is only measured; it then has one seed, and its result is not kept."""
         return self.kind == RUN or self.model == OKAPI
@@ -79,7 +84,7 @@ class Cell:
     @property
     def is_mixed(self) -> bool:
         """Whether the neural scores are mixed with query likelihood, with λ tuned here."""
-        return self.is_retrieved and not self.kind and models.reads(self.reranker) != "searches"
+        return self.is_retrieved and not self.kind and self.reranker != DEFAULT_FUSION
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,7 @@ def run_cell(cell: Cell, setup: Setup) -> Result:
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
     development, epochs, made = 0.0, 0, provenance()
     if cell.kind == LEFT_OUT:
-        run = left_out.run_of(cell.reranker, cell.collection, setup.data)
+        run = left_out.run_of(cell.reranker, cell.collection, cell.topics, setup.data)
         write_run(setup.run_file(cell), run, cell.reranker)
     else:
         _train(cell, setup)
@@ -236,7 +241,7 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
         return means(held_out.qrels, held_out.neural, measures), {}, None
     scores = read_run(setup.run_file(cell))
     if cell.kind == LEFT_OUT:
-        qrels, measures = left_out.judgments(collection), ["AP"]
+        qrels, measures = left_out.judgments(cell.collection, cell.topics, setup.data), ["AP"]
     if mixture is None:
         return means(qrels, scores, measures), {}, None
     weight = held_out.tune("AP", min(5, len(held_out.qrels)), seed=1).weight

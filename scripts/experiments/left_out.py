@@ -1,12 +1,14 @@
-"""``window`` on collections outside its training: BM25's best posts for their training topics.
+"""Trees on collections outside their training, for some of a collection's training topics.
 
 A collection of another kind is left out alone, the microblog years together. Forms of a cell:
 
-bm25                    the first stage
-scores, order, nothing  a model of windows in all forms, which are read in this form
-general, adapted        a model of BM25's windows with scores, without and with adapted vectors
-trained, judged         the last one trained further on four fifths of the own topics, measured on
-                        the fifth, in turn, without and with judgments for other topics
+bm25                    the first stage, its best 100 posts
+scores, order, nothing  ``window`` over these, which are read in this form
+eights                  the same in their order, in batches of eight that are ranked together
+fusion                  ``fusion`` for collections of any kind, over its own searches
+adapted                 the form scores by ``window`` with vectors adapted to the collection
+trained, judged         this model trained further on four fifths of the topics and measured on the
+                        fifth, in turn, without and with judgments for other topics
 """
 
 from collections.abc import Callable, Sequence
@@ -14,92 +16,92 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, SearchedCollection
+from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
 from pipeline.ranking.checkpoints import Calibration
+from pipeline.ranking.fusion import Rankers, UnionRetriever
 from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
-from pipeline.training.fusion import FORMS, MOST_TOPICS, WINDOW, window_training_set
+from pipeline.training.fusion import FORMS, WINDOW, fusion_training_set, window_training_set
 from pipeline.training.training_set import JudgedCandidates, searched_training_set
 from pipeline.training.trees import grower
 from pipeline.training.tuning import calibrate, fold_topics
-from rerankers import checkpoint, features
+from rerankers import checkpoint, features, models
+from rerankers.features import FeatureTable
 from rerankers.features.judged import JUDGED
+from rerankers.pairs import Pairs
 from rerankers.text.vocabulary import Idf
+from rerankers.trees.boosting import Trees
 from rerankers.trees.fit import grow
-from rerankers.trees.window import Model
 
 FOLDS = 5  # Parts of a collection's own topics
+BATCH = 8  # Posts of a batch of the form ``eights``
 BINS = 10  # Equal parts of [0, 1]
-GENERAL, ADAPTED = (str(Model.configurations[name].families) for name in ("general", "adapted"))
 
 Judged = tuple[Run, Qrels]
 _LOCK = Lock()  # Cells share features and models, which take all cores.
 
 
-class Windows(NamedTuple):
-    """Pairs of judged windows; features of adapted vectors and of judgments come last."""
-
-    values: npt.NDArray[np.float32]  # [P, K]
-    relevant: npt.NDArray[np.bool_]  # [P]
-    query_index: npt.NDArray[np.int64]  # [P]
-    owners: npt.NDArray[np.str_]  # [Q] collections
-
-    def model(
-        self, kept: npt.NDArray[np.bool_], families: str, start: Model | None = None
-    ) -> Model:
-        """A model of some queries [Q], which may extend the trees of another."""
-        config = replace(Model.configurations["general"], families=families)
-        rows, names = np.flatnonzero(kept[self.query_index]), features.names_of(families.split(","))
-        read = np.ascontiguousarray(self.values[rows, : len(names)])
-        lists = grow(config, names, read, self.relevant[rows], self.query_index[rows], start)
-        return Model(name="window", config=config, idf=_idf(), lists=lists)
-
-
-def run_of(form: str, name: str, data: Path | None) -> Run:
-    """BM25's windows of a collection's training topics, scored in a form."""
+def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
+    """The ranking of the first training topics of a collection, ``most`` of them, in a form."""
+    collection = named.find(name, data)
+    topics = collection.training_topics[:most]
     with _LOCK:
-        found = _found(name, data)
+        if form == "fusion":
+            model = _model(form, "general", name, data)
+            rankers = Rankers.from_config(model.config)
+            found = replace(UnionRetriever(collection, rankers).search(topics), rest={})
+            return found.run_of(model.score(found.pairs()))
+        found = retriever_for(collection, method="bm25").search(topics, WINDOW)
         if form == "bm25":
             return found.run
-        if form in FORMS:
-            years = tuple(each.name for each in _collections(data) if each.runs)
-            model = _model(years if name in years else (name,), GENERAL, True, data)
-            read = replace(found, forms=dict.fromkeys(found.run, form))
-            return _ranked(read, model, _table(read))
-        own = _windows(name, data)
-        reader = _model((name,), GENERAL if form == "general" else ADAPTED, False, data)
-        if form in ("general", "adapted"):
-            return _ranked(found, reader, own.values)
-        families, run = ADAPTED + f",{JUDGED}" * (form == "judged"), Run()
-        query_ids = np.array([topic.query_id for topic in found.topics])
-        for fold in fold_topics(judgments(named.find(name, data)), FOLDS, seed=1):
-            model = own.model(~np.isin(query_ids, fold), families, reader)
-            scores = _ranked(found, model, own.values)
-            run |= {query_id: scores[query_id] for query_id in fold if query_id in scores}
-        return run
+        if form in FORMS or form == "eights":
+            model = _model("window", "general", name, data)
+            known = form if form in FORMS else "order"
+            pairs = replace(found, forms=dict.fromkeys(found.run, known)).pairs()
+            return found.run_of(model.score(_in_batches(pairs) if form == "eights" else pairs))
+        found = with_space(with_resources(found, {JUDGED: collection.judged_posts}), collection)
+        model = _model("window", "adapted", name, data)
+        if form == "adapted":
+            return found.run_of(model.score(found.pairs()))
+        return _trained_further(found, model, form == "judged", collection)
 
 
-def judgments(collection: Collection) -> Qrels:
+def judgments(name: str, most: int, data: Path | None) -> Qrels:
     """Those of the topics that are searched."""
-    assert isinstance(collection, SearchedCollection)
+    collection = named.find(name, data)
     grades = collection.training_qrels or {}
-    return {t.query_id: grades[t.query_id] for t in collection.training_topics[:MOST_TOPICS]}
+    return {t.query_id: grades[t.query_id] for t in collection.training_topics[:most]}
 
 
-def _ranked(found: Candidates, model: Model, values: npt.NDArray[np.float32]) -> Run:
-    read = np.ascontiguousarray(values[:, : len(model.names)])
-    return found.run_of(model.evaluate(read))
+def _in_batches(pairs: Pairs) -> Pairs:
+    """The pairs, the list of each query in lists of :data:`BATCH`."""
+    of_query = pairs.query_index
+    places = np.arange(len(pairs)) - np.searchsorted(of_query, of_query)
+    keys = np.stack([of_query, places // BATCH])
+    owners, numbers = np.unique(keys, axis=1, return_inverse=True)
+    queries = [pairs.queries[query] for query in owners[0].tolist()]
+    return replace(pairs, queries=queries, query_index=numbers.reshape(-1), resources=())
 
 
-def _table(found: Candidates, families: str = GENERAL) -> npt.NDArray[np.float32]:
-    """Features [P, K]."""
-    return features.table(found.pairs(), families.split(","), _idf()).values
+def _trained_further(
+    found: Candidates, start: Trees, is_judged: bool, collection: Collection
+) -> Run:
+    """Scores by a model that is extended on the topics of the other folds."""
+    config = replace(start.config, families=start.config.families + f",{JUDGED}" * is_judged)
+    pairs, scores = found.pairs(), np.zeros(len(found), dtype=np.float32)
+    table = features.table(pairs, config.families.split(","), _idf())
+    relevant = JudgedCandidates(found, collection.training_qrels or {}).relevant()
+    query_ids = [topic.query_id for topic in found.topics]
+    for fold in fold_topics(query_ids, FOLDS, seed=1):
+        is_held_out = np.isin(query_ids, fold)[pairs.query_index]
+        known = [each[~is_held_out] for each in (table.values, relevant, pairs.query_index)]
+        model = replace(start, config=config, lists=grow(config, table.names, *known, start))
+        scores[is_held_out] = model.evaluate(table.values[is_held_out])
+    return found.run_of(scores)
 
 
 @cache
@@ -107,60 +109,48 @@ def _idf() -> Idf:
     return checkpoint.idf_from("wordfreq")
 
 
-def _collections(data: Path | None) -> list[SearchedCollection]:
-    found = [named.find(name, data) for name in named.training_collections(None, data, True)]
-    return [each for each in found if isinstance(each, SearchedCollection)]
+def _model(name: str, configuration: str, left_out: str, data: Path | None) -> Trees:
+    """A model of the shipped configuration, grown without a collection."""
+    years = tuple(each for each in named.training_collections(None, data, True) if each[:2] == "mb")
+    return _without(name, configuration, years if left_out in years else (left_out,), data)
 
 
 @cache
-def _found(name: str, data: Path | None) -> Candidates:
-    collection = named.find(name, data)
-    topics = collection.training_topics[:MOST_TOPICS]
-    return retriever_for(collection, method="bm25").search(topics, WINDOW)
-
-
-@cache
-def _model(
-    left_out: tuple[str, ...], families: str, in_all_forms: bool, data: Path | None
-) -> Model:
-    if not in_all_forms:
-        windows = _all_windows(data)
-        return windows.model(~np.isin(windows.owners, left_out), families)
-    found, grow_on = _all_forms(data)
+def _without(name: str, configuration: str, left_out: tuple[str, ...], data: Path | None) -> Trees:
+    found, grow_on = _training(name, configuration, data)
     kept = ~np.isin(found.groups, left_out)
     lists = grow_on(np.flatnonzero(kept[found.candidates.texts().query_index]))
-    return Model(name="window", config=Model.configurations["general"], idf=_idf(), lists=lists)
+    kind = models.find(name)
+    model: Trees = kind(
+        name=name, config=kind.configurations[configuration], idf=_idf(), lists=lists
+    )
+    return model
 
 
 @cache
-def _all_forms(data: Path | None) -> tuple[JudgedCandidates, Callable[..., list[str]]]:
+def _training(
+    name: str, configuration: str, data: Path | None
+) -> tuple[JudgedCandidates, Callable[..., list[str]]]:
     """The shipped model's training set, and a function that grows trees on some of its pairs."""
-    collections = _collections(data)
-    empty = searched_training_set([each.name for each in collections], None)
-    found = window_training_set(empty, collections).training
-    table = features.table(found.candidates.pairs(), GENERAL.split(","), _idf())
-    return found, grower(Model.configurations["general"], found, table)
+    config = models.find(name).configurations[configuration]
+    found, table = _features(name, data)
+    names = features.names_of(config.families.split(","))
+    table = FeatureTable(names, table.values[:, : len(names)])
+    return found, grower(config, found, table)
 
 
 @cache
-def _all_windows(data: Path | None) -> Windows:
-    """BM25's windows of all collections, with scores."""
-    parts = [_windows(each.name, data) for each in _collections(data)]
-    starts = np.cumsum([0, *(len(part.owners) for part in parts)])
-    moved = [p._replace(query_index=p.query_index + s) for p, s in zip(parts, starts, strict=False)]
-    return Windows(*map(np.concatenate, zip(*moved, strict=True)))
-
-
-@cache
-def _windows(name: str, data: Path | None) -> Windows:
-    """BM25's windows of a collection, with its adapted vectors if it has some."""
-    collection, found = named.find(name, data), _found(name, data)
-    assert isinstance(collection, SearchedCollection)
-    known = with_space(with_resources(found, {JUDGED: collection.judged_posts}), collection)
-    relevant = JudgedCandidates(found, judgments(collection)).relevant()
-    owners = np.full(len(found.topics), name)
-    query_index = known.pairs().query_index
-    return Windows(_table(known, f"{ADAPTED},{JUDGED}"), relevant, query_index, owners)
+def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTable]:
+    """The training set and its features; those of adapted vectors come last."""
+    config = models.find(name).configurations["adapted"]
+    names = named.training_collections(None, data, True)
+    empty, collections = searched_training_set(names, None), [named.find(n, data) for n in names]
+    if name == "window":
+        found = window_training_set(empty, collections, config.topics).training
+    else:
+        found = fusion_training_set(Rankers.from_config(config), empty, collections).training
+    table = features.table(found.candidates.pairs(), config.families.split(","), _idf())
+    return found, table
 
 
 def reliability(own: Judged, others: Sequence[Judged]) -> dict[str, float]:

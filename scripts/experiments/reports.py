@@ -34,8 +34,7 @@ from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
-from rerankers.trees.boosting import Trees
-from rerankers.trees.contributions import shares
+from rerankers.trees.boosting import Trees, shares
 
 LEVEL = 0.05
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
@@ -179,14 +178,22 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results of models with their reliability, calibrated on the other collections."""
     judged = {
-        cell: (read_run(setup.run_file(cell)), judgments(setup.collection(cell.collection)))
+        cell: (
+            read_run(setup.run_file(cell)),
+            judgments(cell.collection, cell.topics, setup.data),
+        )
         for cell in (result.cell for result in results)
         if cell.system != table.systems[0].name
     }
 
     def measures(result: Result) -> dict[str, float]:
-        own, name = judged.get(result.cell), result.cell.collection
-        others = [of for cell, of in judged.items() if cell.collection != name]
+        own, ours = judged.get(result.cell), result.cell
+        others = [
+            of
+            for cell, of in judged.items()
+            if cell.collection != ours.collection
+            and (cell.reranker == "fusion") == (ours.reranker == "fusion")
+        ]
         return reliability(own, others) if own and others else {}
 
     return _with(results, measures)
@@ -279,7 +286,7 @@ def categories_of(query: str, post: Post, pair: PairMatches) -> list[bool]:
     """Whether each category of the table fits a query and a post, by the rules below it."""
     query_words, post_words = words(query), [word.text for word in pair.post_words]
     content = [word for word in query_words if word not in STOP_WORDS] or query_words
-    cosines, link = pair.matches["words"].levels[1], url_text(post.url)
+    cosines, link = pair.matches["words"][1].values, url_text(post.url)
     phrases = product(enumerate(pairwise(pair.query_words)), enumerate(pairwise(post_words)))
     return [
         bool(set(content) & set(post_words)),
@@ -313,9 +320,10 @@ def _samples_of(year: Year, query_id: str, sign: int) -> Iterator[list[str]]:
 
 def _matches(pair: PairMatches) -> str:
     """Each query word and its best matches: by words, by phrases and in the URL."""
-    best: list[Sequence[float | None]] = [pair.matches["words"].best(n).tolist() for n in (0, 1)]
+    words, phrases, *_ = pair.matches["words"]
+    best: list[Sequence[float | None]] = [words.best().tolist(), phrases.best().tolist()]
     if pair.url:
-        best.append(mean_by_word(pair.matches["url_trigrams"].best(1), pair.query_words))
+        best.append(mean_by_word(pair.matches["url_trigrams"][1].best(), pair.query_words))
     return ", ".join(
         " ".join([word, *(f"{value:.2f}" for value in values if value is not None)])
         for word, *values in zip(pair.query_words, *best, strict=True)

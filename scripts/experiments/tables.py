@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Cell, Result
 from pipeline.collections import named
-from rerankers.trees.families import ADAPTED_FAMILY
+from rerankers.trees.fusion import ADAPTED_FAMILY
 from rerankers.trees.fusion import Model as Fusion
 
 FOLDER = Path(__file__).parent

@@ -10,8 +10,7 @@ from uuid import uuid4
 import pytest
 import requests
 
-from indexes.engines.address import EngineAddress
-from indexes.engines.client import Engine
+from indexes.engines.client import Engine, EngineAddress
 
 VARIABLES = {
     "opensearch": "OPENSEARCH_URL",
@@ -42,8 +41,8 @@ class Server(NamedTuple):
         return EngineAddress(self.url, index or f"{_PREFIX}-{uuid4().hex[:12]}", **fields)  # type: ignore[arg-type]
 
     def engine(self, address: EngineAddress) -> Engine:
-        """A connection; raises what :meth:`Engine.connect` does."""
-        return Engine.connect(address)
+        """A connection; raises what :class:`Engine` does."""
+        return Engine(address)
 
 
 @contextmanager
@@ -63,7 +62,7 @@ def running(name: str) -> Iterator[Server]:
         for key, value in credentials.items():
             patch.setenv(key, value)
         yield Server(name, url, credentials)
-        engine = Engine.connect(EngineAddress(url, "test"))
+        engine = Engine(EngineAddress(url, "test"))
         # One by one: deleting by a pattern may be forbidden.
         for one in engine.request("GET", f"/{_PREFIX}-*/_settings"):
             engine.request("DELETE", f"/{one}")

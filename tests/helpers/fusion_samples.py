@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from helpers.reranking_samples import all_pairs, fitted
-from pipeline.ranking.ranker import ModelScorer
 from rerankers.pairs import FIRST_STAGE, Pairs
 from rerankers.trees.boosting import Trees
 from rerankers.trees.fusion import Config
@@ -58,8 +57,8 @@ def require_new_topics_ordered(name: str, config: Any) -> Trees:
     return trees
 
 
-def trained_fusion(families: str) -> ModelScorer:
+def trained_fusion(families: str) -> Trees:
     """A fusion trained on pairs in the order of rm3, as if loaded from ``/x/made/up``."""
     config = Config(families=families, trees=40, minimum_leaf=5)
     trees = fitted("fusion", config, *pairs_that_rm3_orders())
-    return ModelScorer(dataclasses.replace(trees, directory=Path("/x/made/up")))
+    return dataclasses.replace(trees, directory=Path("/x/made/up"))

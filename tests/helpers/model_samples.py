@@ -9,8 +9,7 @@ import numpy.typing as npt
 import torch
 from scipy.signal import correlate
 
-from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, small_model
-from rerankers.networks import batches as scoring
+from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, scores_of, small_model
 from rerankers.networks.base import Reranker
 from rerankers.pairs import Pairs
 from rerankers.text.words import STOP_WORDS, words
@@ -119,7 +118,7 @@ def assert_naive_scores(
     rows = np.arange(len(cases))
     queries, texts = [case[0] for case in cases], [case[1] for case in cases]
     urls = ["".join(case[2:]) for case in cases]
-    found = scoring.score(model, Pairs(queries, texts, urls, rows, rows, signals), encoder())
+    found = scores_of(model, Pairs(queries, texts, urls, rows, rows, signals))
     known = np.array([*signals.values()]).reshape(-1, len(cases)).T.tolist()
     expected = np.array([naive(*case, *values) for case, values in zip(cases, known, strict=True)])
     assert len(cases) == 1 or np.ptp(expected) > 1e-4, "all pairs score the same"

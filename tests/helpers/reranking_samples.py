@@ -117,6 +117,11 @@ def network(
     return Network(name=name, model=model, **known, **more)
 
 
+def scores_of(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:
+    """Scores [P] of a module as a trained model."""
+    return network(model, batch_size=batch_size).score(pairs)
+
+
 def small_trees(name: str, configuration: str, seed: int = 0, **changes: Any) -> Trees:
     """Small trees, fitted to random labels of all pairs."""
     config, pairs = small_config(name, configuration, **changes), all_pairs()

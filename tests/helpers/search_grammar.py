@@ -5,7 +5,128 @@ import json
 from random import Random
 from typing import Any, NamedTuple
 
-WORDS = ["storm", "bbc world", "cuts", "water egypt", "no such word", "st*rm~ -cuts"]
+Q, NO = "$query", {"match_all": {}}
+LIKE = {"min_term_freq": 1, "min_doc_freq": 1}
+SPAN = {"span_term": {"contents": "storm"}}
+FETCHED = {"input_field": "url", "target_field": "url", "fetch_fields": ["contents"]}
+FIELD = {"field": "contents"}
+COLLATE = {"collate": {"query": {"source": "$json query"}, "prune": True}}
+
+GRAMMAR: dict[str, list[Any]] = {
+    "word": ["storm", "bbc world", "cuts", "water egypt", "no such word", "st*rm~ -cuts"],
+    "field": ["contents", "_id", "url"],
+    "clause": ["must", "should", "filter", "must_not"],
+    "other": [*["$index"] * 14, "$secret", "$secret", "$all"],
+    "all": ["$secre*", "*", "_all", "<$secret>", " $secret"],
+    "in path": [*["$index"] * 32, "$other", "$index,$other", ""],
+    "header": [
+        *[{"index": "$index"}] * 32,
+        *({"index": n} for n in ("$other", ["$index", "$other"], [], "", None, [""])),
+        *({"indices": n} for n in ("$other", ["$index", "$other"], [], "$index,$other")),
+    ],
+    "document": [{"_index": n, "_id": "1"} for n in ("$index", "$other")],
+    "lookup": [{"index": "$other", "id": "1", "path": "contents", "query?6": NO}],
+    "like": ["$word", ["$word", "$document"], "$document"],
+    "function": [{"filter": Q, "weight": 2}, {"gauss": {"n": {"origin": 1, "scale": 5}}}],
+    "script": [*[{"source": "1"}] * 15, {"id": "stored"}],
+    "sort": [
+        ["_score"],
+        [{"n": {"nested": {"path": "p", "filter": Q}}}],
+        [{"_script": {"script": "$script", "type": "number"}}],
+    ],
+    "runtime": [
+        {"type": "lookup", "target_index": "$other", **FETCHED},
+        {"type": "long", "script": "emit(1)"},
+    ],
+    "pipeline": ["named", {"request_processors": [{"filter_query": {"query": Q}}]}],
+    "rescore": [{"window_size": 5, "query": {"rescore_query": Q}}],
+    "packed": [*[SPAN] * 15, {"wrapper": {"query": "$base64 query"}}],
+    # Queries in which others are nested come last: they are left out in the depth.
+    "query": [
+        *[
+            *({kind: {"contents": "$word"}} for kind in ("match", "match_phrase")),
+            {"multi_match": {"query": "$word", "fields": ["contents", "url"]}},
+            {"query_string": {"query": "$word", "default_field": "contents"}},
+            {"terms": {"$field": "$lookup"}},
+            {"terms": {"$field": ["1", "2"], "boost": 2}},
+        ]
+        * 4,
+        {"more_like_this": {"fields": ["contents"], "like": "$like", **LIKE}},
+        {"geo_shape": {"place": {"indexed_shape": "$lookup", "relation": "within"}}},
+        {"percolate": {"field": "query", "index": "$other", "id": "1"}},
+        {"script": {"script": "$script"}},
+        {"ids": {"values": ["1", "2"]}},
+        {"intervals": {"contents": {"match": {"query": "$word", "max_gaps": 2}}}},
+        "$packed",
+    ],
+    "nesting": [
+        {"bool": {"$clause": [Q, Q]}},
+        {"dis_max": {"queries": [Q, Q]}},
+        {"constant_score": {"filter": Q}},
+        {"function_score": {"query": Q, "functions": ["$function", "$function"]}},
+        {"script_score": {"query": Q, "script": "$script"}},
+        {"nested": {"path": "p", "ignore_unmapped": True, "query": Q}},
+        {"boosting": {"positive": Q, "negative": Q, "negative_boost": 0.5}},
+        {"hybrid": {"queries": [Q]}},
+        {"has_child": {"type": "t", "ignore_unmapped": True, "query": Q}},
+        {"span_near": {"clauses": [SPAN, {"span_multi": {"match": Q}}], "slop": 1}},
+        {"pinned": {"docs": ["$document"], "organic": Q}},
+        *({kind: {"query": Q}} for kind in ("template", "rule")),
+    ],
+    "aggregation": [
+        {"filter": Q},
+        {"filters": {"filters": {"a": Q, "meta": Q}}},
+        {"filters": {"filters": [Q]}},
+        {"adjacency_matrix": {"filters": {"a": Q}}},
+        {"terms": {"field": "url", "order": {"_count": "asc"}}},
+        {"terms": {"script": "$script"}},
+        {"significant_text": {"field": "contents", "background_filter": Q}},
+        {"top_hits": "$search"},
+        {"global": {}, "aggs": {"a": "$aggregation"}},
+        {"scripted_metric": {"map_script": "$script", "reduce_script": "$script"}},
+        {"composite": {"sources": [{"a": {"terms": {"field": "n"}}}]}},
+        {"max": {"field": "n"}},
+    ],
+    "suggester": [{"term": FIELD}, {"phrase": {**FIELD, **COLLATE}}, {"completion": FIELD}],
+    "retriever": [
+        *[{"standard": {"query": Q, "filter": Q}}] * 3,
+        {"rrf": {"retrievers": ["$retriever", {"standard": {"query": Q}}]}},
+        {"linear": {"retrievers": [{"retriever": "$retriever", "weight": 2}]}},
+        {"rescorer": {"retriever": "$retriever", "rescore": "$rescore"}},
+        {"pinned": {"docs": ["$document"], "retriever": "$retriever"}},
+        {"rule": {"ruleset_ids": ["$secret"], "retriever": "$retriever"}},
+    ],
+    "search": [*["$usual search"] * 16, {"retriever": "$retriever", "profile?40": True}],
+    "usual search": [
+        {
+            "query?90": Q,
+            "profile?40": True,
+            "aggs?30": {"a": "$aggregation"},
+            "suggest?20": {"text": "$word", "s": "$suggester"},
+            "post_filter?6": Q,
+            "rescore?6": "$rescore",
+            "sort?6": "$sort",
+            "collapse?6": {"field": "url", "inner_hits": {"name": "x", "post_filter?50": Q}},
+            "highlight?6": {"fields": {"contents": {"highlight_query": Q}}},
+            "script_fields?6": {"x": {"script": "$script"}},
+            "runtime_mappings?6": {"x": "$runtime"},
+            "knn?6": {"field": "v", "query_vector": [1], "k": 1, "filter": Q},
+            "indices_boost?6": [{"$other": 2}],
+            "pit?6": {"id": "$secret"},
+            "search_pipeline?6": "$pipeline",
+            "ext?6": {"rerank?50": {"model": "$secret"}, "x?50": {}},
+            "fields?6": ["*"],
+            "size?6": 7,
+            "from?6": 3,
+            "explain?6": True,
+            "sub_searches?6": [{"query": Q}, {"query": Q}],
+        }
+    ],
+    "template": [{"source": f"${kind}search", "params": {"a": "b"}} for kind in ("", "json ")],
+}
+"""Symbol -> what may stand for it; ``key?6`` is there in six of a hundred."""
+
+DEPTH = 14  # Of symbols within each other; below, queries have no others in them
 
 
 class Call(NamedTuple):
@@ -24,257 +145,54 @@ class Searches:
 
     def call(self) -> Call:
         """A search, or a call of another kind that has a query or an index."""
-        body = json.dumps(self.search())
-        name = self._index_in_path()
-        lines = "".join(
-            f"{json.dumps(self._header())}\n{json.dumps(self.search())}\n" for _ in "ab"
-        )
-        template = {"source": self.random.choice([body, self.search()]), "params": {"a": "b"}}
-        more = f"&index={self.secret}" if self._rarely() else ""
-        query, docs = (
-            json.dumps({"query": self.query(3)}),
-            {"docs": [self._document() for _ in "ab"]},
-        )
-        post, get = "POST", "GET"
+        name = self.made("$in path").replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")
+        more = f"&index={self.secret}" if self.random.random() < 0.06 else ""
+        lines = "".join(self.json(f"${part}") + "\n" for part in ("header", "search") * 2)
+        body, query = self.json("$search"), self.json({"query": Q})
+        anywhere, post, get = self.random.choice(["", f"/{name}"]), "POST", "GET"
+        source = f"source_content_type=application/json&source={body}"
         return self.random.choice(
             [
                 *[Call(post, f"/{name}/_search?pretty{more}", body)] * 10,
-                *[
-                    Call(
-                        post, f"{self.random.choice(['', f'/{name}'])}/_msearch?a{more}"[:-2], lines
-                    )
-                ]
-                * 4,
-                Call(post, f"/{name}/_search/template", json.dumps(template)),
+                *[Call(post, f"{anywhere}/_msearch?pretty{more}", lines)] * 4,
+                Call(post, f"/{name}/_search/template", self.json("$template")),
                 Call(post, f"/{name}/_count", query),
                 Call(get, f"/{name}/_validate/query?explain=true&rewrite=true", query),
-                Call(post, self.random.choice(["/_mget", f"/{name}/_mget"]), json.dumps(docs)),
-                Call(
-                    get, f"/{name}/_search?source_content_type=application/json&source={body}", ""
-                ),
-                Call(get, f"/{name}/_search?q={self.random.choice(WORDS)}{more}", ""),
+                Call(post, f"{anywhere}/_mget", self.json({"docs": ["$document"] * 2})),
+                Call(get, f"/{name}/_search?{source}", ""),
+                Call(get, f"/{name}/_search?q={self.made('$word')}{more}", ""),
                 Call(post, f"/{name}/_async_search", body),
-                Call(
-                    get,
-                    f"/{name}/{self.random.choice(['_doc/1', '_source/1', '_mapping', ''])}",
-                    "",
-                ),
+                *(Call(get, f"/{name}/{of}", "") for of in ("_doc/1", "_source/1", "_mapping", "")),
             ]
         )
 
-    def search(self) -> dict[str, Any]:
-        """The body of a search."""
-        chance = self.random.random
-        body: dict[str, Any] = {"query": self.query(4)} if chance() < 0.9 else {}
-        if chance() < 0.4:
-            body["profile"] = True
-        if chance() < 0.3:
-            body["aggs"] = self.aggregations(3)
-        if chance() < 0.2:
-            body["suggest"] = self.suggesters()
-        for name, part in (
-            ("post_filter", lambda: self.query(3)),
-            ("rescore", self._rescore),
-            ("sort", self._sort),
-            ("collapse", lambda: {"field": "url", "inner_hits": {"name": "x", **self.search()}}),
-            ("highlight", lambda: {"fields": {"contents": {"highlight_query": self.query(2)}}}),
-            ("script_fields", lambda: {"x": {"script": self._script()}}),
-            ("runtime_mappings", self._runtime),
-            ("retriever", lambda: self.retriever(3)),
-            ("knn", lambda: {"field": "v", "query_vector": [1], "k": 1, "filter": self.query(2)}),
-            ("indices_boost", lambda: [{self._other(): 2}]),
-            ("pit", lambda: {"id": self.secret}),
-            ("search_pipeline", self._pipeline),
-            ("ext", lambda: {self.random.choice(["rerank", "x"]): {"model": self.secret}}),
-            ("fields", lambda: ["*"]),
-            ("size", lambda: self.random.randrange(20)),
-            ("from", lambda: self.random.randrange(20)),
-            ("explain", lambda: True),
-            ("sub_searches", lambda: [{"query": self.query(2)}, {"query": self.query(2)}]),
-        ):
-            if chance() < 0.06:
-                body[name] = part()
-        if "retriever" in body and chance() < 0.8:
-            body = {name: body[name] for name in ("retriever", "profile", "aggs") if name in body}
-        return body
+    def json(self, symbol: Any) -> str:
+        """JSON of something that stands for a symbol."""
+        return json.dumps(self.made(symbol))
 
-    def query(self, depth: int) -> Any:
-        """A query, in which others are nested."""
-        leaves = [
-            lambda: {self.random.choice(["match", "match_phrase"]): {"contents": self._word()}},
-            lambda: {"multi_match": {"query": self._word(), "fields": ["contents", "url"]}},
-            lambda: {"query_string": {"query": self._word(), "default_field": "contents"}},
-            lambda: {"terms": {self._field(): self._lookup()}},
-            lambda: {"terms": {self._field(): ["1", "2"], "boost": 2}},
-            lambda: {"more_like_this": {"fields": ["contents"], "like": self._like(), **LIKE}},
-            lambda: {"wrapper": {"query": self._packed(depth)}} if self._rarely() else SPAN,
-            lambda: {
-                "geo_shape": {"place": {"indexed_shape": self._lookup(), "relation": "within"}}
-            },
-            lambda: {"percolate": {"field": "query", **self._lookup()}},
-            lambda: {"script": {"script": self._script()}},
-            lambda: {"pinned": {"docs": [self._document()], "organic": self.query(depth - 1)}},
-            lambda: {"ids": {"values": ["1", "2"]}},
-            lambda: {"intervals": {"contents": {"match": {"query": self._word(), "max_gaps": 2}}}},
-            lambda: {"template": self.query(depth)} if self._rarely() else SPAN,
-            lambda: {"rule": {"organic": self.query(depth)}} if self._rarely() else SPAN,
-        ]
-        inner = [
-            lambda: {"bool": {self._clause(): [self.query(depth - 1) for _ in "ab"]}},
-            lambda: {"dis_max": {"queries": [self.query(depth - 1) for _ in "ab"]}},
-            lambda: {"constant_score": {"filter": self.query(depth - 1)}},
-            lambda: {
-                "function_score": {"query": self.query(depth - 1), "functions": self._functions()}
-            },
-            lambda: {"script_score": {"query": self.query(depth - 1), "script": self._script()}},
-            lambda: {
-                "nested": {"path": "p", "ignore_unmapped": True, "query": self.query(depth - 1)}
-            },
-            lambda: {"boosting": {"positive": self.query(depth - 1), **self._negative(depth - 1)}},
-            lambda: {"hybrid": {"queries": [self.query(depth - 1)]}},
-            lambda: {
-                "has_child": {"type": "t", "ignore_unmapped": True, "query": self.query(depth - 1)}
-            },
-            lambda: {
-                "span_near": {
-                    "clauses": [SPAN, {"span_multi": {"match": self.query(0)}}],
-                    "slop": 1,
-                }
-            },
-        ]
-        choices = leaves[:5] * 3 + leaves + (inner * 3 if depth > 0 else [])
-        return self.random.choice(choices)()
-
-    def aggregations(self, depth: int) -> Any:
-        """Aggregations, in which queries and others are nested."""
-        kinds: list[Any] = [
-            {"filter": self.query(2)},
-            {"filters": {"filters": {"a": self.query(2), "meta": self.query(2)}}},
-            {"filters": {"filters": [self.query(2)]}},
-            {"adjacency_matrix": {"filters": {"a": self.query(2)}}},
-            {"terms": {"field": "url", "order": {"_count": "asc"}}},
-            {"terms": {"script": self._script()}},
-            {"significant_text": {"field": "contents", "background_filter": self.query(1)}},
-            {"top_hits": self.search() if depth > 1 else {}},
-            {"global": {}},
-            {"scripted_metric": {"map_script": self._script(), "reduce_script": self._script()}},
-            {"composite": {"sources": [{"a": {"terms": {"field": "n"}}}]}},
-            {"wrapper": {"query": self._packed(2)}} if self._rarely() else {"max": {"field": "n"}},
-        ]
-        kind = self.random.choice(kinds)
-        if depth and self.random.random() < 0.3:
-            kind["aggs"] = self.aggregations(depth - 1)
-        return {"a": kind}
-
-    def suggesters(self) -> Any:
-        """A suggester."""
-        source = json.dumps(self.query(2))
-        phrase = {"field": "contents", "collate": {"query": {"source": source}, "prune": True}}
-        kinds = [
-            {"term": {"field": "contents"}},
-            {"phrase": phrase},
-            {"completion": {"field": "c"}},
-        ]
-        return {"text": self._word(), "s": self.random.choice(kinds)}
-
-    def retriever(self, depth: int) -> Any:
-        """A retriever, in which others are nested."""
-        inner = self.retriever(depth - 1) if depth else {"standard": {"query": self.query(2)}}
-        return self.random.choice(
-            [
-                {"standard": {"query": self.query(3), "filter": self.query(1)}},
-                {"rrf": {"retrievers": [inner, {"standard": {"query": self.query(2)}}]}},
-                {"linear": {"retrievers": [{"retriever": inner, "weight": 2}]}},
-                {"rescorer": {"retriever": inner, "rescore": self._rescore()}},
-                {"pinned": {"docs": [self._document()], "retriever": inner}},
-                {"rule": {"ruleset_ids": [self.secret], "retriever": inner}},
-            ]
-        )
-
-    def _rarely(self) -> bool:
-        return self.random.random() < 0.06
-
-    def _word(self) -> str:
-        return self.random.choice(WORDS)
-
-    def _field(self) -> str:
-        return self.random.choice(["contents", "_id", "url"])
-
-    def _clause(self) -> str:
-        return self.random.choice(["must", "should", "filter", "must_not"])
-
-    def _other(self) -> str:
-        """The own index, or the secret one, under one of its names."""
-        if self.random.random() < 0.7:
-            return self.index
-        name = self.secret
-        return self.random.choice(
-            [name, name, f"{name[:-1]}*", "*", "_all", f"<{name}>", f" {name}"]
-        )
-
-    def _index_in_path(self) -> str:
-        if not self._rarely():
-            return self.index
-        other = self.random.choice([self._other(), f"{self.index},{self._other()}", ""])
-        return other.replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")
-
-    def _header(self) -> dict[str, Any]:
-        if not self._rarely():
-            return {"index": self.index}
-        other = self._other()
-        others: list[Any] = [
-            other,
-            [self.index, other],
-            [],
-            "",
-            None,
-            [""],
-            f"{self.index},{other}",
-        ]
-        return {self.random.choice(["index", "indices"]): self.random.choice(others)}
-
-    def _lookup(self) -> dict[str, Any]:
-        found = {"index": self._other(), "id": "1", "path": "contents"}
-        return {**found, "query": {"match_all": {}}} if self._rarely() else found
-
-    def _document(self) -> dict[str, Any]:
-        name = self.index if self.random.random() < 0.5 else self._other()
-        return {"_index": name, "_id": "1"}
-
-    def _like(self) -> Any:
-        return self.random.choice(
-            [self._word(), [self._word(), self._document()], self._document()]
-        )
-
-    def _packed(self, depth: int) -> str:
-        return base64.b64encode(json.dumps(self.query(depth - 1)).encode()).decode()
-
-    def _negative(self, depth: int) -> dict[str, Any]:
-        return {"negative": self.query(depth), "negative_boost": 0.5}
-
-    def _functions(self) -> Any:
-        return [{"filter": self.query(1), "weight": 2}, {"gauss": {"n": {"origin": 1, "scale": 5}}}]
-
-    def _script(self) -> Any:
-        return {"id": "stored"} if self._rarely() else {"source": "1"}
-
-    def _rescore(self) -> Any:
-        return {"window_size": 5, "query": {"rescore_query": self.query(2)}}
-
-    def _sort(self) -> Any:
-        nested = {"path": "p", "filter": self.query(1)}
-        script = {"script": self._script(), "type": "number"}
-        return self.random.choice([["_score"], [{"n": {"nested": nested}}], [{"_script": script}]])
-
-    def _runtime(self) -> Any:
-        fetched = {"input_field": "url", "target_field": "url", "fetch_fields": ["contents"]}
-        lookup = {"type": "lookup", "target_index": self._other(), **fetched}
-        return {"x": self.random.choice([lookup, {"type": "long", "script": "emit(1)"}])}
-
-    def _pipeline(self) -> Any:
-        processor = {"filter_query": {"query": self.query(2)}}
-        return self.random.choice(["named", {"request_processors": [processor]}])
-
-
-LIKE = {"min_term_freq": 1, "min_doc_freq": 1}
-SPAN = {"span_term": {"contents": "storm"}}
+    def made(self, symbol: Any, depth: int = 0) -> Any:
+        """Something that stands for a symbol, or for each of those within a value."""
+        if isinstance(symbol, list):
+            return [self.made(item, depth) for item in symbol]
+        if isinstance(symbol, dict):
+            pairs = ((*key.partition("?")[::2], value) for key, value in symbol.items())
+            return {
+                self.made(key, depth): self.made(value, depth)
+                for key, chance, value in pairs
+                if self.random.random() * 100 < float(chance or 100)
+            }
+        if not isinstance(symbol, str) or "$" not in symbol:
+            return symbol
+        kind, _, name = symbol.removeprefix("$").partition(" ")
+        if kind in ("json", "base64"):
+            text = json.dumps(self.made(f"${name}", depth + 3))
+            return text if kind == "json" else base64.b64encode(text.encode()).decode()
+        if (choices := GRAMMAR.get(symbol[1:])) is None:  # A part of a text.
+            text = symbol.replace("$index", self.index).replace("$secret", self.secret)
+            text = text.replace("$secre*", f"{self.secret[:-1]}*")
+            return text.replace("$other", str(self.made("$other"))) if "$other" in text else text
+        if symbol == Q and depth < DEPTH and self.random.random() < 0.5:
+            choices = GRAMMAR["nesting"]
+        if depth > DEPTH + 4:
+            choices = choices[:3]
+        return self.made(self.random.choice(choices), depth + 3)

@@ -2,12 +2,11 @@
 
 import pytest
 
-from indexes import lucene
-from indexes.analysis import ANALYZERS, STANDARD, analyzer, analyzer_name, searchable
+import indexes
+from indexes.analysis import ANALYZERS, STANDARD, analyze, analyzer, analyzer_name, searchable
 from indexes.manifest import IndexManifest
 from indexes.methods import BM25, Topic
 from indexes.posts import Post
-from indexes.ranking import analyze
 
 GERMAN = ["Die Häuser in der Stadt und auf dem Land sind nicht mehr zu haben."]
 JAPANESE = ["東京タワーの高さは何メートルですか"]
@@ -46,9 +45,9 @@ def test_posts_are_found_by_words_of_their_language(
     language: str, posts: list[str], query: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("indexes") / "index"
-    lucene.build([Post(str(n), t) for n, t in enumerate(posts)], folder, language=language)
+    indexes.build([Post(str(n), t) for n, t in enumerate(posts)], folder, language=language)
     assert IndexManifest.read(folder).analyzer == ANALYZERS[language]
-    with lucene.open_index(folder) as index:
+    with indexes.open_index(folder) as index:
         assert list(index.search([Topic("1", query)], BM25())["1"]) == ["0"]
 
 

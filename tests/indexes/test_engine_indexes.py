@@ -10,14 +10,12 @@ import pytest
 from helpers.engine_servers import SERVERS, Server, running
 from helpers.index_samples import POSTS, TOPICS, random_posts
 
-from indexes import lucene
-from indexes.engines.address import EngineAddress
-from indexes.engines.building import build
-from indexes.engines.client import EngineError, encoded
+import indexes
+from indexes.engines.client import EngineAddress, EngineError, encoded
 from indexes.engines.index import OwnIndex, open_index
-from indexes.engines.layout import RANKED
+from indexes.engines.layout import RANKED, build
 from indexes.errors import CollectionError
-from indexes.lucene import LuceneIndex
+from indexes.index import LuceneIndex
 from indexes.methods import BM25, RM3, Axiomatic, EngineQuery, Method, QueryLikelihood, Topic
 from indexes.posts import Post
 from pipeline.collections import named
@@ -35,7 +33,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuceneIndex]:
     folder = tmp_path_factory.mktemp("local") / "index"
-    lucene.build(POSTS, folder, [])
+    indexes.build(POSTS, folder, [])
     with LuceneIndex.open(folder) as index:
         yield index
 
@@ -114,7 +112,7 @@ def test_deep_searches_are_read_page_by_page(index: OwnIndex, method: Method) ->
 
 def test_several_shards_and_ids_that_are_texts(server: Server, tmp_path: Path) -> None:
     posts = [Post(f"p{post.doc_id}", post.text, f"http://x/{post.doc_id}") for post in POSTS]
-    lucene.build(posts, tmp_path / "local", [])
+    indexes.build(posts, tmp_path / "local", [])
     address = server.address()
     build(address, posts, [], tmp_path / "kept", "", shards=3)
     topics = [topic._replace(max_doc_id=None) for topic in TOPICS]

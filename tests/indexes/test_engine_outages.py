@@ -12,11 +12,10 @@ from helpers.engine_servers import SERVERS, Server, running
 from helpers.engine_stub import Proxy
 from helpers.index_samples import TOPICS, random_posts
 
-from indexes.engines import building, client
-from indexes.engines.address import EngineAddress
-from indexes.engines.building import build
-from indexes.engines.client import Engine, EngineError, repeated
+from indexes.engines import client, layout
+from indexes.engines.client import Engine, EngineAddress, EngineError, repeated
 from indexes.engines.index import open_index
+from indexes.engines.layout import build
 from indexes.errors import CollectionError
 from indexes.methods import BM25
 
@@ -32,7 +31,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.02, 0.05, 0.1, 0.2, 0.4))
-    monkeypatch.setattr(building, "CHUNK", 20_000)
+    monkeypatch.setattr(layout, "CHUNK", 20_000)
 
 
 def through(proxy: Proxy, address: EngineAddress) -> EngineAddress:
@@ -44,7 +43,7 @@ def assert_complete(address: EngineAddress, folder: Path) -> None:
     with open_index(address, folder / "other") as index:
         assert sorted(index.posts) == sorted(POSTS)
         found = index.search(TOPICS, BM25())
-    engine = Engine.connect(address)
+    engine = Engine(address)
     stats = engine.request("GET", f"/{address.index}/_stats/docs")
     assert stats["_all"]["primaries"]["docs"]["count"] == len(POSTS)
     settings = engine.request("GET", f"/{address.index}")[address.index]["settings"]["index"]
@@ -72,7 +71,7 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
     address = server.address()
     with Proxy(server.url) as proxy:
         part = through(proxy, address)
-        Engine.connect(part)
+        Engine(part)
         # A handshake of TLS has several parts.
         proxy.broken = Cuts(0.3 if server.url.startswith("http:") else 0.08)
         done = repeated(lambda: build(part, POSTS, [], tmp_path / "kept", "again"))
@@ -83,7 +82,7 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
 
 def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Something happens while posts are sent, once."""
-    send, left = building._Sender.send, [5]
+    send, left = layout._Sender.send, [5]
 
     def counted(self: Any, chunk: Any, report: Any) -> Any:
         left[0] -= 1
@@ -91,7 +90,7 @@ def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object
             act()
         return send(self, chunk, report)
 
-    monkeypatch.setattr(building._Sender, "send", counted)
+    monkeypatch.setattr(layout._Sender, "send", counted)
 
 
 @pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])
@@ -100,7 +99,7 @@ def test_an_engine_that_takes_no_more_posts(
 ) -> None:
     """It is gone, or has no space left. The next run sends what is missing."""
     address = server.address()
-    engine, path = Engine.connect(address), f"/{address.index}/_settings"
+    engine, path = Engine(address), f"/{address.index}/_settings"
     with Proxy(server.url) as proxy:
         part = through(proxy, address)
 
@@ -166,7 +165,7 @@ def test_an_unknown_authority(server: Server, monkeypatch: pytest.MonkeyPatch) -
         pytest.skip("this server asks for no password")
     monkeypatch.delenv("TWEETRERANK_ENGINE_CA")
     with pytest.raises(EngineError, match=r"not from a known authority .*TWEETRERANK_ENGINE_CA"):
-        Engine.connect(server.address())
+        Engine(server.address())
     plain = EngineAddress(server.url.replace("https", "http"), "x")
     with pytest.raises(EngineError, match="https://"):
-        Engine.connect(plain)
+        Engine(plain)

@@ -10,12 +10,11 @@ import pytest
 from helpers.engine_stub import OPENSEARCH, Answer, Request, stub
 from helpers.processes import run_python
 
-from indexes.engines import building, client, dsl
-from indexes.engines.address import EngineAddress, check_url
-from indexes.engines.building import build
-from indexes.engines.client import Credentials, Engine, EngineError
+from indexes.engines import client, layout
+from indexes.engines.client import Credentials, Engine, EngineAddress, EngineError, check_url
 from indexes.engines.index import open_index
-from indexes.engines.searching import search
+from indexes.engines.layout import build
+from indexes.engines.search import filled, read_query, search
 from indexes.errors import CollectionError
 from indexes.posts import Post
 
@@ -32,11 +31,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connect(url: str, **fields: Any) -> Engine:
-    return Engine.connect(EngineAddress(url, "things", **fields))
+    return Engine(EngineAddress(url, "things", **fields))
 
 
 def test_no_client_of_an_engine_is_needed() -> None:
-    code = "import sys, indexes.engines.building, indexes.engines.index; print(*sys.modules)"
+    code = "import sys, indexes.engines.index; print(*sys.modules)"
     clients = {"orjson", "opensearchpy", "elasticsearch", "elastic_transport"}
     done = run_python("-c", code)
     assert done.returncode == 0 and not clients & {*done.stdout.split()}
@@ -147,8 +146,8 @@ def test_refusals(
 def test_queries_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "query.json"
     path.write_text('{"bool": {"should": [{"match": {"a": "{{query}}!"}}], "boost": 2}}')
-    filled = dsl.filled(dsl.read_query(path), '"}{ {{query}}')
-    assert filled["query"]["bool"]["should"] == [{"match": {"a": '"}{ {{query}}!'}}]
+    found = filled(read_query(path), '"}{ {{query}}')
+    assert found["query"]["bool"]["should"] == [{"match": {"a": '"}{ {{query}}!'}}]
     for text, problem in (
         ("{", "found no JSON"),
         ("[]", "found no {{query}} in it"),
@@ -157,7 +156,7 @@ def test_queries_of_ones_own(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(CollectionError, match=problem):
-            dsl.read_query(path)
+            read_query(path)
 
 
 def hits(*scores: float) -> dict[str, Any]:
@@ -257,7 +256,7 @@ class FakeIndex:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeIndex, str]]:
-    monkeypatch.setattr(building, "CHUNK", 1000)
+    monkeypatch.setattr(layout, "CHUNK", 1000)
     with stub(index := FakeIndex()) as url:
         yield index, url
 
@@ -326,7 +325,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     fake: tuple[FakeIndex, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index, url = fake
-    lines = building._lines
+    lines = layout._lines
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
         for number, line in enumerate(lines(*arguments)):
@@ -334,10 +333,10 @@ def test_an_interrupted_run_goes_on_where_it_was(
                 raise KeyboardInterrupt
             yield line
 
-    monkeypatch.setattr(building, "_lines", interrupted)
+    monkeypatch.setattr(layout, "_lines", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(url, tmp_path)
-    monkeypatch.setattr(building, "_lines", lines)
+    monkeypatch.setattr(layout, "_lines", lines)
     assert 0 < len(index.posts) < 26
     assert index.settings == ["-1", None]
     assert not list(tmp_path.iterdir())

@@ -11,8 +11,8 @@ import pytest
 from helpers.index_samples import random_posts, write_posts
 from helpers.processes import ROOT
 
-from indexes import lucene
-from indexes.lucene import LuceneIndex
+import indexes
+from indexes.index import LuceneIndex
 from indexes.posts import Post
 
 pytestmark = pytest.mark.slow
@@ -28,20 +28,24 @@ def started(*words: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("stage", ["posts.sqlite", "*.doc"])
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_a_build_that_is_killed_leaves_the_old_index_and_the_next_one_says_so(
-    stage: str, tmp_path: Path
+    by: signal.Signals, stage: str, tmp_path: Path
 ) -> None:
+    """One that is terminated leaves nothing."""
     index, posts = tmp_path / "index", write_posts(tmp_path / "posts.jsonl", POSTS)
-    lucene.build([Post("1", "old")], index, [])
+    indexes.build([Post("1", "old")], index, [])
     words = ["-m", "pipeline.index", "--posts", posts, "--index", index]
     process = started(*words)
     while not [*tmp_path.glob(f".index.*/{stage}")] and process.poll() is None:
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    is_left = bool([*tmp_path.glob(".index.*")])  # unless it came too late
+    process.send_signal(by)
+    _, errors = process.communicate()
     with LuceneIndex.open(index) as found:
-        assert len(found.posts) == (1 if is_left else len(POSTS))
+        is_late, is_left = len(found.posts) > 1, bool([*tmp_path.glob(".index.*")])
+    assert is_late or is_left is (by == signal.SIGKILL)
+    if by == signal.SIGTERM and not is_late:
+        assert process.returncode == 143 and "interrupted; nothing half-written" in errors
     done = started(*words)
     output, errors = done.communicate()
     assert done.returncode == 0 and output.startswith("10,000 posts")
@@ -54,7 +58,7 @@ def test_a_build_that_is_killed_leaves_the_old_index_and_the_next_one_says_so(
 SEARCHER = """
 import sys, time
 from typing import NamedTuple
-from indexes.lucene import LuceneIndex
+from indexes.index import LuceneIndex
 from indexes.methods import QueryLikelihood
 
 class Topic(NamedTuple):
@@ -81,11 +85,11 @@ def test_a_search_sees_one_version_whole_while_others_are_written(tmp_path: Path
         for name, size in (("even", 40), ("odd", 60))
     }
     index = tmp_path / "index"
-    lucene.build(versions["even"], index, [])
+    indexes.build(versions["even"], index, [])
     searchers = [started("-c", SEARCHER, index, 2) for _ in range(2)]
     while any(searcher.poll() is None for searcher in searchers):
         for posts in versions.values():
-            lucene.build(posts, index, [])
+            indexes.build(posts, index, [])
     for searcher in searchers:
         output, errors = searcher.communicate()
         assert output == "even odd\n", errors

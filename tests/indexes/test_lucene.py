@@ -15,9 +15,9 @@ from conftest import Command
 from helpers.index_samples import POSTS, TOPICS, random_posts
 from helpers.processes import run_python
 
-from indexes import lucene
+import indexes
 from indexes.errors import CollectionError
-from indexes.lucene import LuceneIndex
+from indexes.index import LuceneIndex
 from indexes.methods import BM25, METHODS, RM3, Axiomatic, Method, QueryLikelihood, Topic
 from indexes.posts import Post
 from pipeline.collections import named
@@ -25,7 +25,7 @@ from pipeline.evaluation.measures import evaluate, mean
 
 
 def build(folder: Path, posts: Iterable[Post]) -> LuceneIndex:
-    lucene.build(posts, folder, [])
+    indexes.build(posts, folder, [])
     return LuceneIndex.open(folder)
 
 
@@ -247,7 +247,7 @@ def sources(tmp_path: Path) -> list[Path]:
 def built(tmp_path: Path, sources: list[Path]) -> Path:
     posts = [Post("1", "alpha"), Post("20", "alpha bravo"), Post("3", "")]
     command = "python -m pipeline.index --again"
-    manifest = lucene.build(posts, tmp_path / "index", sources, command)
+    manifest = indexes.build(posts, tmp_path / "index", sources, command)
     assert (manifest.posts, manifest.empties, manifest.numeric_ids) == (3, 1, True)
     return tmp_path / "index"
 
@@ -260,7 +260,7 @@ def test_an_index_is_the_same_every_time_and_can_be_moved(
     tmp_path: Path, built: Path, sources: list[Path]
 ) -> None:
     posts = [Post("3", ""), Post("20", "alpha bravo"), Post("1", "alpha")]
-    lucene.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
+    indexes.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
     assert listing(tmp_path / "again") == listing(built)
     built.rename(tmp_path / "moved #1 %20?")
     with (
@@ -284,13 +284,12 @@ def test_an_interrupted_build_leaves_no_trace(
 ) -> None:
     before, error = listing(tmp_path), KeyboardInterrupt()
     monkeypatch.setattr(
-        lucene,
-        "progress",
+        "indexes.index.progress",
         lambda posts, total, what: interrupted(posts, error) if what == phase else posts,
     )
     for folder in (built, tmp_path / "new"):
         with pytest.raises(type(error)):
-            lucene.build(random_posts(50), folder, [])
+            indexes.build(random_posts(50), folder, [])
     assert listing(tmp_path) == before
     with LuceneIndex.open(built) as index:
         assert list(search_one(index, "alpha", QueryLikelihood())) == ["1", "20"]
@@ -300,14 +299,14 @@ def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     """A limit on the size of files stands in for the disk."""
     code = (
         "import resource, signal, sys\n"
-        "from indexes import jvm, lucene\n"
+        "import indexes; from indexes import jvm\n"
         "from indexes.posts import Post\n"
         "jvm.start()\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
         "posts = (Post(str(n), f'some text {n} ' * 20) for n in range(5000))\n"
-        "try: lucene.build(posts, sys.argv[1], [])\n"
-        "except lucene.CollectionError as error: print('ONE MESSAGE:', error)\n"
+        "try: indexes.build(posts, sys.argv[1], [])\n"
+        "except indexes.CollectionError as error: print('ONE MESSAGE:', error)\n"
     )
     before = listing(tmp_path)
     done = run_python("-c", code, built)
@@ -322,7 +321,7 @@ def test_what_is_no_index_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder" / "file").write_text("thesis")
     for kind, place in (("folder", tmp_path / "folder"), ("file", tmp_path / "folder" / "file")):
         with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
-            lucene.build([Post("1", "x")], place, [])
+            indexes.build([Post("1", "x")], place, [])
     assert listing(tmp_path) == ["folder", "folder/file"]
 
 
@@ -355,37 +354,33 @@ def test_folders_that_are_no_index(tmp_path: Path) -> None:
         LuceneIndex.open(tmp_path)
 
 
-@pytest.mark.parametrize("pattern", ["segments_*", "*.tvd", "posts.sqlite"])
-def test_damaged_files(built: Path, pattern: str) -> None:
-    (file,) = built.glob(pattern)
-    whole = file.read_bytes()
-    file.write_bytes(bytes(len(whole)))
-    with pytest.raises(CollectionError, match=r"build (it|the index) again"):
-        LuceneIndex.open(built)
-    file.write_bytes(whole[:-20])
-    with pytest.raises(CollectionError, match=rf"{file.name} has \d+ bytes, .*damaged"):
-        LuceneIndex.open(built)
-    file.unlink()
-    with pytest.raises(CollectionError, match=rf"{file.name} is missing, .*damaged"):
-        LuceneIndex.open(built)
-
-
-def test_changed_bytes_are_noticed(built: Path, command: Command) -> None:
-    """In each file, of the same size and anywhere; with its old time by the full check alone."""
+def test_damages_are_noticed(
+    built: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each file; a byte with an old time in a large index by the full check alone."""
     names = json.loads((built / "manifest.json").read_text())["files"]
     assert len(names) >= 10
     for name in names:
-        file = built / name
+        file, pattern = built / name, re.escape(name)
         whole, status = file.read_bytes(), file.stat()
         for place in (len(whole) // 2, len(whole) - 1):
             file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            problem = rf"found another checksum in {re.escape(name)}: damaged; build it again with"
-            with pytest.raises(CollectionError, match=problem):
-                LuceneIndex.open(built)
-            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            problem = rf"found another SHA-256 in {pattern}: damaged; build it again with"
+            for small in (0, 10**6):
+                monkeypatch.setattr("indexes.manifest.SMALL", small)
+                with pytest.raises(CollectionError, match=problem):
+                    LuceneIndex.open(built)
+                os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            monkeypatch.setattr("indexes.manifest.SMALL", 0)
             result = command("index", "--index", built, "--check")
-            assert result.code == 1
-            assert re.search(problem, result.err)
+            assert result.code == 1 and re.search(problem, result.err)
+        file.write_bytes(whole[:-20])
+        with pytest.raises(CollectionError, match=rf"{pattern} has \d+ bytes, .*damaged; build it"):
+            LuceneIndex.open(built)
+        file.rename(built / "another")
+        with pytest.raises(CollectionError, match=rf"found another, no file of it; .*{pattern} is"):
+            LuceneIndex.open(built)
+        (built / "another").unlink()
         file.write_bytes(whole)
     result = command("index", "--index", built, "--check")
     assert (result.code, result.out[:9]) == (0, "no damage")
@@ -403,7 +398,12 @@ def test_changed_bytes_are_noticed(built: Path, command: Command) -> None:
 )
 def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], message: str) -> None:
     path = built / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    fields = json.loads(path.read_text()) | change
+    path.write_text(json.dumps(fields))
+    with pytest.raises(CollectionError, match=r"manifest\.json: .*another SHA-256 than"):
+        LuceneIndex.open(built)
+    del fields["manifest_sha256"]
+    path.write_text(json.dumps(fields))
     with pytest.raises(CollectionError, match=message):
         LuceneIndex.open(built)
     for damaged in (b"{", b"[]", b'{"format": 1}', b"\xff"):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.processes import ROOT
 
 from indexes.errors import CollectionError
-from indexes.pairs import read_pair_folder
-from indexes.posts import Post, read_posts
+from indexes.posts import Post, read_pair_folder, read_posts
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -21,9 +21,11 @@ def write(path: Path, *records: Any) -> Path:
     return path
 
 
-def read_one(tmp_path: Path, record: Any) -> Post:
-    (post,) = read_posts(write(tmp_path / "one.jsonl", record))
-    return post
+def links(*urls: str) -> dict[str, Any]:
+    return {"urls": [{"url": "http://t.co/x", "expanded_url": url} for url in urls]}
+
+
+EXACT = {"id": 34952194402811900, "id_str": "34952194402811904", "text": "x"}
 
 
 @pytest.mark.parametrize(
@@ -31,161 +33,31 @@ def read_one(tmp_path: Path, record: Any) -> Post:
     [
         ({"id": 7, "contents": "hi", "url": "http://a.b"}, Post("7", "hi", "http://a.b")),
         ({"id": "blog-1", "text": "", "url": None}, Post("blog-1", "", "")),
-        # id_str is exact where a program has rounded id
-        (
-            {"id": 34952194402811900, "id_str": "34952194402811904", "text": "x"},
-            Post("34952194402811904", "x", ""),
-        ),
+        (EXACT, Post("34952194402811904", "x", "")),  # where a program has rounded the id
         ({"id": 1, "text": "cut…", "full_text": "cut no more"}, Post("1", "cut no more", "")),
+        *(
+            ({"id": 1, "text": "x", "entities": entities}, Post("1", "x", url))
+            for entities, url in (
+                (links("http://long.example/a", "http://b"), "http://long.example/a"),
+                ({"urls": [{"url": "http://t.co/x"}]}, "http://t.co/x"),
+                *(({}, ""), ({"urls": []}, ""), ({"urls": None}, ""), (None, "")),
+            )
+        ),
     ],
 )
 def test_forms_of_a_post(tmp_path: Path, record: Any, expected: Post) -> None:
-    assert read_one(tmp_path, record) == expected
+    assert list(read_posts(write(tmp_path / "one.jsonl", record))) == [expected]
 
 
-def links(*urls: str) -> dict[str, Any]:
-    return {"urls": [{"url": "http://t.co/x", "expanded_url": url} for url in urls]}
+FORMS = [*map(json.loads, (ROOT / "tests/helpers/platforms.jsonl").read_text().splitlines())]
 
 
-@pytest.mark.parametrize(
-    ("entities", "url"),
-    [
-        (links("http://long.example/a", "http://b"), "http://long.example/a"),
-        ({"urls": [{"url": "http://t.co/x"}]}, "http://t.co/x"),
-        *(({}, ""), ({"urls": []}, ""), ({"urls": None}, ""), (None, "")),
-    ],
-)
-def test_twitter_links(tmp_path: Path, entities: Any, url: str) -> None:
-    assert read_one(tmp_path, {"id": 1, "text": "x", "entities": entities}).url == url
-
-
-ORIGINAL = {"id": "2", "text": "a long text: with an end", "entities": links("http://o")}
-RETWEET = {"id": "3", "text": "RT @ann: a long te…"}
-WHOLE = Post("3", "RT @ann: a long text: with an end", "http://o")
-BOTH = [{"type": "quoted", "id": "9", "text": "x"}, {"type": "retweeted", **ORIGINAL}]
-HTML = '<p>Rock &amp; roll <a href="h" class="u-url mention">@ann</a></p><p><a href="http://o">'
-HTML += '<span class="invisible">http://</span>o</a></p>'
-BLUE = {"$type": "app.bsky.feed.post", "text": "hi o", "embed": {"external": {"uri": "http://o"}}}
-LINKED = {"features": [{"$type": "app.bsky.richtext.facet#link", "uri": "http://f"}]}
-CREATED = {"operation": "create", "collection": "app.bsky.feed.post", "rkey": "5", "record": BLUE}
-
-
-@pytest.mark.parametrize(
-    ("record", "expected"),
-    [
-        # Twitter, API 1.1
-        (
-            {
-                "id": 1,
-                "text": "the beginning …",
-                "entities": links("http://twitter.com/i/web/status/1"),
-                "extended_tweet": {"full_text": "the whole", "entities": links("http://e")},
-            },
-            [Post("1", "the whole", "http://e")],
-        ),
-        ({**RETWEET, "entities": {"urls": []}, "retweeted_status": ORIGINAL}, [WHOLE]),
-        ({**RETWEET, "text": WHOLE.text, "retweeted_status": ORIGINAL}, [WHOLE]),
-        (
-            {"id": 1, "full_text": "R&amp;B &#39;n &#x27;&quot; &amp;lt; &copy &x;"},
-            [Post("1", "R&B 'n '\" &lt; &copy &x;")],
-        ),
-        (
-            {"statuses": [ORIGINAL], "search_metadata": {}},
-            [Post("2", ORIGINAL["text"], "http://o")],
-        ),
-        # API 2
-        ({**RETWEET, "referenced_tweets": BOTH}, [WHOLE]),
-        (
-            {
-                **RETWEET,
-                "referenced_tweets": [
-                    {"type": "retweeted", "text": "cut…", "note_tweet": {**ORIGINAL, "id": None}}
-                ],
-            },
-            [WHOLE],
-        ),
-        (
-            {
-                "id": "1",
-                "text": "cut…",
-                "note_tweet": {"text": "all", "entities": links("http://n")},
-            },
-            [Post("1", "all", "http://n")],
-        ),
-        (
-            {
-                "id": "1",
-                "text": "x",
-                "entities": {"urls": [{"expanded_url": "p", "media_key": "3"}]},
-            },
-            [Post("1", "x")],
-        ),
-        (
-            {
-                "data": [
-                    {"id": "1", "text": "a &lt; b"},
-                    {**RETWEET, "referenced_tweets": [{"type": "retweeted", "id": "2"}]},
-                ],
-                "includes": {"tweets": [ORIGINAL], "users": []},
-                "meta": {"result_count": 2},
-            },
-            [Post("1", "a < b"), WHOLE],
-        ),
-        ({"data": {"id": "1", "text": "a &amp; b"}, "matching_rules": []}, [Post("1", "a & b")]),
-        ({"tweet": {"id_str": "1", "full_text": "archived"}}, [Post("1", "archived")]),
-        # Our own form is as it stands.
-        ({"id": 1, "text": "write &amp; for &"}, [Post("1", "write &amp; for &")]),
-        ({"id": 1, "text": "x", "data": {"id": 2}}, [Post("1", "x")]),
-        # Mastodon: status, boost, export
-        (
-            {"id": "1", "content": HTML, "url": "own page"},
-            [Post("1", "Rock & roll @ann http://o", "http://o")],
-        ),
-        (
-            {
-                "id": "1",
-                "content": "",
-                "reblog": {"content": "<p>x<br>y</p>", "card": {"url": "c"}},
-            },
-            [Post("1", "x y", "c")],
-        ),
-        (
-            {
-                "type": "OrderedCollection",
-                "orderedItems": [
-                    {"type": "Announce", "object": "https://m/2"},
-                    {
-                        "type": "Create",
-                        "object": {"id": "https://m/1", "content": "<p>x</p>", "summary": "w"},
-                    },
-                ],
-            },
-            [Post("https://m/1", "w x")],
-        ),
-        # Bluesky
-        (
-            {"feed": [{"post": {"uri": "at://1", "record": BLUE}}]},
-            [Post("at://1", "hi o", "http://o")],
-        ),
-        (
-            {
-                "records": [
-                    {"uri": "at://1", "value": {**BLUE, "facets": [LINKED]}},
-                    {"uri": "u", "value": {"$type": "like"}},
-                ]
-            },
-            [Post("at://1", "hi o", "http://f")],
-        ),
-        (
-            {"did": "d", "kind": "commit", "commit": CREATED},
-            [Post("at://d/app.bsky.feed.post/5", "hi o", "http://o")],
-        ),
-    ],
-)
-def test_posts_of_platforms(tmp_path: Path, record: Any, expected: list[Post]) -> None:
-    assert list(read_posts(write(tmp_path / "page.jsonl", record))) == expected
+@pytest.mark.parametrize("form", FORMS, ids=[each["form"] for each in FORMS])
+def test_posts_of_platforms(tmp_path: Path, form: dict[str, Any]) -> None:
+    expected = [Post(*post) for post in form["posts"]]
+    assert list(read_posts(write(tmp_path / "page.jsonl", form["record"]))) == expected
     path = tmp_path / "pretty.json"
-    path.write_text(f"\n{json.dumps(record, indent=1)}\n")
+    path.write_text(f"\n{json.dumps(form['record'], indent=1)}\n")
     assert list(read_posts(path)) == expected
 
 
@@ -210,36 +82,19 @@ def test_files_that_are_one_value_or_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("p.json", '[\n{"id": 1, "text": "a"},\n 3]', r"p\.json:3: found '3', expected a JSON obj"),
-        (
-            "p.json",
-            '\n[{"id": 1, "text": "a"},\n{"id"',
-            r"p\.json:3: found '\{\"id\"', expected JSON",
-        ),
-        ("p.json", '[{"id": 1, "text": "a"},\n', r"p\.json:1: found '', expected JSON"),
-        (
-            "p.csv",
-            "id,text\n1,a\n2,b,c\n",
-            r"p\.csv:3: found 3 columns in '2,b,c', expected 2: id, text",
-        ),
-        (
-            "p.csv",
-            "id,text\n1.23E+17,a\n",
-            r"p\.csv:2: found id .*, a long id that a spreadsheet has",
-        ),
-        ("p.csv", 'id,text\n1,"' + "a" * 200_000, r"p\.csv:2: found no row of a table"),
-        (
-            "p.csv",
-            "number,text\n1,a\n",
-            r'p\.csv:2: found the keys "number", "text", expected an id',
-        ),
+        ("json", '[\n{"id": 1, "text": "a"},\n 3]', r":3: found '3', expected a JSON object"),
+        ("json", '\n[{"id": 1, "text": "a"},\n{"id"', r":3: found '\{\"id\"', expected JSON"),
+        ("json", '[{"id": 1, "text": "a"},\n', ":1: found '', expected JSON"),
+        ("csv", "id,text\n1,a\n2,b,c\n", ":3: found 3 columns in '2,b,c', expected 2: id, text"),
+        ("csv", "id,text\n1.23E+17,a\n", ":2: found id .*, a long id that a spreadsheet has"),
+        ("csv", 'id,text\n1,"' + "a" * 200_000, ":2: found no row of a table"),
+        ("csv", "number,text\n1,a\n", ':2: found the keys "number", "text", expected an id'),
     ],
 )
 def test_bad_files_of_other_forms(tmp_path: Path, name: str, content: str, message: str) -> None:
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(CollectionError, match=message):
-        list(read_posts(path))
+    (tmp_path / f"p.{name}").write_text(content)
+    with pytest.raises(CollectionError, match=rf"p\.{name}{message}"):
+        list(read_posts(tmp_path / f"p.{name}"))
 
 
 def test_unusual_texts_survive(tmp_path: Path) -> None:
@@ -258,18 +113,11 @@ def test_compressed_files_read_as_plain_ones(tmp_path: Path) -> None:
 
 
 def test_lines_that_hold_no_post(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(
-        tmp_path / "stream.jsonl",
-        "",
-        {"id": 1, "text": "a"},
-        "   ",
-        {"delete": {"status": {"id": 1}}},
-        {"limit": {"track": 5}},
-        {"errors": [{"title": "operational-disconnect"}]},
-        {"meta": {"result_count": 0}},
-        {"id": 2, "text": "b", "delete": "just a word of this post"},
-        "",
-    )
+    notices = [{"delete": {"status": {"id": 1}}}, {"limit": {"track": 5}}]
+    notices += [{"errors": [{"title": "operational-disconnect"}]}, {"meta": {"result_count": 0}}]
+    last = {"id": 2, "text": "b", "delete": "just a word of this post"}
+    path = tmp_path / "stream.jsonl"
+    write(path, "", {"id": 1, "text": "a"}, "   ", *notices, last, "")
     assert [post.doc_id for post in read_posts(path)] == ["1", "2"]
     assert "stream.jsonl: 4 notices without a post, passed over" in capsys.readouterr().err
     path.write_bytes(b'\xef\xbb\xbf{"id": 1, "text": "a"}\r\n{"id": 2, "text": "b"}')

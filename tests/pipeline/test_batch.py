@@ -205,24 +205,15 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
 
 
 def test_awkward_texts_come_back_as_they_were(tmp_path: Path, score: Any) -> None:
+    """Whatever their ids: one may stand for several posts."""
     texts = [*AWKWARD.values()]
-    posts = [{"doc_id": number, "text": text} for number, text in enumerate(texts)]
+    posts = [{"doc_id": "same", "text": text} for text in texts]
     rows = [{"query_id": n, "query": text, "posts": posts} for n, text in enumerate(texts)]
     score(write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out")
     found = read_lines(tmp_path / "out")
     assert without_scores(found) == rows
+    np.testing.assert_allclose(scores(found), predicted(rows), atol=1e-5)
     assert np.isfinite(scores(found)).all()
-
-
-def test_an_id_may_stand_for_several_posts(tmp_path: Path, score: Any) -> None:
-    row = nested(first_stage=True)[0]
-    for post in row["posts"]:
-        post["doc_id"] = "same"
-    row["posts"] += row["posts"]
-    score(write_lines(tmp_path / "in.jsonl", [row]), tmp_path / "out", "--lambda", 1)
-    found = scores(read_lines(tmp_path / "out"))
-    np.testing.assert_allclose(found, predicted([row]), atol=1e-5)
-    assert found[: len(found) // 2] == found[len(found) // 2 :]
 
 
 @pytest.mark.parametrize(

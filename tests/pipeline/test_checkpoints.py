@@ -1,6 +1,7 @@
 """Which checkpoint a collection's searches take, and whether it is a fusion."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +28,9 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def add(folder: Path, *trained_on: str) -> Path:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "metrics.json").write_text(json.dumps({"trained_on": trained_on}))
+    left_out = None if folder.name.startswith("all") else folder.name.removesuffix("-adapted")
+    metrics = {"trained_on": trained_on, "left_out": left_out}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
     return folder
 
 
@@ -36,11 +38,11 @@ def test_adapted_fusions_are_preferred_where_there_is_a_table(shipped: Path) -> 
     for is_adapted, name in ((False, "all"), (True, "all-adapted")):
         assert default_directory("fusion", "mine", is_adapted=is_adapted).name == name
         adapted = shipped if is_adapted else None  # Any file that there is
-        collection: Any = SimpleNamespace(key="mine", file=None, adapted_path=adapted)
+        collection: Any = SimpleNamespace(key="mine", file=None, adapted_file=adapted)
         assert directory_for("fusion", collection) == shipped / "fusion" / name
         # Other models read no table.
         assert directory_for("mp_hcnn", collection) == shipped / "mp_hcnn" / "all"
-    (shipped / "fusion" / "all-adapted" / "config.json").unlink()
+    shutil.rmtree(shipped / "fusion" / "all-adapted")
     assert default_directory("fusion", "mine", is_adapted=True).name == "all"
 
 

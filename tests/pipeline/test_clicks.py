@@ -34,7 +34,7 @@ def test_a_simulated_log_is_recovered(noise: float) -> None:
     scores = attractiveness[query] + noise * random.standard_normal((20_000, DOCS))
     shown = np.argsort(-scores)[:, :POSITIONS]
     click = random.random(shown.shape) < 0.9 * BIAS * attractiveness[query[:, None], shown]
-    examination, attractiveness_found, _ = fit(entries(query[:, None] * DOCS + shown, click), 10)
+    examination, attractiveness_found, _ = fit(entries(query[:, None] * DOCS + shown, click))
     assert np.abs(examination - BIAS).max() < 0.05
     # The first position, here examined in 90 % of the impressions, is the unit.
     expected = 0.9 * attractiveness.ravel()
@@ -51,7 +51,7 @@ def test_clicks_by_mistake_do_not_add_up_to_relevance(impressions: int) -> None:
     rates = np.where(relevant[:, None] == np.arange(POSITIONS), 0.7, 0.05)
     click = random.random((impressions, POSITIONS)) < BIAS * rates[query]
     pair = query[:, None] * POSITIONS + np.arange(POSITIONS)
-    found = fit(entries(pair, click), 10)[2].reshape(-1, POSITIONS) >= 0.5
+    found = fit(entries(pair, click))[2].reshape(-1, POSITIONS) >= 0.5
     assert found[np.arange(50), relevant].mean() > 0.95
     assert found.sum() < 55
 
@@ -167,6 +167,7 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
         ({"query_id": "s", "query_response_hit_ids": ["1"], "teams": [1, 2]}, "2 teams of 1 posts"),
         ({"query_id": [], "query_response_hit_ids": ["1"]}, "found '[]', expected an id"),
         ({"query_id": "x" * 600, "query_response_hit_ids": ["1"]}, "expected an id"),
+        ('{"query": "x", "shown": ["1"], "crc32": 2}', "found a changed line, expected the CRC-32"),
     ],
 )
 def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path: Path) -> None:

@@ -13,17 +13,8 @@ from helpers.data_samples import write_archive
 
 from indexes.files import sha256_of
 from pipeline import fetch as script
-from pipeline.collections import downloads
-from pipeline.collections.downloads import (
-    Cut,
-    Entry,
-    Patience,
-    catalogue,
-    fetch,
-    fetch_all,
-    select,
-    state,
-)
+from pipeline.collections import downloads, named
+from pipeline.collections.downloads import Entry, Patience, fetch, fetch_all, state
 from pipeline.errors import DataError, UsageError
 from rerankers.text.vectors import read_vectors
 
@@ -103,8 +94,7 @@ def test_a_broken_off_download_is_continued(
 ) -> None:
     server.behaviours, told = [first, "serve"], list[int]()
     fetch(entry, tmp_path, QUICK, told.append)
-    assert place(tmp_path).read_bytes() == CONTENT
-    assert sum(told) == len(CONTENT)
+    assert place(tmp_path).read_bytes() == CONTENT and sum(told) == len(CONTENT)
     assert [path.name for path in place(tmp_path).parent.iterdir()] == ["file.bin"]
     first_range, second_range = server.ranges
     assert first_range is None
@@ -113,17 +103,16 @@ def test_a_broken_off_download_is_continued(
     assert len(CONTENT) // 2 - downloads.BLOCK < continued_at <= len(CONTENT) // 2
 
 
+@pytest.mark.parametrize(
+    ("left", "ranges"), [(CONTENT[:1000], ["bytes=1000-"]), (b"x" * 1000, ["bytes=1000-", None])]
+)
 def test_what_an_earlier_call_left_is_continued_or_thrown_away(
-    entry: Entry, server: Server, tmp_path: Path
+    left: bytes, ranges: list[str | None], entry: Entry, server: Server, tmp_path: Path
 ) -> None:
-    for left, ranges in ((CONTENT[:1000], ["bytes=1000-"]), (b"x" * 1000, ["bytes=1000-", None])):
-        server.ranges.clear()
-        place(tmp_path).parent.mkdir(exist_ok=True)
-        place(tmp_path).unlink(missing_ok=True)
-        place(tmp_path).with_name("file.bin.part").write_bytes(left)
-        fetch(entry, tmp_path, QUICK)
-        assert server.ranges == ranges
-        assert place(tmp_path).read_bytes() == CONTENT
+    place(tmp_path).parent.mkdir()
+    place(tmp_path).with_name("file.bin.part").write_bytes(left)
+    fetch(entry, tmp_path, QUICK)
+    assert (server.ranges, place(tmp_path).read_bytes()) == (ranges, CONTENT)
 
 
 @pytest.mark.parametrize("behaviour", ["wrong bytes", "too long", "404", "truncate"])
@@ -170,7 +159,7 @@ def test_one_failure_does_not_stop_the_others(
 
 
 def test_the_catalogue_is_sound() -> None:
-    entries = catalogue()
+    entries = downloads.catalogue()
     assert len({entry.path for entry in entries}) == len(entries)
     for entry in entries:
         assert re.fullmatch("[0-9a-f]{64}", entry.sha256)
@@ -182,36 +171,23 @@ def test_the_catalogue_is_sound() -> None:
         assert all(group.startswith(tuple(downloads.terms())) for group in entry.groups)
 
 
-def test_an_archive_is_not_needed_once_its_cuts_are_there(
-    entry: Entry, server: Server, tmp_path: Path
-) -> None:
-    entry = entry._replace(cuts=(Cut("some/a.bin", 1), Cut("some/b.bin", 2)))
-    assert state(entry, tmp_path) == "missing"
-    place(tmp_path).parent.mkdir()
-    (tmp_path / "some" / "a.bin").write_text("")
-    assert entry.missing_cuts(tmp_path) == [Cut("some/b.bin", 2)]
-    assert state(entry, tmp_path) == "missing"
-    (tmp_path / "some" / "b.bin").write_text("")
-    assert state(entry, tmp_path) == "present"
-    assert fetch_all([entry], tmp_path, QUICK) == (0, [])
-    assert server.ranges == []
-
-
 # The command fetch
 
 
 def test_selecting() -> None:
-    paths = {entry.path for entry in select(["mb12"])}
+    paths = {entry.path for entry in downloads.select(["mb12"])}
     # Both years search the same tweets.
     assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= paths
     assert "microblog/qrels.microblog2013.txt" not in paths
-    raw, clean = ({entry.path for entry in select([f"trecqa-{kind}"])} for kind in ("raw", "clean"))
+    raw, clean = (
+        {entry.path for entry in downloads.select([f"trecqa-{kind}"])} for kind in ("raw", "clean")
+    )
     assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS}
-    assert raw | clean == {entry.path for entry in select(["trecqa"])}
-    larger = {entry.path for entry in select(["trecqa-all-raw"])}
+    assert raw | clean == {entry.path for entry in downloads.select(["trecqa"])}
+    larger = {entry.path for entry in downloads.select(["trecqa-all-raw"])}
     assert larger - raw == {f"trecqa/train-all/{name}" for name in PAIRS}
     with pytest.raises(UsageError) as error:
-        select(["mb2021", "glove"])
+        downloads.select(["mb2021", "glove"])
     assert len(error.value.problems) == 2
     assert "did you mean 'mb20" in str(error.value)
 
@@ -229,13 +205,15 @@ def test_list_and_check_name_missing_files(
 def test_everything_is_what_can_be_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unpublished = [entry for entry in catalogue() if entry.url is None]
+    unpublished = [entry for entry in downloads.catalogue() if entry.url is None]
     monkeypatch.setattr(downloads, "select", lambda names: unpublished)
     script.main(script.Options((), data=tmp_path))
-    told = "put there by hand (scripts/README.md says how): trecqa/train-all\n"
-    assert capsys.readouterr().err.endswith(told)
-    with pytest.raises(DataError, match="it is not published: sentences of"):
-        script.main(script.Options(("trecqa-all-raw",), data=tmp_path))
+    told = capsys.readouterr().err
+    assert told.startswith("put there by hand (fetch with a collection's name says how): ")
+    assert "trecqa/train-all" in told and told.count("general/") == len(named.OF_OTHER_KINDS) == 10
+    for name, problem in (("trecqa-all-raw", "sentences"), ("jsquad-train", "questions")):
+        with pytest.raises(DataError, match=f"it is not published: {problem} "):
+            script.main(script.Options((name,), data=tmp_path))
 
 
 # A made archive in the order of frequency: the words that a cut keeps depend on it.
@@ -246,7 +224,7 @@ def test_word_vectors_are_cut_from_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = write_archive(tmp_path / "embeddings" / "glove.6B.zip", WORDS)
-    (known,) = select(["embeddings"])
+    (known,) = downloads.select(["embeddings"])
     known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))
     monkeypatch.setattr(downloads, "select", lambda names: [known])
     monkeypatch.setattr(script, "COMMONEST", 3)
@@ -264,5 +242,10 @@ def test_word_vectors_are_cut_from_the_archive(
         # The number of a made word's row is its first number.
         assert found.matrix[:, 0].tolist() == [WORDS.index(word) for word in kept]
         assert found.matrix.shape == (5, size)
+    # The archive is not needed once all cuts are there.
     archive.unlink()
     script.main(script.Options(("embeddings",), check=True, data=tmp_path))
+    assert fetch_all([known], tmp_path, QUICK) == (0, [])
+    (tmp_path / "embeddings" / "glove.6B.50d.bin.gz").unlink()
+    assert [cut.size for cut in known.missing_cuts(tmp_path)] == [50]
+    assert state(known, tmp_path) == "missing"

@@ -23,7 +23,7 @@ from helpers.inference_stub import FakeElasticsearch
 from helpers.processes import ROOT
 from helpers.service_samples import QUERY, GatedScorer, app_of, listening, models
 
-from indexes.engines.building import build
+from indexes.engines.layout import build
 from pipeline import engine as engine_command
 from pipeline import serve
 from pipeline.command.options import parse_arguments

@@ -122,7 +122,7 @@ def test_options_without_use_for_a_fusion(command: Command) -> None:
 
 @pytest.mark.slow
 def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path) -> None:
-    trained = trained_fusion("signal:rm3,signal:ql,first_stage,links").checkpoint
+    trained = trained_fusion("signal:rm3,signal:ql,first_stage,links")
     save(tmp_path / "fusion", replace(trained, idf=idf_from("wordfreq")))
     reranker = ("--reranker", "fusion", "--checkpoint", tmp_path / "fusion")
     written = ("--output", tmp_path / "run", "--show", "none")

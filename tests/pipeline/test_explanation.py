@@ -18,7 +18,6 @@ from pipeline.collections.trec import Place
 from pipeline.explanation.pages import page
 from pipeline.explanation.terminal import print_explanation
 from pipeline.explanation.topic import ExplainedTopic, choose, rank_changes
-from pipeline.ranking.ranker import ModelScorer
 from pipeline.ranking.retrievers import Candidates
 from rerankers.explanation import (
     WORD_STEPS,
@@ -32,6 +31,7 @@ from rerankers.explanation import (
 )
 from rerankers.networks.models._mp_hcnn_matches import explain
 from rerankers.pairs import Pairs
+from rerankers.trees.boosting import Trees
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
 POST = Post("5", "storm today", "http://x.org")
@@ -148,7 +148,7 @@ FAMILIES = ("signal:rm3", "signal:ql", "signal:run_ql", "first_stage", "links", 
 
 
 @pytest.fixture(scope="module")
-def reranker() -> ModelScorer:
+def reranker() -> Trees:
     return trained_fusion(",".join(FAMILIES))
 
 
@@ -163,12 +163,11 @@ def candidates() -> Candidates:
     return Candidates([Topic("7", "storm warning")], run, posts, {}, signals)
 
 
-def test_families_add_up_to_the_scores_of_a_search(reranker: ModelScorer) -> None:
+def test_families_add_up_to_the_scores_of_a_search(reranker: Trees) -> None:
     found = candidates()
-    scores = reranker.score(found)["7"]
+    scores = found.scored_by(reranker)["7"]
     assert len(set(scores.values())) > 5
-    model: Any = reranker.checkpoint
-    explanation = model.explain(found.pairs(), range(len(scores)))
+    explanation: Any = reranker.explain(found.pairs(), range(len(scores)))
     for score, post in zip(scores.values(), explanation.posts, strict=True):
         families = {row.label: row.cells[0].score for row in post.rows}
         assert set(families) == set(FAMILIES)
@@ -176,7 +175,7 @@ def test_families_add_up_to_the_scores_of_a_search(reranker: ModelScorer) -> Non
         total = explanation.base + sum(families.values())
         assert total == pytest.approx(score, abs=1e-4)
     # Importances are shares of the families, the most important one first.
-    importances, shares = model.importances(), explanation.importances
+    importances, shares = reranker.importances(), explanation.importances
     rm3 = sum(value for name, value in importances.items() if name.startswith("signal:rm3."))
     assert shares["signal:rm3"] == pytest.approx(rm3 / sum(importances.values()))
     assert next(iter(shares)) == "signal:rm3"

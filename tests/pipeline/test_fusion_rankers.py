@@ -13,7 +13,6 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
-from pipeline.ranking.ranker import ModelScorer
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -68,9 +67,9 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     assert found.rest == {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
     assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {"a": 3.0}
     for told in (0.0, -50.0):
-        whole: Any = ModelScorer(Lengths(told))  # type: ignore[arg-type]
-        fusion = Fusion(UnionRetriever(source(), rankers), whole)
-        scores = fusion.score(fusion.retriever.search(TOPICS))
+        model: Any = Lengths(told)
+        fusion = Fusion(UnionRetriever(source(), rankers), model)
+        scores = fusion.rank({t.query_id: t.text for t in TOPICS}).run
         assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
         assert min(scores["1"]["a"], scores["1"]["d"]) > scores["1"]["b"] > scores["1"]["c"]
     # Fewer hits than the depth: nothing is left over.
@@ -99,9 +98,11 @@ class Lengths:
     def __init__(self, told: float = 0.0) -> None:
         self.told = told
 
-    def score(self, pairs: Any, *_: Any) -> Any:
+    name, families = "lengths", ()
+
+    def stages(self, pairs: Any, *_: Any) -> Any:
         lengths = np.array([len(text) for text in pairs.texts], dtype=np.float32)
-        return lengths[pairs.post_index] + np.float32(self.told)
+        yield self.name, lengths[pairs.post_index] + np.float32(self.told)
 
 
 def test_rankers_are_read_from_the_settings() -> None:

@@ -2,22 +2,17 @@
 
 import gzip
 import shlex
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import Command
 from helpers.data_samples import write_microblog
-from helpers.processes import ROOT
 
 from indexes.errors import CollectionError
-from indexes.lucene import LuceneIndex
+from indexes.index import LuceneIndex
 from indexes.posts import Post
 from pipeline import index
 from pipeline.collections import named
-from pipeline.collections.collection import SearchedCollection
 from pipeline.command.options import parse_arguments
 from pipeline.errors import UsageError
 
@@ -48,20 +43,6 @@ def test_own_posts(command: Command, tmp_path: Path, files: list[Path]) -> None:
     assert second == f"index: {place}"
     with LuceneIndex.open(place, files) as opened:
         assert opened.posts.get_many(["30"]) == {"30": Post("30", "alpha bravo")}
-
-
-def test_a_terminated_build_leaves_nothing(tmp_path: Path) -> None:
-    posts = tmp_path / "posts.jsonl"
-    posts.write_text("".join(f'{{"id": {n}, "text": "post {n}"}}\n' for n in range(300_000)))
-    command = [sys.executable, "-m", "pipeline.index", f"--posts={posts}", f"--index={tmp_path}/i"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and len([*tmp_path.iterdir()]) < 2:
-        time.sleep(0.01)
-    process.terminate()
-    error = process.communicate()[1]
-    assert process.returncode == 143
-    assert "interrupted; nothing half-written" in error
-    assert [*tmp_path.iterdir()] == [posts]
 
 
 def test_the_command_in_a_message_works(tmp_path: Path, files: list[Path]) -> None:
@@ -112,7 +93,7 @@ def test_bad_usage(arguments: list[str], problem: str) -> None:
 
 def test_a_named_collection(command: Command, tmp_path: Path) -> None:
     collection = named.find("mb2012", write_microblog(tmp_path))
-    assert isinstance(collection, SearchedCollection)
+    assert collection.index_directory
     place = collection.index_directory
     for option in ("--collection", "--topics"):
         done = command("index", option, "mb2012", "--data", tmp_path)

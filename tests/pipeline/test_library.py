@@ -223,7 +223,7 @@ def test_a_fork_says_that_it_cannot_search() -> None:
 
 def test_a_ranker_in_pyterrier() -> None:
     pt = pytest.importorskip("pyterrier", reason="PyTerrier is not installed")
-    from pipeline.notebook.adapters import for_pyterrier
+    from pipeline.notebook import for_pyterrier
 
     searching = for_pyterrier(pipeline.ranker(collection(), "none"))
     found = searching.transform(pt.new.queries(["storm warning", "coffee"], qid=["a", "b"]))

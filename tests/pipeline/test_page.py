@@ -14,8 +14,9 @@ from helpers.page_samples import HOSTILE, ServedPage, seen_model
 from helpers.service_samples import client_of, models
 
 from indexes.methods import METHODS, EngineQuery
-from pipeline.collections.collection import Collection, SearchedCollection, topic_file
+from pipeline.collections.collection import Collection, IndexPlace, of_index
 from pipeline.collections.named import SAMPLE, find
+from pipeline.collections.sources import TopicFiles
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.errors import UsageError
@@ -284,7 +285,7 @@ def opened(collection: Collection, **served: ServedModel) -> Iterator[SearchPage
 
 def test_an_index_without_topics(served_page: ServedPage) -> None:
     directory = served_page.page.index.directory
-    with opened(topic_file(directory, directory)) as page:
+    with opened(of_index(IndexPlace(folder=directory))) as page:
         assert describe(page)["topics"] == []
         posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))["posts"]
         assert posts
@@ -309,7 +310,7 @@ class OwnQuery:
         return self._index.search(topics, METHODS["ql"](), **options)
 
 
-class OwnQueryCollection(SearchedCollection):
+class OwnQueryCollection(Collection):
     methods = ()
 
     def open_index(self) -> Any:
@@ -318,7 +319,8 @@ class OwnQueryCollection(SearchedCollection):
 
 def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
     topics, index = SAMPLE / "topics.txt", served_page.page.index.directory
-    collection = OwnQueryCollection("topics", "topics", topics, None, {}, own_index=index)
+    source, place = TopicFiles([topics]), IndexPlace(folder=index)
+    collection = OwnQueryCollection("topics", source, index=place)
     with opened(collection, mp_hcnn=models().default) as page:
         description = describe(page)
         assert (description["methods"], description["method"]) == ([], "")

@@ -56,20 +56,17 @@ class Served(NamedTuple):
 
     def client(self, url: str) -> Any:
         """The official client of the engine."""
-        user = self.credentials.get("TWEETRERANK_ENGINE_USER")
-        pair = (user, self.credentials.get("TWEETRERANK_ENGINE_PASSWORD", ""))
-        secure = {}
+        given: dict[str, Any] = {"max_retries": 0}
         if url.startswith("https") and "TWEETRERANK_ENGINE_CA" in self.credentials:
-            secure = {"ca_certs": self.credentials["TWEETRERANK_ENGINE_CA"]}
+            given["ca_certs"] = self.credentials["TWEETRERANK_ENGINE_CA"]
+        pair = self.options().get("auth")
         if self.name in ("stub", "elasticsearch"):
             from elasticsearch import Elasticsearch
 
-            given: dict[str, Any] = {"basic_auth": pair} if user else {}
-            return Elasticsearch(url, max_retries=0, **given, **secure)
+            return Elasticsearch(url, **given, **({"basic_auth": pair} if pair else {}))
         from opensearchpy import OpenSearch
 
-        given = {"http_auth": pair} if user else {}
-        return OpenSearch(url, max_retries=0, **given, **secure)
+        return OpenSearch(url, **given, **({"http_auth": pair} if pair else {}))
 
 
 @pytest.fixture(scope="module", params=["stub", *SERVERS])
@@ -94,6 +91,14 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         options["ca"] = server.credentials.get("TWEETRERANK_ENGINE_CA")
         with listening(app_of(engine=server.url, **options)) as proxy:
             yield Served(server.name, server.url, proxy, address.index, server.credentials)
+
+
+@pytest.fixture
+def real(served: Served) -> Served:
+    """An engine that knows all words."""
+    if served.name == "stub":
+        pytest.skip("an engine of few words")
+    return served
 
 
 def plain(answer: Any) -> Any:
@@ -166,16 +171,14 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
     check(before, actual, candidates)
 
 
-def test_clients_read_on_in_long_results(served: Served) -> None:
-    if served.name == "stub":
-        pytest.skip("an engine of few words")
-    if served.name == "elasticsearch":
+def test_clients_read_on_in_long_results(real: Served) -> None:
+    if real.name == "elasticsearch":
         from elasticsearch.helpers import scan
     else:
         from opensearchpy.helpers import scan
     actual, before = (
-        [hit["_id"] for hit in scan(client, index=served.index, query=search(), size=20)]
-        for client in (served.client(served.proxy), served.client(served.direct))
+        [hit["_id"] for hit in scan(client, index=real.index, query=search(), size=20)]
+        for client in (real.client(real.proxy), real.client(real.direct))
     )
     assert actual == before
     assert len(actual) > 100
@@ -203,24 +206,23 @@ def test_every_hit_is_seen_once(served: Served) -> None:
     assert sorted(seen) == sorted(shown)
 
 
-def test_clients_read_what_is_served_alone(served: Served) -> None:
-    if served.name == "stub":
-        pytest.skip("an engine of few words")
-    client, index, other = served.client(served.proxy), served.index, "other-index"
+def test_clients_read_what_is_served_alone(real: Served) -> None:
+    client, index, other = real.client(real.proxy), real.index, "other-index"
+    every = {"query": {"match_all": {}}}
     assert client.indices.exists(index=index)
-    assert client.count(index=index, body={"query": {"match_all": {}}})["count"] == 120
+    assert client.count(index=index, body=every)["count"] == 120
     assert client.get(index=index, id="7")["_source"]["n"] == 7
     assert client.exists(index=index, id="7")
-    assert [doc["_id"] for doc in client.mget(index=index, body={"ids": ["7", "8"]})["docs"]] == [
-        "7",
-        "8",
-    ]
+    for docs in ({"ids": ["7", "8"]}, {"docs": [{"_id": "7"}, {"_index": index, "_id": "8"}]}):
+        found = client.mget(index=index, body=docs)["docs"]
+        assert [doc["_source"]["n"] for doc in found] == [7, 8]
     assert "n" in client.indices.get_mapping(index=index)[index]["mappings"]["properties"]
     assert "n" in client.field_caps(index=index, fields="*")["fields"]
-    assert client.indices.validate_query(index=index, body={"query": {"match_all": {}}})["valid"]
+    assert client.indices.validate_query(index=index, body=every)["valid"]
     for call in (
         lambda: client.indices.exists(index=other),
         lambda: client.get(index=other, id="7"),
+        lambda: client.mget(index=index, body={"docs": [{"_index": other, "_id": "7"}]}),
         lambda: client.index(index=index, id="x", body={"n": 1}),
         lambda: client.delete(index=index, id="7"),
         lambda: client.indices.delete(index=index),
@@ -228,30 +230,26 @@ def test_clients_read_what_is_served_alone(served: Served) -> None:
     ):
         with pytest.raises(Exception, match=r"403|forbidden|security_exception|Authorization"):
             call()
-    if served.name == "opensearch3":  # With its module of templates.
+    if real.name == "opensearch3":  # With its module of templates.
         template = {"source": '{"query":{"match":{"contents":"{{t}}"}}}', "params": {"t": QUERY}}
         found = client.search_template(index=index, body=template)
         assert plain(found) == plain(client.search(index=index, body=search()))
 
 
-def test_no_search_reads_another_index(served: Served) -> None:
+def test_no_search_reads_another_index(real: Served) -> None:
     """Searches of the engine's own grammar: refused, or without a word of the secret index."""
-    if served.name == "stub":
-        pytest.skip("an engine of few words")
-    secret = f"{served.index}-secret"
+    secret = f"{real.index}-secret"
     lines = "".join(
         f'{{"index":{{"_id":"{row}"}}}}\n{{"contents":"xyzzy storm {row}"}}\n' for row in range(9)
     )
-    options = served.options()
-    SESSION.post(
-        f"{served.direct}/{secret}/_bulk?refresh", data=lines, **options
-    ).raise_for_status()
-    made, counts = Searches(7, served.index, secret), Counter[str]()
+    options = real.options()
+    SESSION.post(f"{real.direct}/{secret}/_bulk?refresh", data=lines, **options).raise_for_status()
+    made, counts = Searches(7, real.index, secret), Counter[str]()
     for _ in range(6 * REQUESTS):
         call = made.call()
         answer, plain = (
             SESSION.request(call.method, url + call.path, data=call.body.encode(), **options)
-            for url in (served.proxy, served.direct)
+            for url in (real.proxy, real.direct)
         )
         assert "xyzzy" not in answer.text, call
         assert answer.status_code != 502, call

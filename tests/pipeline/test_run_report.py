@@ -27,7 +27,7 @@ RESULTS = {
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     """Runs are placed among the others as these were: high stays first, low rises to the second."""
-    print_report(compare(RESULTS))
+    print_report(compare(RESULTS), 30)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:5] == [
         "run               P@30  reranked   change      AP  reranked  change  R  reranked  change",

@@ -139,34 +139,6 @@ def test_mistakes_are_explained_without_a_traceback(
     assert "Traceback" not in result.err
 
 
-def test_a_failed_search_leaves_the_old_run(search: Search, tmp_path: Path) -> None:
-    output, candidates = tmp_path / "run.txt", tmp_path / "bad.txt"
-    output.write_text("old")
-    candidates.write_text("1 Q0 42 1 nan x\n")
-    result = search("sample", "--candidates", candidates, "--output", output)
-    assert result.code == 1
-    assert f"{candidates}:1" in result.err
-    assert output.read_text() == "old"
-
-
-def test_unknown_posts_of_a_run_are_left_out_if_asked(search: Search, tmp_path: Path) -> None:
-    whole, some = tmp_path / "whole", tmp_path / "some"
-    search("sample", "--reranker", "none", "--hits", "9", "--output", whole)
-    lines = whole.read_text().splitlines()
-    unknown = f"{lines[0].split()[0]} Q0 nosuchpost 1 99 x"
-    some.write_text("\n".join([unknown, *lines]) + "\n")
-    arguments = ["sample", "--candidates", some, "--output", tmp_path / "run"]
-    refused = search(*arguments)
-    assert refused.code == 1
-    assert "--skip-unknown" in refused.err
-    result = search(*arguments, "--skip-unknown")
-    assert result.code == 0, result.err
-    assert "1 of its" in result.err
-    assert {q: set(s) for q, s in read_run(tmp_path / "run").items()} == {
-        q: set(s) for q, s in read_run(whole).items()
-    }
-
-
 @pytest.mark.slow
 def test_the_papers_protocol(data_dir: Path, search: Search, tmp_path: Path) -> None:
     paths = ("--data", data_dir, "--output", tmp_path / "run")

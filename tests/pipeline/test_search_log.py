@@ -22,12 +22,12 @@ from helpers.service_process import running
 from helpers.service_samples import QUERY, models
 from starlette.testclient import TestClient
 
-from pipeline.collections.clicks import CHALLENGER, CHAMPION, read_searches
+from pipeline.collections.clicks import CHALLENGER, CHAMPION
 from pipeline.collections.trec import read_qrels
-from pipeline.compare import evidence, read_comparison
+from pipeline.compare import evidence
 from pipeline.service.app import MOST_EVENTS, Access, Service, build
 from pipeline.service.errors import RequestError
-from pipeline.service.log import Loop, SearchLog, team_draft
+from pipeline.service.log import SearchLog, team_draft
 from pipeline.service.models import Models
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
@@ -45,8 +45,7 @@ def served() -> Iterator[tuple[str, StubEngine]]:
 def client_of(url: str, log: SearchLog, *keys: str, challenger: str = "") -> Iterator[TestClient]:
     served = Models(["mp_hcnn"], 10**6, challenger=challenger) if challenger else models()
     service = Service(served, Limits(), 2)
-    loop = Loop(service, log, 1.0)
-    proxy = Proxy(service, Upstream([url]), SearchDefaults(seconds=60, reads_ubi=True), loop)
+    proxy = Proxy(service, Upstream([url]), SearchDefaults(seconds=60, reads_ubi=True), log)
     with TestClient(build(service, Access(keys), (), proxy, log)) as client:
         yield client
     log.close()
@@ -193,7 +192,7 @@ def test_all_pages_of_a_search_are_one_list(
 ) -> None:
     """A click on a post of the challenger is a win of it."""
     ubi = {"query_id": "mine"}
-    with client_of(served[0], SearchLog(tmp_path), challenger="window") as client:
+    with client_of(served[0], SearchLog(tmp_path, share=1), challenger="window") as client:
         pages = [
             client.post("/posts/_search", json=search(ext={"ubi": ubi}, **{"from": start})).json()
             for start in (0, 10, 10)
@@ -300,7 +299,7 @@ def test_old_days_are_deleted_by_the_newest(
     assert (tmp_path / "mine.jsonl").exists()
 
 
-def test_a_client_has_one_vote_for_a_search(tmp_path: Path) -> None:
+def test_a_client_has_one_vote_for_a_search(tmp_path: Path, command: Command) -> None:
     """However often it searches and clicks; the numbers of a comparison add up."""
     log, versions = SearchLog(tmp_path), {"version": "a", "challenger": "b"}
     for number in range(30):
@@ -310,9 +309,9 @@ def test_a_client_has_one_vote_for_a_search(tmp_path: Path) -> None:
         if number % 5:
             log.events([click(search_id, "2")] * 3)
     log.close()
-    models, counts = read_comparison(read_searches(tmp_path, notes := []))
-    assert (models, notes) == (("a", "b"), [])
-    assert [*counts.values()] == [30, 20, 1, 9, 0, 0]
+    done = command("compare", tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"^champion a, challenger b\n.*\n +30 +20 +1 +9 +0 +0$", done.out, re.M)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from helpers.proxy_samples import stub_engine
 from helpers.service_process import Running, running
 from helpers.service_samples import QUERY, TEXTS, descendants
 
-from indexes import lucene
+import indexes
 from indexes.posts import Post
 from pipeline.ranking.checkpoints import TUNING_FILE
 from rerankers import checkpoint as checkpoints
@@ -169,7 +169,7 @@ def test_certificates_are_read_again(command: Command, tmp_path: Path) -> None:
 def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
     """For the page; one that is damaged changes nothing."""
     posts, folder = [Post("1", "storm at sea"), Post("2", "lunch")], tmp_path / "index"
-    lucene.build(posts, folder, [])
+    indexes.build(posts, folder, [])
     with running("--checkpoint", "mp_hcnn", "--index", folder, "--threads", 1) as service:
 
         def hits(query: str) -> list[str]:
@@ -178,7 +178,7 @@ def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
             return [post["doc_id"] for post in response.json()["posts"]]
 
         assert (hits("storm"), hits("sea")) == (["1"], ["1"])
-        lucene.build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
+        indexes.build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
         service.process.send_signal(signal.SIGHUP)
         service.wait_for("opened again, 4 posts")
         assert sorted(hits("storm")) == ["1", "3", "4"]

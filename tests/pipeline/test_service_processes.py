@@ -167,7 +167,7 @@ def test_a_checkpoint_that_a_process_cannot_load(checkpoint: Model, tmp_path: Pa
     loaded = Workers({"none": Source(tmp_path, ""), "m": whole}, 1 << 20, 2).start()
     assert "found no readable JSON" in str(loaded["none"])
     assert isinstance(loaded["m"], Loaded)
-    assert (loaded["m"].name, loaded["m"].reads) == ("mp_hcnn", "posts")
+    assert (loaded["m"].name, loaded["m"].reads_given) == ("mp_hcnn", True)
 
 
 def test_trees_are_served_without_pytorch() -> None:

@@ -21,7 +21,7 @@ from pipeline.evaluation.measures import evaluate, mean
 from pipeline.training.training_set import load_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
-from rerankers.networks.models._bilinear import Bilinear
+from rerankers.networks.models.bag_of_words import Bilinear
 
 pytestmark = pytest.mark.slow
 

@@ -115,7 +115,7 @@ def test_what_is_not_judged_cannot_be_trained_on(microblog: Path, answers: Path)
         load_training_data([named.find("mb2014", microblog)])
     with pytest.raises(UsageError, match="--collection trecqa-raw"):
         microblog_training_set("trecqa-raw", microblog)
-    with pytest.raises(DataError, match="wikiqa has no judgments of its test part"):
+    with pytest.raises(DataError, match="wikiqa has no judgments here and cannot be trained on"):
         load_answers(named.find_answers("wikiqa", answers))
 
 
@@ -145,11 +145,12 @@ def test_right_answers_are_drawn_among_those_of_other_questions(answers: Path) -
 
 def test_too_few_right_answers_to_draw_from_are_named(tmp_path: Path) -> None:
     part = named.find_answers("wikiqa", tmp_path).part("dev")
-    part.folder.mkdir(parents=True)
+    folder = tmp_path / "wikiqa" / "dev"
+    folder.mkdir(parents=True)
     for name, lines_ in {"id.txt": "Q1-1 Q1-2 Q2-1", "sim.txt": "1 0 1"}.items():
-        (part.folder / name).write_text(lines_.replace(" ", "\n") + "\n")
+        (folder / name).write_text(lines_.replace(" ", "\n") + "\n")
     for name in ("a.toks", "b.toks"):
-        (part.folder / name).write_text("who\nwhat\nwhere\n")
+        (folder / name).write_text("who\nwhat\nwhere\n")
     with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
         draw_answers(part)
 

@@ -93,38 +93,6 @@ def test_forms_of_topics(tmp_path: Path, name: str, content: str) -> None:
     assert read_topics(write(tmp_path / name, content)) == [Topic("1", "storm warning")]
 
 
-TOP = "<top><num>1</num><title>a</title></top>\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("\n \n", ": found no topic"),
-        ("<topics></topics>", ": found no topic"),
-        ("1 haiti\n", ":1: found 0 tabs in '1 haiti', expected query_id<TAB>text"),
-        ("1\ta\n2\tb\tc\n", ":2: found 2 tabs"),
-        ("1\ta\n\tb\n", ":2: found '', expected a query_id of one word"),
-        ("1\ta\n\n2\tb\n1\tc\n", ":4: found a second topic 1, .* the first is on line 1"),
-        (TOP + "\n<top>\n<num>MB01</num><query>b</query></top>", ":3: found a second topic 1, "),
-        (TOP + "\n\n<top>\n<num>2</num>\n", ":4: found '<top> 2', expected <top>"),
-        (TOP + "</top>\n", ":2: found '</top>'"),
-        (TOP + "<!-- a\n -->\n stray\n" + TOP, ":4: found 'stray'"),
-        ("<top>\n<num>1</num><title>a</title>\n" + TOP, ":1: found a second <top>"),
-        (TOP + "<top><title>a</title></top>", ":2: found a topic without <num>"),
-        (TOP + "<top><num>2</num></top>", ":2: found a topic without <title> or <query>"),
-        ("<top><num>1 2</num><title>a</title></top>", ":1: found '1 2', expected a query_id"),
-        ("<top><num>1</num><title>a</title><title>b</title></top>", ":1: found 2 <title>"),
-        (TOP[:-7] + "<querytweettime>now</querytweettime></top>", ":1: found 'now' in <querytwee"),
-        (b"1\tcaf\xe9\n", ":1: found the byte 0xe9"),
-    ],
-)
-def test_malformed_topics(tmp_path: Path, content: str | bytes, message: str) -> None:
-    path = write(tmp_path / "topics", content)
-    with pytest.raises(DataError, match=message) as caught:
-        read_topics(path)
-    assert str(caught.value).startswith(f"{path}:")
-
-
 # Qrels and runs
 
 
@@ -181,12 +149,32 @@ def test_files_that_cannot_be_read(tmp_path: Path, read: Callable[[Path], Any]) 
         read(write(tmp_path / "x.gz", whole[:-9]))
 
 
-GOOD = "1 Q0 a 1 2.5 t\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+TOP = "<top><num>1</num><title>a</title></top>\n"
+GOOD, BEIR = "1 Q0 a 1 2.5 t\n", "query-id corpus-id score\n"
+MALFORMED: dict[Callable[[Path], Any], list[tuple[str | bytes, str]]] = {
+    read_topics: [
+        ("\n \n", ": found no topic"),
+        ("<topics></topics>", ": found no topic"),
+        ("1 haiti\n", ":1: found 0 tabs in '1 haiti', expected query_id<TAB>text"),
+        ("1\ta\n2\tb\tc\n", ":2: found 2 tabs"),
+        ("1\ta\n\tb\n", ":2: found '', expected a query_id of one word"),
+        ("1\ta\n\n2\tb\n1\tc\n", ":4: found a second topic 1, expected every id once; the f"),
+        (TOP + "\n<top>\n<num>MB01</num><query>b</query></top>", ":3: found a second topic 1, "),
+        (TOP + "\n\n<top>\n<num>2</num>\n", ":4: found '<top> 2', expected <top>"),
+        (TOP + "</top>\n", ":2: found '</top>'"),
+        (TOP + "<!-- a\n -->\n stray\n" + TOP, ":4: found 'stray'"),
+        ("<top>\n<num>1</num><title>a</title>\n" + TOP, ":1: found a second <top>"),
+        (TOP + "<top><title>a</title></top>", ":2: found a topic without <num>"),
+        (TOP + "<top><num>2</num></top>", ":2: found a topic without <title> or <query>"),
+        ("<top><num>1 2</num><title>a</title></top>", ":1: found '1 2', expected a query_id"),
+        ("<top><num>1</num><title>a</title><title>b</title></top>", ":1: found 2 <title>"),
+        (TOP[:-7] + "<querytweettime>now</querytweettime></top>", ":1: found 'now' in <querytwee"),
+        (b"1\tcaf\xe9\n", ":1: found the byte 0xe9"),
+        ('{"_id": "a"}', ':1: found the keys "_id", expected a text'),
+        ('{"text": "a"}', ':1: found the keys "text", expected an id under "query_id"'),
+        ("{", ":1: found '{', expected JSON"),
+    ],
+    read_run: [
         (GOOD + "\n1 Q0 b 2 t\n", ":3: found 5 columns in '1 Q0 b 2 t', expected query_id Q0 doc"),
         (GOOD + "1 Q0 b 2 1.5 my tag\n", ":2: found 7 columns"),
         ("1 Q0 a\0 1 2 t\n", ":1: found a NUL byte"),
@@ -197,18 +185,11 @@ GOOD = "1 Q0 a 1 2.5 t\n"
         (GOOD * 2, ":2: found document a of topic 1 again, expected it once; the first is on line"),
         (GOOD.encode() + b"1 Q0 \xff 2 1 t", ":2: found the byte 0xff"),
     ],
-)
-def test_malformed_runs(tmp_path: Path, content: str | bytes, message: str) -> None:
-    path = write(tmp_path / "run", content)
-    with pytest.raises(DataError) as caught:
-        read_run(path)
-    assert str(caught.value).startswith(f"{path}{message}")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+    read_qrels: [
         ("", ": found no judgment"),
+        (f"{BEIR}a d1", ":2: found 2 columns in 'a d1', expected query-id corpus-id score"),
+        (f"{BEIR}a d1 x", ":2: found the relevance 'x'"),
+        ("a d1 1", ":1: found 3 columns in 'a d1 1', expected query_id 0 doc_id relevance"),
         ("1 0 a 1\n1 Q0 a 1 2.5 t\n", ":2: found 6 columns in '1 Q0 a 1 2.5 t', expected query_id"),
         ("1 0 a 1\n2 0 a 1\n\n1 0 a 0\n", ":4: found document a of topic 1 again, expected it"),
         *(
@@ -216,11 +197,19 @@ def test_malformed_runs(tmp_path: Path, content: str | bytes, message: str) -> N
             for grade in ("1.5", "x", "1_0", "²", "1000001", "-1000001")
         ),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "message"),
+    [(read, *row) for read, rows in MALFORMED.items() for row in rows],
 )
-def test_malformed_qrels(tmp_path: Path, content: str, message: str) -> None:
-    path = write(tmp_path / "qrels", content)
+def test_malformed_files(
+    tmp_path: Path, read: Callable[[Path], Any], content: str | bytes, message: str
+) -> None:
+    path = write(tmp_path / "file", content)
     with pytest.raises(DataError) as caught:
-        read_qrels(path)
+        read(path)
     assert str(caught.value).startswith(f"{path}{message}")
 
 

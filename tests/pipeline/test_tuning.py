@@ -95,9 +95,14 @@ def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "lambda.json"
     TUNING.save(path)
     assert Tuning.load(path) == TUNING
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(DataError, match=r"lambda.json: found no tuned λ .*tweetrerank tune"):
-        Tuning.load(path)
+    content = json.loads(path.read_text())
+    unchecked = {key: value for key, value in content.items() if key != "sha256"}
+    for damaged in (unchecked | change, content | {"weight": 0.5}):
+        path.write_text(json.dumps(damaged))
+        with pytest.raises(DataError, match=r"lambda.json: found no tuned λ .*tweetrerank tune"):
+            Tuning.load(path)
+    path.write_text(json.dumps(unchecked))
+    assert Tuning.load(path) == TUNING
     path.write_bytes(b"{")
     with pytest.raises(DataError, match="found no tuned λ"):
         Tuning.load(path)

@@ -14,13 +14,19 @@ from helpers.model_samples import (
     weights_of,
     word_vectors,
 )
-from helpers.reranking_samples import VECTOR_SIZE, all_pairs, encoder, network, small_model
+from helpers.reranking_samples import (
+    VECTOR_SIZE,
+    all_pairs,
+    encoder,
+    network,
+    scores_of,
+    small_model,
+)
 from sklearn.linear_model import LogisticRegression
 
 from rerankers import checkpoint
-from rerankers.networks import batches as scoring
 from rerankers.networks.base import Reranker
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training.loop import Examples, train
 from rerankers.networks.training.settings import Settings
 from rerankers.text.words import words
@@ -83,17 +89,13 @@ def assert_fitted(model: Reranker, name: str) -> None:
     """Section 4.2: the score is the regression's over common words, their IDF and probability."""
     plain = np.array([naive_score(model, name, *texts) for texts in TEXTS])
     counts = np.array([naive_overlap(*texts)[:2] for texts in TEXTS])
-    features, scores = np.column_stack([counts, 1 / (1 + np.exp(-plain))]), scores_of(model)
+    features, scores = np.column_stack([counts, 1 / (1 + np.exp(-plain))]), scores_of(model, PAIRS)
     assert np.ptp(scores) > 0.1
     expected = features @ model.coefficients.double().numpy() + float(model.intercept)
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
     # Where L-BFGS stops depends on how features are rounded, so this is not as exact.
     expected = LogisticRegression(C=100).fit(features, RELEVANT).decision_function(features)
     np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
-
-
-def scores_of(model: Reranker) -> np.ndarray:
-    return scoring.score(model, PAIRS, encoder())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,4 +120,4 @@ def test_training_ends_with_the_regression(name: str, tmp_path: Path) -> None:
     assert_fitted(model, name)
     checkpoint.save(tmp_path / "saved", network(model, encoder(), name))
     loaded = checkpoint.load(tmp_path / "saved", name, idf=lambda source: encoder().idf)
-    np.testing.assert_array_equal(loaded.score(PAIRS), scores_of(model))
+    np.testing.assert_array_equal(loaded.score(PAIRS), scores_of(model, PAIRS))

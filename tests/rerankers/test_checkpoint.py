@@ -90,33 +90,6 @@ def test_a_changed_byte_in_any_file_is_an_error(saved: Path, tmp_path: Path, sha
     assert checkpoint.load(copy)
 
 
-def test_checkpoints_share_what_they_have_alike(tmp_path: Path, saved: Path) -> None:
-    folders = [tmp_path / "saved", tmp_path / "other"]
-    shutil.copytree(*folders)
-    weights = load_file(saved / "model.safetensors")
-    trained = last_weight(saved)
-    replace_weights(folders[1], **{trained: weights[trained] + 1})
-    before = [checkpoint.load(folder).model.state_dict() for folder in folders]
-    checkpoint.share(folders, "words")
-
-    shared = tmp_path / "words"
-    assert {path.name for path in shared.iterdir()} == {"model.safetensors", "vocabulary.json"}
-    for folder, old in zip(folders, before, strict=True):
-        assert {path.name for path in folder.iterdir()} == FILES - {"vocabulary.json"}
-        assert [*load_file(folder / "model.safetensors")] == [trained]
-        loaded = checkpoint.load(folder)
-        new = loaded.model.state_dict()
-        assert new.keys() == old.keys() and all(torch.equal(new[key], old[key]) for key in old)
-        assert loaded.encoder.vocabulary.known == encoder().vocabulary.known
-    assert trained not in load_file(shared / "model.safetensors")
-
-    with pytest.raises(RerankerError, match="words: found words that are shared already"):
-        checkpoint.share(folders, "words")
-    shutil.move(shared, tmp_path / "away")
-    with pytest.raises(RerankerError, match=r"must lie beside the checkpoint.*: found no file"):
-        checkpoint.load(folders[0])
-
-
 def replace_weights(folder: Path, **changes: torch.Tensor | None) -> None:
     """Save other weights, with their SHA-256; None removes one."""
     weights = load_file(folder / "model.safetensors") | changes
@@ -149,6 +122,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         )
         for name in sorted(FILES)
     },
+    "a foreign file": (
+        lambda folder: (folder / "model.txt").write_text("tree"),
+        r"saved: found model\.txt, expected the files alone that .*config\.json names",
+    ),
     "no folder": (shutil.rmtree, "config.json"),
     "an old checkpoint": (
         changed(format=1),
@@ -185,6 +162,18 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind:
     with pytest.raises(RerankerError, match=message) as error:
         checkpoint.load(saved)
     assert str(saved.parent) in str(error.value)
+
+
+def test_a_tuned_weight_is_a_file_of_its_checkpoint(saved: Path, tmp_path: Path) -> None:
+    """In those of earlier versions it is not named, which a warning says."""
+    copy = tmp_path / "copy"
+    checkpoint.copy_whole(saved, copy, {"lambda.json": b"{}"})
+    (copy / "lambda.json").write_text("{ }")
+    with pytest.raises(RerankerError, match=r"lambda\.json: found .*, expected the SHA-256"):
+        checkpoint.load(copy)
+    (saved / "lambda.json").write_text("{}")
+    with pytest.warns(RuntimeWarning, match=r"lambda\.json: .*config\.json does not name it"):
+        checkpoint.load(saved)
 
 
 def test_weights_with_code_in_them_are_not_read(saved: Path) -> None:

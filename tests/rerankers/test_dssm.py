@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.model_samples import CASES, Vector, Weights, assert_naive_scores, varied, weights_of
-from helpers.reranking_samples import POSTS, all_pairs, encoder, small_model
+from helpers.reranking_samples import POSTS, all_pairs, scores_of, small_model
 
-from rerankers.networks import batches as scoring
 from rerankers.networks.base import Reranker
 from rerankers.text.words import words
 
@@ -87,6 +86,6 @@ def test_a_text_is_most_like_itself_before_any_training() -> None:
     """Unknown words too: weights that query and post share let common trigrams count."""
     model = small_model("dssm", "compact", trigram_size=96, hidden=96, sentence_size=64)
     posts = [("zyxtrop service cuts", ""), *POSTS]
-    scores = scoring.score(model, all_pairs(["zyxtrop cuts service"], posts), encoder())
+    scores = scores_of(model, all_pairs(["zyxtrop cuts service"], posts))
     assert scores[0] == pytest.approx(10.0, abs=1e-4)
     assert (scores[1:] < 9.0).all()

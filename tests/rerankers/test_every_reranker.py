@@ -17,6 +17,7 @@ from helpers.reranking_samples import (
     encoder,
     every_model,
     every_network,
+    scores_of,
     small,
     small_model,
     threads,
@@ -25,10 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rerankers import checkpoint, devices, models
 from rerankers.errors import RerankerError
-from rerankers.networks import batches as scoring
 from rerankers.networks.base import Reranker, Terms
+from rerankers.networks.batches import score_tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import Network
-from rerankers.networks.tokenized import Tokenized
 from rerankers.networks.training.examples import CachedInteractions
 from rerankers.networks.training.losses import listwise, pointwise
 from rerankers.pairs import Pairs
@@ -71,10 +72,6 @@ def model(shared: Reranker) -> Reranker:
     return shared.eval()
 
 
-def score(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:
-    return scoring.score(model, pairs, encoder(), batch_size)
-
-
 def test_scores_are_finite_and_tell_posts_apart(any_model: Model) -> None:
     scores = any_model.score(all_pairs())
     assert scores.shape == (len(QUERIES) * len(POSTS),)
@@ -86,7 +83,7 @@ def test_scores_are_finite_and_tell_posts_apart(any_model: Model) -> None:
 def test_padding_does_not_change_scores(model: Reranker) -> None:
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     rows = np.arange(len(tokenized.query_index))
-    queries, posts, query_of_post, features, _ = tokenized.batch(rows, CPU)
+    queries, posts, query_of_post, features = tokenized.batch(rows, CPU)
 
     def wider(inputs: Any, columns: int) -> dict[str, Terms]:
         return {
@@ -118,7 +115,7 @@ def test_the_engine_scores_as_one_forward_pass(
     if device == "GPU":
         monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
     for size in (1, 256):
-        np.testing.assert_allclose(score(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(scores_of(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
 
 
 def test_batches_order_and_threads_do_not_change_scores(any_model: Model) -> None:
@@ -153,7 +150,6 @@ def test_nothing_waits_for_a_gpu(model: Reranker) -> None:
     tokenized, nowhere = Tokenized.from_pairs(pairs, encoder(), model), torch.device("meta")
     with torch.inference_mode(), NoMasks():
         batch = tokenized.batch(np.arange(len(pairs)), nowhere)
-        assert batch.post_of_pair is not None
         scores = copy.deepcopy(model).to(nowhere)(*batch)
     assert (scores.device, scores.shape) == (nowhere, (len(pairs),))
 
@@ -162,7 +158,7 @@ def test_nothing_waits_for_a_gpu(model: Reranker) -> None:
 def test_a_gpu_gives_the_scores_of_the_cpu(model: Reranker) -> None:
     on_gpu = copy.deepcopy(model).to("cuda")
     np.testing.assert_allclose(
-        score(on_gpu, all_pairs()), score(model, all_pairs()), rtol=1e-4, atol=1e-4
+        scores_of(on_gpu, all_pairs()), scores_of(model, all_pairs()), rtol=1e-4, atol=1e-4
     )
 
 
@@ -197,7 +193,7 @@ def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
     # The listwise loss does not see a shift of all scores; the pointwise one does.
     for loss in (listwise, pointwise):
         model.zero_grad(set_to_none=True)
-        loss(tokenized.scores_of(model, rows, CPU).view(len(QUERIES), len(POSTS)), 3).backward()
+        loss(tokenized.scores_of(model, rows).view(len(QUERIES), len(POSTS)), 3).backward()
         for key, value in trained.items():
             assert value.grad is not None, f"{key} has no gradient"
             assert bool(value.grad.isfinite().all()), f"{key} has a gradient that is not finite"
@@ -214,7 +210,7 @@ def test_gradients_are_finite_for_equal_and_empty_texts(case: tuple[str, str]) -
     )
     if not model.training_settings.epochs:
         pytest.skip("this model has no trainable parameter")
-    tokenized.scores_of(model, np.arange(4), CPU).sum().backward()
+    tokenized.scores_of(model, np.arange(4)).sum().backward()
     gradients = {key: value.grad for key, value in model.named_parameters()}
     assert any(gradient is not None for gradient in gradients.values())
     for key, gradient in gradients.items():
@@ -242,11 +238,11 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     is_fixed = model.interactions_are_fixed()
     examples = CachedInteractions.compute(model, pairs) if is_fixed else pairs
     with torch.no_grad():
-        order = examples.scores_of(model, np.arange(10), CPU).argsort().numpy()
+        order = examples.scores_of(model, np.arange(10)).argsort().numpy()
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
     losses = []
     for _ in range(300):
-        loss = listwise(examples.scores_of(model, order, CPU).view(1, 10), 3)
+        loss = listwise(examples.scores_of(model, order).view(1, 10), 3)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -264,14 +260,14 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     rows = np.random.default_rng(1).integers(len(tokenized.query_index), size=60)  # with repeats
     with torch.no_grad():
         torch.testing.assert_close(
-            cached.scores_of(model, rows, CPU),
-            tokenized.scores_of(model, rows, CPU),
+            cached.scores_of(model, rows),
+            tokenized.scores_of(model, rows),
             rtol=1e-5,
             atol=1e-5,
         )
     np.testing.assert_allclose(
-        scoring.score_tokenized(model, cached, 7),
-        scoring.score_tokenized(model, tokenized),
+        score_tokenized(model, cached, 7),
+        score_tokenized(model, tokenized),
         rtol=1e-5,
         atol=1e-5,
     )

@@ -17,10 +17,10 @@ from helpers.reranking_samples import (
     small_model,
 )
 
-from rerankers.networks import fast_path
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import batches_of, score_tokenized
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
+from rerankers.networks.ngrams import fast_path
 from rerankers.pairs import PRIOR
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values())]
@@ -57,7 +57,7 @@ def tokenized_for(model: Reranker) -> Tokenized:
 @pytest.mark.parametrize(("name", "configuration"), WITHOUT)
 def test_other_models_have_no_fast_path(name: str, configuration: str) -> None:
     model = small_model(name, configuration)
-    assert fast_path.find(model, tokenized_for(model)) is None
+    assert fast_path(model, tokenized_for(model)) is None
 
 
 @pytest.mark.parametrize(("configuration", "changes"), CASES)
@@ -66,9 +66,9 @@ def test_scores_are_those_of_the_forward_pass(configuration: str, changes: dict[
     tokenized = tokenized_for(model)
     expected = np.zeros(len(tokenized.query_index), np.float32)
     with torch.inference_mode():
-        assert fast_path.find(model, tokenized) is not None
+        assert fast_path(model, tokenized) is not None
         for rows in batches_of(tokenized, 100):
-            expected[rows] = tokenized.scores_of(model, rows, torch.device("cpu")).numpy()
+            expected[rows] = tokenized.scores_of(model, rows).numpy()
     for size in (100, 5):
         found = score_tokenized(model, tokenized, size)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -16,11 +16,11 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encode
 
 from rerankers import features
 from rerankers.errors import RerankerError
-from rerankers.features import feedback, lexical, meaning, temporal
-from rerankers.features._candidates import CandidateList
-from rerankers.features._tables import PERSONAL_WORDS, PostTable, WordTable
+from rerankers.features import feedback, matches, meaning, temporal
+from rerankers.features.candidates import CandidateList
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
-from rerankers.networks.tokenized import Tokenized
+from rerankers.features.tables import PERSONAL_WORDS, PostTable, WordTable
+from rerankers.networks.inputs import Tokenized
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.stems import stem
@@ -34,9 +34,7 @@ ROUNDED = 0.6 * 10**-features.DECIMALS
 @pytest.fixture(autouse=True)
 def any_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features as of long lists whose words are known: the samples are short, of a few posts."""
-    for name in ("_candidates.LEAST_KNOWN", "meaning.LEAST_KNOWN"):
-        monkeypatch.setattr(f"rerankers.features.{name}", 0.0)
-    for name in ("_candidates.FEWEST_COMPARED", "given.FEWEST_COMPARED"):
+    for name in ("candidates.LEAST_KNOWN", "meaning.LEAST_KNOWN", "candidates.FEWEST_COMPARED"):
         monkeypatch.setattr(f"rerankers.features.{name}", 0)
 
 
@@ -87,8 +85,8 @@ def computed(family: str, candidates: CandidateList) -> dict[str, list[float]]:
     """Feature -> its values."""
     found = features.find(family)
     values = found.compute(candidates)
-    assert values.shape == (len(candidates), len(found.NAMES)) and values.dtype == np.float32
-    return dict(zip(found.NAMES, values.T.tolist(), strict=True))
+    assert values.shape == (len(candidates), len(found.names)) and values.dtype == np.float32
+    return dict(zip(found.names, values.T.tolist(), strict=True))
 
 
 # Naive families: candidates -> {feature: values}
@@ -178,8 +176,8 @@ def naive_lexical(candidates: CandidateList) -> dict[str, Any]:
         norm = 0.9 * (0.6 + 0.4 * post.total() / mean)
         parts = [rarity[t] * post[t] / (post[t] + norm) for t in rarity]
         bm25.append(sum(parts) / sum(rarity.values()) if rarity else 0.0)
-        priors = {t: lexical.MU * math.exp(-lexical.RANGE * rarity[t]) / mean for t in rarity}
-        smooth = [(post[t] + p) / p / (1 + post.total() / lexical.MU) for t, p in priors.items()]
+        priors = {t: matches.MU * math.exp(-matches.RANGE * rarity[t]) / mean for t in rarity}
+        smooth = [(post[t] + p) / p / (1 + post.total() / matches.MU) for t, p in priors.items()]
         likelihood.append(sum(map(math.log, smooth)) / max(1, len(smooth)))
     found = {"bm25": bm25, **normalised(bm25, "bm25_")}
     return found | {"ql": likelihood, **normalised(likelihood, "ql_")}
@@ -247,9 +245,9 @@ def naive_quality(candidates: CandidateList) -> dict[str, Any]:
 
 def naive_temporal(candidates: CandidateList) -> dict[str, Any]:
     if not candidates.doc_ids:
-        return dict.fromkeys(temporal.NAMES, [0.0] * len(candidates))
+        return dict.fromkeys(features.find("temporal").names, [0.0] * len(candidates))
     hours = [(int(doc_id) >> 22) / 3_600_000 for doc_id in candidates.doc_ids]
-    weights = (candidates.minmax(FIRST_STAGE) ** 2).tolist()
+    weights = (scaled(candidates.signal(FIRST_STAGE)) ** 2).tolist()
     found: dict[str, Any] = {}
     for width in temporal.WIDTHS:
         rows = []
@@ -565,19 +563,19 @@ FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in feature
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: str) -> None:
     found = features.find(family)
-    assert found.NAMES and set(found.SIGNALS) <= {FIRST_STAGE, PRIOR, "NAME"}
+    assert found.names and set(found.signals) <= {FIRST_STAGE, PRIOR, "NAME"}
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
     posts.append(("RT @a: " + POSTS[1][0], ""))
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
     random = np.random.default_rng(0)
     ids = random.integers(2**54, 2**54 + 2**46, size=len(posts))
-    signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.SIGNALS}
+    signals = {name: random.random(len(pairs), dtype=np.float32) for name in found.signals}
     pairs = dataclasses.replace(pairs, doc_ids=[*map(str, ids)], signals=signals)
     pairs = pairs.with_resources({JUDGED: judged_posts(pairs.texts)})
     values = features.table(pairs, [family], IDF).values
     # Nobody knows the judgments of an empty text.
     rows = [n for n, post in enumerate(pairs.post_index) if family != JUDGED or pairs.texts[post]]
-    varies = [name != "log_size" for name in found.NAMES]  # All lists are of the same size.
+    varies = [name != "log_size" for name in found.names]  # All lists are of the same size.
     assert np.isfinite(values[rows]).all() and np.ptp(values[rows], axis=0)[varies].all()
     order = random.permutation(len(pairs))
     again = features.table(pairs.take(order), [family], IDF).values

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training import losses
 from rerankers.networks.training.examples import CachedInteractions, Examples
 from rerankers.networks.training.loop import History, copy_weights, train

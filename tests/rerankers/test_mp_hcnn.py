@@ -20,8 +20,8 @@ from nltk.tokenize import TreebankWordTokenizer
 
 from rerankers import devices
 from rerankers.networks.base import TRIGRAMS, WORDS, Reranker
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.models.mp_hcnn import Model
-from rerankers.networks.tokenized import Tokenized
 from rerankers.text.words import character_trigrams, url_text, words
 
 # Perspective -> lengths to which section 4.3 pads query and post.
@@ -204,7 +204,7 @@ def test_training_on_a_gpu_has_the_same_gradients(
 
     def gradients() -> dict[str, torch.Tensor]:
         model.zero_grad()
-        pairs.scores_of(model, rows, torch.device("cpu")).square().sum().backward()
+        pairs.scores_of(model, rows).square().sum().backward()
         named = model.named_parameters()
         return {name: each.grad.clone() for name, each in named if each.grad is not None}
 

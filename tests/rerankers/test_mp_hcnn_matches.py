@@ -9,8 +9,8 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, small_mo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerankers.networks.models._mp_hcnn_matches import PerspectiveMatches, find_matches
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
+from rerankers.networks.models._mp_hcnn_matches import Matches, find_matches
 from rerankers.pairs import Pairs
 from rerankers.text.spans import find_url, find_words, trigram_spans
 from rerankers.text.words import character_trigrams, url_text, words
@@ -108,27 +108,25 @@ def test_matches_are_those_that_the_model_pools(
     rows = np.arange(len(TEXTS))
     pairs = Pairs([QUERIES[0]], TEXTS, URLS, np.zeros_like(rows), rows)
     with torch.no_grad():
-        pooled = Tokenized.from_pairs(pairs, encoder(), model).compared(
-            model, rows, model.device_of()
-        )
+        pooled = Tokenized.from_pairs(pairs, encoder(), model).compared(model, rows)
     found = find_matches(model, encoder(), QUERIES[0], TEXTS, URLS)
     assert set(found[0].matches) == set(pooled) - {"url_presence"}
     for row, matches_of_post in enumerate(found):
         for name, matches in matches_of_post.matches.items():
-            for level in range(model.config.depth + 1):
+            assert len(matches) == model.config.depth + 1
+            for level, of_level in enumerate(matches):
                 best = pooled[name][row, :, 2 * level].numpy()
-                np.testing.assert_allclose(matches.best(level), best, atol=1e-5)
+                np.testing.assert_allclose(of_level.best(), best, atol=1e-5)
 
 
 def test_a_term_has_the_shade_of_its_best_phrase() -> None:
     similarity = np.array([[0.1, 0.9, 0.2, 0.0], [0.3, 0.1, 0.1, 0.5]], np.float32)
-    matches = PerspectiveMatches((similarity, similarity), width=2)
-    assert matches.post_terms(0) == pytest.approx([0.3, 0.9, 0.2, 0.5])
+    word, phrase = Matches(similarity, 1), Matches(similarity, 2)
+    assert word.post_terms() == pytest.approx([0.3, 0.9, 0.2, 0.5])
     # The phrase at 1 is of the words 1 and 2; the last one is of the last word alone.
-    assert matches.post_terms(1) == pytest.approx([0.3, 0.9, 0.9, 0.5])
-    assert matches.best_positions(0) == [1, 3]
-    empty = PerspectiveMatches((np.zeros((2, 0), np.float32),), width=2)
-    assert (empty.best(0).tolist(), empty.post_terms(0).tolist()) == ([0, 0], [])
-    assert empty.best_positions(0) == [None, None]
-    no_query = PerspectiveMatches((np.zeros((0, 3), np.float32),), width=2)
-    assert no_query.post_terms(0).tolist() == [0, 0, 0]
+    assert phrase.post_terms() == pytest.approx([0.3, 0.9, 0.9, 0.5])
+    assert word.best_positions() == [1, 3]
+    empty = Matches(np.zeros((2, 0), np.float32), 1)
+    assert (empty.best().tolist(), empty.post_terms().tolist()) == ([0, 0], [])
+    assert empty.best_positions() == [None, None]
+    assert Matches(np.zeros((0, 3), np.float32), 1).post_terms().tolist() == [0, 0, 0]

@@ -11,7 +11,7 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 
 from rerankers.errors import RerankerError
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training import negatives
 from rerankers.networks.training.examples import Examples
 from rerankers.networks.training.negatives import BatchSampler

@@ -8,7 +8,7 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 from torch import Tensor, nn
 
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training import optimizers
 from rerankers.networks.training.optimizers import (
     LazyNesterov,
@@ -112,7 +112,7 @@ def test_plain_gradient_descent_is_the_same_with_sparse_gradients(
         optimizer = make_optimizer(model, Settings(optimizer="sgd", momentum=0.0, weight_decay=0.0))
         pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
         rows = np.arange(len(pairs.query_index))
-        pairs.scores_of(model, rows, torch.device("cpu")).sum().backward()
+        pairs.scores_of(model, rows).sum().backward()
         table = model.tower.trigrams.weight
         assert table.grad.is_sparse == (smallest == 1)
         optimizer.step()

@@ -142,7 +142,7 @@ def test_contributions_add_up_to_scores_with_the_trust_in_the_first_stage() -> N
     texts = [f"{text} {number}" for number in range(8) for text in STORM]
     order = {ORDER: (rows + 1).astype(np.float32)}
     pairs = Pairs(["storm coast"], texts, [""] * 40, rows * 0, rows, order)
-    scores, added = window.score(pairs), window.contributions(pairs).added.sum(axis=1)
+    scores, added = window.score(pairs), window.contributions(pairs)[1].sum(axis=1)
     assert np.ptp(scores - added) < 1e-4
     trusting = dataclasses.replace(window.config, trust=window.config.trust + 1)
     more = dataclasses.replace(window, config=trusting).score(pairs)

@@ -7,9 +7,9 @@ import pytest
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder
 
 from rerankers import checkpoint, features
-from rerankers.features import RecentPosts
 from rerankers.pairs import Pairs
 from rerankers.text.vocabulary import Idf
+from rerankers.trees.recent import RecentPosts
 
 FAMILIES = ("given", "lexical", "overlap", "phrases", "links", "hashtags", "quality", "feedback",
             "meaning:general")  # fmt: skip

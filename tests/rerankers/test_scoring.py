@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from helpers.reranking_samples import all_pairs, encoder, small_model
+from helpers.reranking_samples import all_pairs, network, scores_of, small_model
 from torch import Tensor
 
 from rerankers.errors import RerankerError
-from rerankers.networks import batches as scoring
 from rerankers.networks.base import Reranker
 
 MEMORY = {
@@ -29,10 +28,10 @@ def model() -> Reranker:
 def test_the_models_mode_is_left_as_it_was_and_dropout_is_off(training: bool) -> None:
     model = small_model("mp_hcnn", "robust", dropout=0.5).train(training)
     done: list[int] = []
-    first = scoring.score(model, all_pairs(), encoder(), progress=done.append)
+    first = network(model).score(all_pairs(), done.append)
     assert model.training is training
     assert sum(done) == len(first)
-    np.testing.assert_array_equal(scoring.score(model, all_pairs(), encoder()), first)
+    np.testing.assert_array_equal(scores_of(model, all_pairs()), first)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -41,7 +40,7 @@ def test_a_score_that_is_not_a_number_is_an_error(bad: float) -> None:
     with torch.no_grad():
         next(p for p in model.parameters() if p.requires_grad).fill_(bad)
     with pytest.raises(RerankerError, match=r"found \d+ scores that are not finite numbers among"):
-        scoring.score(model, all_pairs(), encoder())
+        scores_of(model, all_pairs())
 
 
 @pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
@@ -53,4 +52,4 @@ def test_too_little_memory_is_an_error(
 
     monkeypatch.setattr(type(model), "head", full)
     with pytest.raises(RerankerError, match=r"too little memory on cpu .* `batch_size` or"):
-        scoring.score(model, all_pairs(), encoder())
+        scores_of(model, all_pairs())

@@ -18,7 +18,7 @@ from helpers.model_samples import (
 from helpers.reranking_samples import all_pairs, encoder, small_model, vocabulary
 
 from rerankers.networks.base import Reranker
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training.loop import Examples, train
 from rerankers.networks.training.optimizers import make_optimizer
 from rerankers.networks.training.settings import Settings

@@ -46,7 +46,7 @@ def test_packed_texts_have_the_vectors_and_gradients_of_padded_ones(
     for row, text in enumerate(TEXTS):
         ids[row, : len(text)] = torch.tensor(text, dtype=torch.int64)
     tower = tower_of(width, depth, read_padding)
-    found = tower(ids[:, :7])
+    found = tower.of_parts([ids[:, :7]])[0]
     expected = plain_levels(tower, ids, read_padding)
     read = mask_of_lengths(ids.ne(0).sum(dim=1) + read_padding, found[0].shape[1]).unsqueeze(2)
     # Beyond the first position of padding nothing is said; the plain form has no more to read
@@ -70,10 +70,10 @@ def gradients_of(tower: ConvolutionTower, levels: list[torch.Tensor]) -> dict[st
 
 def test_low_precision_is_for_training_alone() -> None:
     tower, ids = tower_of(3, 2), torch.tensor([[1, 2, 3, 4, 5, 6]])
-    exact = tower(ids)[-1]
+    exact = tower.of_parts([ids])[0][-1]
     tower.precision = "bf16"
-    narrow = tower.train()(ids)[-1]
+    narrow = tower.train().of_parts([ids])[0][-1]
     assert narrow.dtype == torch.float32
     assert not torch.equal(narrow, exact)
     torch.testing.assert_close(narrow, exact, rtol=0.05, atol=0.05)
-    assert torch.equal(tower.eval()(ids)[-1], exact)
+    assert torch.equal(tower.eval().of_parts([ids])[0][-1], exact)

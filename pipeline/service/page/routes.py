@@ -30,6 +30,7 @@ from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
 from rerankers.explanation import as_dict
 from rerankers.features.temporal import milliseconds, newest_doc_id
+from rerankers.reranker import Mixed
 
 FOLDER = Path(__file__).parent
 
@@ -218,18 +219,17 @@ def describe(page: SearchPage) -> dict[str, Any]:
 
 def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any]:
     """A ranker; ``seen``: it was trained on the collection's judgments."""
-    assert ranker.scorer
-    checkpoint = ranker.scorer.checkpoint
-    is_mixed = checkpoint.reads == "posts"
-    mixing = ranker.mixing if isinstance(ranker, Mixture) and is_mixed else None
+    model = ranker.model
+    assert model
+    mixed = model if isinstance(model, Mixed) else None
     return {
         "name": name,
-        "kind": checkpoint.name,
-        "weight": mixing.weight if mixing else None,
-        "origin": mixing.source if mixing else "",
-        "explains": checkpoint.explains or None,
+        "kind": model.name,
+        "weight": mixed.weight if mixed else None,
+        "origin": mixed.origin.partition("; ")[0] if mixed else "",  # Without its path.
+        "explains": model.explains or None,
         "has_method": isinstance(ranker, Mixture),
-        "seen": page.collection.name in checkpoint.metrics.get("trained_on", ()),
+        "seen": page.collection.name in model.metrics.get("trained_on", ()),
     }
 
 

@@ -20,9 +20,9 @@ from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import ExplainedTopic
-from pipeline.ranking.build import ranker, tuned_mixing
+from pipeline.ranking.build import ranker, tuned
 from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixture, ModelScorer, Ranking
+from pipeline.ranking.ranker import Mixture, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.service.errors import RequestError
 from pipeline.service.models import ServedModel
@@ -76,8 +76,7 @@ class SearchResult:
     @cached_property
     def model(self) -> Mapping[str, float]:
         """doc_id -> score of the model."""
-        assert self.ranker.scorer
-        stage = self.ranking.stages[self.ranker.scorer.name]
+        stage = self.ranking.stages[self.ranker.name]
         return stage.get(self.request.topic.query_id, {})
 
     @cached_property
@@ -168,12 +167,11 @@ class SearchPage:
         if best:
             name = f"{best.name} of {self.collection.name}" if best.name in served else best.name
             offered[name] = best
-        known = [each.scorer.checkpoint.directory for each in offered.values()]
+        known = [each.model.directory for each in offered.values()]
         for name, model in served.items():
             if model.loaded.directory not in known:
-                scorer = ModelScorer(model.checkpoint)
-                mixing = tuned_mixing(self.collection, scorer, has_scores=True)
-                offered[name] = Mixture(None, scorer, mixing, self.collection)
+                mixed = tuned(model.checkpoint, self.collection)
+                offered[name] = Mixture(None, mixed, self.collection)
         return offered
 
     def search(self, request: SearchRequest) -> SearchResult:
@@ -223,8 +221,8 @@ class SearchPage:
         if unknown := [doc_id for doc_id in doc_ids if doc_id not in result.first]:
             problem = f"found {listed(unknown)}, expected posts of this search's"
             raise RequestError("path", f"{problem} {len(result.first)}", ("doc_id",))
-        scorer = result.ranker.scorer
-        if scorer and scorer.checkpoint.explains == "contributions":
+        model = result.ranker.model
+        if model and model.explains == "contributions":
             return result.of_all_posts  # One scale for all of them.
         try:
             return result.ranker.explain(result.ranking, [*dict.fromkeys(doc_ids)])

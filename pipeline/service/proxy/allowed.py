@@ -1,4 +1,4 @@
-"""The calls and searches that may pass, by the lists in ``allowed.json``.
+"""The calls, indexes and searches that may pass, by the lists in ``allowed.json``.
 
 Its words are those of OpenSearch 2 and 3 and Elasticsearch 8 and 9 that neither write, nor read
 indexes that are not checked here, nor run what an administrator has stored; others are refused.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from urllib.parse import parse_qsl, quote, unquote
 from cachetools import LRUCache
 
 from pipeline.service.errors import RequestError
-from pipeline.service.proxy.indexes import readable
 
 Json = dict[str, Any]
 
@@ -56,11 +56,14 @@ def refused(found: str) -> RequestError:
     return RequestError("refused", f"found {found}, which does not pass here; ask the engine")
 
 
+# --- Calls and indexes ----------------------------------------------------------------------------
+
+
 class Call(NamedTuple):
     """A call that may pass, as the engine is to see it."""
 
     kind: str
-    path: str  # In visible ASCII
+    path: str  # In visible ASCII; for templates, that of the searches made of them
     indexes: Sequence[str]  # Names and patterns in the path
     name: str  # Id at the end of the path; "" for none
     parameters: dict[str, str]
@@ -69,16 +72,6 @@ class Call(NamedTuple):
     def is_several(self) -> bool:
         """Whether the body has several searches."""
         return self.kind in ("searches", "templates")
-
-    @property
-    def is_template(self) -> bool:
-        """Whether searches are made of templates."""
-        return self.kind in ("template", "templates")
-
-    @property
-    def search_path(self) -> str:
-        """The path of the searches themselves."""
-        return path_of(self.indexes, "_msearch" if self.is_several else "_search")
 
 
 def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call:
@@ -97,36 +90,54 @@ def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call
     parameters = dict(parse_qsl(query.replace(";", "&"), keep_blank_values=True))
     for key in parameters.keys() - _PARAMETERS:
         raise refused(f"the parameter {key[:100]!r}")
-    return Call(kind, path_of(indexes, *tail), indexes, name, parameters)
-
-
-def path_of(indexes: Sequence[str], *tail: str) -> str:
-    """A path of the engine."""
     parts = [quote(",".join(indexes), ",*:")] if indexes else []
-    return "/" + "/".join([*parts, *(quote(part, "*,") for part in tail)])
+    parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
+    return Call(kind, f"/{'/'.join(parts)}", indexes, name, parameters)
 
 
-class Handles:
-    """The ids of scrolls, points in time and asynchronous searches that went out here."""
+_RESERVED = tuple("._-+<")
+"""First characters of system indexes, ``_all``, exclusions and names computed from a date."""
 
-    def __init__(self) -> None:
-        self._known: LRUCache[bytes, bool] = LRUCache(_KNOWN)
-
-    def add(self, name: Any) -> None:
-        """Remember an id."""
-        if isinstance(name, str):
-            self._known[_digest(name)] = True
-
-    def check(self, values: Iterable[Any]) -> None:
-        """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""
-        lists = [value if isinstance(value, list) else [value] for value in values]
-        names = [part for given in lists for name in given for part in str(name).split(",")]
-        if not names or not all(_digest(name) in self._known for name in names):
-            raise refused("no id of a search that goes on, or one that did not go out here")
+_NAME = re.compile(r'[^\x00-\x20\x7f"#,/<>?\\|]{1,255}')
+_MOST_NAMES = 1000
 
 
-def _digest(name: str) -> bytes:
-    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=16).digest()
+def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
+    """Names and patterns as the engine is to read them; raises RequestError for others, or none."""
+    wanted = [name.strip() for name in names] or [""]
+    if len(wanted) > _MOST_NAMES:
+        problem = f"found {len(wanted):,} indexes, expected at most {_MOST_NAMES:,}"
+        raise RequestError("index", problem)
+    for name in wanted:
+        # Those of a remote cluster have a colon.
+        inside = [p for p in served if matches(p, name) and (":" in p or ":" not in name)]
+        if not _NAME.fullmatch(name) or name.startswith(_RESERVED) or not inside:
+            problem = f"found the index {name[:100]!r}, expected one of {', '.join(served)}"
+            raise RequestError("index", problem)
+    # Patterns from their first character on may mean system indexes, too.
+    return [*wanted, "-.*"] if any(name.startswith("*") for name in wanted) else wanted
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a name has the form of a pattern, in which ``*`` is any text; in linear time.
+
+    For a name that is a pattern itself: whether all names of its form have that of the first one.
+    """
+    first, *parts = pattern.split("*")
+    if not parts:
+        return pattern == name
+    at, end = len(first), len(name) - len(parts[-1])
+    if at > end or not name.startswith(first) or not name.endswith(parts.pop()):
+        return False
+    for part in parts:
+        # The first place of a part leaves most of the name for the others.
+        if (at := name.find(part, at, end)) < 0:
+            return False
+        at += len(part)
+    return True
+
+
+# --- Bodies ---------------------------------------------------------------------------------------
 
 
 def strict(body: bytes) -> Json:
@@ -159,10 +170,25 @@ def dumped(content: Any) -> bytes:
 
 
 class Grammar:
-    """Decides whether a body may pass; ``served`` are names and patterns of indexes."""
+    """Decides whether a body may pass; ``served`` are names and patterns of indexes.
 
-    def __init__(self, served: Sequence[str], handles: Handles) -> None:
-        self._served, self._handles = served, handles
+    It knows the ids of scrolls, points in time and asynchronous searches that went out here.
+    """
+
+    def __init__(self, served: Sequence[str]) -> None:
+        self._served, self._known = served, LRUCache[bytes, bool](_KNOWN)
+
+    def remember(self, name: Any) -> None:
+        """Let an id, by which a search goes on, come back."""
+        if isinstance(name, str):
+            self._known[_digest(name)] = True
+
+    def check_ids(self, *values: Any) -> None:
+        """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""
+        lists = [value if isinstance(value, list) else [value] for value in values if value]
+        names = [part for given in lists for name in given for part in str(name).split(",")]
+        if not names or not all(_digest(name) in self._known for name in names):
+            raise refused("no id of a search that goes on, or one that did not go out here")
 
     def check(self, content: Any, part: str = "options") -> None:
         """Raise RequestError unless all of a search, or of another body, is allowed."""
@@ -177,7 +203,12 @@ class Grammar:
             for item in value:
                 self._walk(part, item, inside, depth + 1)
         elif not isinstance(value, dict):
-            self._check_value(part, value)
+            if part == "pit":
+                self.check_ids(value)
+            elif part == "index":
+                if "*" in str(value) or "," in str(value):
+                    raise refused(f"{str(value)[:100]!r} where a look-up names an index")
+                readable([str(value)], self._served)
         elif part == "indices_boost":
             readable(value, self._served)
         else:
@@ -191,11 +222,6 @@ class Grammar:
                     raise refused(f"the key {key[:100]!r} in {inside}")
                 self._walk(inner, item, key[:100], depth + 1)
 
-    def _check_value(self, part: str, value: Any) -> None:
-        """Check the name of a single index, and the id of a point in time."""
-        if part == "index":
-            if "*" in str(value) or "," in str(value):
-                raise refused(f"{str(value)[:100]!r} where a look-up names an index")
-            readable([str(value)], self._served)
-        if part == "pit":
-            self._handles.check([value])
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=16).digest()

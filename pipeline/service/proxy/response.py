@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Raw
 
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
-MARK = "_reranked"  # First member of a response that should have been reranked; false
-
 _GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
 
 Members = dict[str, Raw]
+
+MARK: Members = {"_reranked": Raw(b"false")}
+"""First member of a response that should have been reranked."""
 
 ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 """Errors of a response that cannot be read."""
@@ -38,11 +39,10 @@ class Hit(msgspec.Struct, frozen=True):
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
         parts: list[str] = []
-        groups = (self.fields, self.ignored_field_values, self.source)
         for name in names:
-            for fields in groups:
-                if fields and name in fields:
-                    value = _decoded(fields[name])
+            for group in (self.fields, self.ignored_field_values, self.source):
+                if group and name in group:
+                    value = _decoded(group[name])
                     break
             else:
                 value = _inside(self.source, name)
@@ -52,8 +52,7 @@ class Hit(msgspec.Struct, frozen=True):
     def has(self, names: Sequence[str]) -> bool:
         """Whether its source has all of these fields."""
         source = self.source or {}
-        missing = [name for name in names if name not in source]
-        return not missing or all(_inside(source, name) is not None for name in missing)
+        return all(name in source or _inside(source, name) is not None for name in names)
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
@@ -66,47 +65,47 @@ _decoded = msgspec.json.Decoder().decode
 class SearchResponse:
     """The response to a search."""
 
+    content: bytes | Raw
     members: Members
-    found: Members | None = None  # Members of ``hits``
-    raws: Sequence[Raw] = ()  # The hits, in the engine's order
-    hits: Sequence[Hit] | None = None  # The same; None if there is no list of them
+    found: Members  # Members of ``hits``
+    raws: Sequence[Raw]  # The hits, in the engine's order
+    hits: Sequence[Hit] | None  # The same; None if there is no list of them
+
+    @classmethod
+    def read(cls, content: bytes | Raw) -> SearchResponse:
+        """Read a response; raises a :data:`ResponseError`."""
+        members = members_of(content)
+        found = members_of(members["hits"]) if "hits" in members else {}
+        if "hits" not in found:
+            return cls(content, members, found, (), None)
+        hits = found["hits"]
+        return cls(content, members, found, _RAWS.decode(hits), _HITS.decode(hits))
 
     def page(
         self,
         rows: Sequence[tuple[int, str | None]],
         dropped: Collection[str],
+        members: Members,
         best: str | None = None,
-        ext: Members | None = None,
     ) -> Raw:
         """The response with the hits of these rows alone, and their new scores, None for old ones.
 
-        Without the fields ``dropped``, with a new best score, and with members of ``ext``.
+        Without the fields ``dropped``, with other ``members``, and a new best score if any.
         """
-        assert self.found is not None
-        found, members = dict(self.found), dict(self.members)
-        found["hits"] = encoded([self._hit(row, dropped, score) for row, score in rows])
+        found = self.found | {"hits": encoded([self._hit(*row, dropped) for row in rows])}
         if best is not None and "max_score" in found:
             found["max_score"] = Raw(best.encode())
-        members["hits"] = encoded(found)
-        if ext:
-            members["ext"] = encoded(members_of(members.get("ext", Raw(b"{}"))) | ext)
-        return encoded(members)
+        return encoded(members | {"hits": encoded(found)})
 
-    def marked(self) -> SearchResponse:
-        """The same, as a response that should have been reranked."""
-        members = {MARK: Raw(b"false"), **self.members}
-        return SearchResponse(members, self.found, self.raws, self.hits)
-
-    def _hit(self, row: int, dropped: Collection[str], score: str | None) -> Raw:
+    def _hit(self, row: int, score: str | None, dropped: Collection[str]) -> Raw:
         """A hit without some fields, and with another score where it is given."""
         if score is None and not dropped:
             return self.raws[row]
-        members = members_of(self.raws[row])
-        groups = {name: members_of(members.pop(name)) for name in _GROUPS if name in members}
-        groups = {
-            name: {key: value for key, value in fields.items() if key not in dropped}
-            for name, fields in groups.items()
-        }
+        members, groups = members_of(self.raws[row]), dict[str, Members]()
+        for name in _GROUPS:
+            if name in members:
+                values = members_of(members.pop(name))
+                groups[name] = {key: values[key] for key in values if key not in dropped}
         if score is not None:
             first = b"[" + bytes(members["_score"]) + b"]"
             groups.setdefault("fields", {})[FIRST_STAGE] = Raw(first)
@@ -119,24 +118,15 @@ def encoded(value: Any) -> Raw:
     return Raw(msgspec.json.encode(value))
 
 
-def members_of(content: bytes | Raw) -> Members:
+def members_of(content: bytes | str | Raw) -> Members:
     """The members of an object; raises a :data:`ResponseError`."""
     return _MEMBERS.decode(content)
 
 
 def read_responses(content: bytes, are_several: bool) -> list[SearchResponse]:
     """The response to a search, or those to several; raises a :data:`ResponseError`."""
-    if are_several:
-        return [*map(_read, _RAWS.decode(members_of(content).get("responses", b"")))]
-    return [_read(content)]
-
-
-def _read(content: bytes | Raw) -> SearchResponse:
-    members = members_of(content)
-    found = members_of(members["hits"]) if "hits" in members else {}
-    if "hits" not in found:
-        return SearchResponse(members)
-    return SearchResponse(members, found, _RAWS.decode(found["hits"]), _HITS.decode(found["hits"]))
+    parts = _RAWS.decode(members_of(content).get("responses", b"")) if are_several else [content]
+    return [*map(SearchResponse.read, parts)]
 
 
 def _inside(value: Any, name: str) -> Any:

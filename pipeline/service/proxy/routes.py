@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import msgspec
-import orjson
 from cachetools import LRUCache
 from msgspec import Raw
 from starlette.requests import Request
@@ -22,17 +20,18 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from indexes.engines.searching import single_precision
+from indexes.engines.search import single_precision
 from pipeline.service.app import Service
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import ScoreRequest, ScoreResponse
-from pipeline.service.log import Loop, Ranked
+from pipeline.service.log import Ranked, SearchLog
 from pipeline.service.models import ServedModel, probability
-from pipeline.service.proxy.allowed import Call, Grammar, Handles, Json, dumped, read_call, strict
-from pipeline.service.proxy.indexes import readable, served_by
+from pipeline.service.proxy import allowed
+from pipeline.service.proxy.allowed import Call, dumped, strict
 from pipeline.service.proxy.response import (
     MARK,
     Hit,
+    Members,
     ResponseError,
     SearchResponse,
     encoded,
@@ -54,6 +53,8 @@ _JSON = "application/json"
 _PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
 """Kind of a call around searches -> part of the grammar of its body."""
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
+
+Value = TypeVar("Value")
 
 
 class EngineErrors(ErrorFormat):
@@ -80,11 +81,10 @@ class Proxy:
         service: Service,
         upstream: Upstream,
         defaults: SearchDefaults,
-        loop: Loop | None = None,
+        log: SearchLog | None = None,
     ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
-        self.loop, self.handles = loop or Loop(service), Handles()
-        self.grammar = Grammar(defaults.indexes, self.handles)
+        self.log, self.grammar = log, allowed.Grammar(defaults.indexes)
         self._lacking: LRUCache[tuple[str, ...], bool] = LRUCache(_MOST_PLACES)
 
     def routes(self) -> Sequence[Route]:
@@ -100,8 +100,11 @@ class Proxy:
         request.state.format, record, scope = ENGINE_ERRORS, request.state.record, request.scope
         path = (scope.get("raw_path") or scope["path"].encode()).decode("utf-8", "replace")
         query, served = scope["query_string"].decode("utf-8", "replace"), self.defaults.indexes
-        call = read_call(scope["method"], path, query, served)
-        record.index = served_by(call.indexes[0], served) if call.indexes else ""
+        call = allowed.read_call(scope["method"], path, query, served)
+        # Metrics have few names: those that are served.
+        record.index = next(
+            (p for n in call.indexes[:1] for p in served if allowed.matches(p, n)), ""
+        )
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
         accepted = call.parameters.pop("format", "") + request.headers.get("accept", "")
         if is_yaml := "yaml" in accepted:
@@ -123,40 +126,34 @@ class Proxy:
 
     async def _send(self, request: EngineRequest, body: bytes, **changes: Any) -> EngineResponse:
         """The engine's response to another body, and other parts of the call; a RequestError."""
-        started, call = time.perf_counter(), request.call._replace(**changes)
         try:
+            call = request.call._replace(**changes)
             return await self.upstream.send(replace(request, call=call, body=body))
         except RequestError as error:
             if error.kind != "large":
                 self.service.metrics.search(request.record, "away")
             raise
-        finally:
-            request.record.engine += time.perf_counter() - started
 
     async def _pass(self, request: EngineRequest) -> Response:
         """A call around searches: its body is checked, and so are the ids in it."""
-        call, body, content = request.call, b"", Json()
+        call, body, content = request.call, b"", dict[str, Any]()
         if request.body.strip() and call.kind != "read":
             content = strict(request.body)
-            if call.kind == "mget":
-                content = _documents(content, ",".join(call.indexes))
             self.grammar.check(content, _PASSED[call.kind])
             body = dumped(content)
         if call.kind == "known":
             names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
-            names += [call.name, call.parameters.get("scroll_id")]
-            self.handles.check(name for name in names if name)
+            self.grammar.check_ids(*names, call.name, call.parameters.get("scroll_id"))
         response = await self._send(request, body)
         if call.kind in ("known", "open"):
-            self._remember(response.content)
+            with suppress(*ResponseError):
+                self._remember(members_of(response.content))
         return _response(response)
 
-    def _remember(self, content: bytes) -> None:
+    def _remember(self, members: Members) -> None:
         """Let the ids of a response, by which a search goes on, come back."""
-        with suppress(*ResponseError):
-            members = members_of(content)
-            for name in ("id", "pit_id", "_scroll_id"):
-                self.handles.add(msgspec.json.decode(members.get(name, b"null")))
+        for name in ("id", "pit_id", "_scroll_id"):
+            self.grammar.remember(msgspec.json.decode(members.get(name, b"null")))
 
     # --- Searches ---------------------------------------------------------------------------------
 
@@ -166,40 +163,42 @@ class Proxy:
         sent = [search for search in searches if isinstance(search, Search)]
         if not sent:
             raise next(search for search in searches if isinstance(search, RequestError))
-        if len(sent) == len(searches) and not any(search.window for search in sent):
-            return await self._unchanged(request, sent)
         response, parts = await self._ask(request, sent)
-        if response.status not in OWN_SEARCH_FAILED:
-            self.service.metrics.search(request.record, "refused")
-            return _response(response)
-        rows = [r for r, search in enumerate(sent) if search.window or not parts]
-        failed = [row for row in rows if not parts or parts[row].hits is None]
-        if len(failed) == len(searches) and not (request.call.is_several and parts):
-            return await self._unchanged(request, sent, has_failed=True)
-        if failed:  # The engine's own words on these.
-            other, again = await self._ask(request, [sent[r]._replace(window=None) for r in failed])
-            if len(again) < len(failed):
-                return _response(other)
-            new = dict(zip(failed, again, strict=True))
-            parts = [new[row] if row in new else parts[row] for row in range(len(sent))]
-        work = (
-            self._reranked(parts[row], search, request, row in failed)
-            for row, search in enumerate(sent)
-        )
+        while response.status in OWN_SEARCH_FAILED and (lost := _lost(sent, parts)):
+            # The caller's own searches in their place, for the engine's own words on them.
+            for row in lost:
+                sent[row] = sent[row]._replace(window=None, outcome="failed", reason="it failed")
+            response, parts = await self._ask(request, sent)
+        if not parts:
+            return self._unread(response, sent[0], request.record)
+        work = (self._page(*pair, request) for pair in zip(parts, sent, strict=True))
         pages = await asyncio.gather(*work)
         if not request.call.is_several:
-            page, ranked = pages[0]
-            answer = _response(response, bytes(page), ranked is not None, "not scored")
+            [(page, ranked)] = pages
+            reason = sent[0].reason or "not scored"
+            answer = _response(response, bytes(page), ranked is not None, reason)
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
+        if len(sent) == len(searches) and not any(s.window or s.outcome == "failed" for s in sent):
+            return _response(response, None, False, sent[0].reason)
         left = (page for page, _ in pages)
         items = [
             next(left) if isinstance(search, Search) else encoded(ENGINE_ERRORS.explain(search, ""))
             for search in searches
         ]
-        whole = members_of(response.content) if parts else {}
-        return _response(response, bytes(encoded(whole | {"responses": encoded(items)})))
+        whole = members_of(response.content) | {"responses": encoded(items)}
+        return _response(response, bytes(encoded(whole)))
+
+    def _unread(self, response: EngineResponse, search: Search, record: Record) -> Response:
+        """A response that is an error, or that cannot be read and so not be reranked."""
+        is_well, content = response.status == 200, response.content
+        self.service.metrics.search(record, search.outcome if is_well else "refused")
+        if search.outcome == "failed" and content.lstrip().startswith(b"{"):
+            content = content.replace(b"{", b'{"_reranked":false,', 1)
+        if not is_well:
+            return _response(response)
+        return _response(response, content, False, search.reason)
 
     async def _read(self, request: EngineRequest) -> list[Search | RequestError]:
         """The searches of a request; raises RequestError for a single one that does not pass."""
@@ -212,13 +211,13 @@ class Proxy:
             if len(bodies) > SEARCHES:
                 problem = f"found {len(bodies):,} searches, expected at most {SEARCHES}"
                 raise RequestError("many", problem)
-        if call.is_template:
+        if call.kind.startswith("template"):
             bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
 
         def read() -> list[Search | RequestError]:
             return [self._one(*pair, call) for pair in zip(headers, bodies, strict=True)]
 
-        searches = await asyncio.to_thread(read) if len(request.body) > _THREAD else read()
+        searches = await _apart(len(request.body), read)
         if not call.is_several and isinstance(searches[0], RequestError):
             raise searches[0]
         return searches
@@ -230,14 +229,12 @@ class Proxy:
             self.grammar.check(content)
             given = [v for key in ("index", "indices") if (v := header.pop(key, None)) is not None]
             self.grammar.check(header, "header")
-            names = [name for v in given for name in (v if isinstance(v, list) else [v])]
-            indexes: Sequence[str] = [part for name in names for part in str(name).split(",")]
-            indexes = indexes if given else call.indexes
             # A point in time has its own; not among several searches, where it may be overlooked.
-            pit = content.get("pit")
+            pit, indexes = content.get("pit"), call.indexes
             has_own = isinstance(pit, dict) and pit.get("id") and not call.is_several
             if given or not (indexes or has_own):
-                indexes = readable(indexes, self.defaults.indexes)
+                names = [str(n) for v in given for n in (v if isinstance(v, list) else [v])]
+                indexes = allowed.readable(",".join(names).split(","), self.defaults.indexes)
             search = read_search(content, call.parameters | header, self.defaults, indexes)
             if search.window:
                 self._model(search.window)
@@ -271,56 +268,45 @@ class Proxy:
         """
         call, window = request.call, None if request.call.is_several else searches[0].window
         bodies = [search.window.body if search.window else search.body for search in searches]
-        parameters, place = call.parameters, (call.search_path, *(window.added if window else ()))
+        parameters, place = call.parameters, (call.path, *(window.added if window else ()))
         short = window.short if window and place not in self._lacking else None
-        if call.is_several:
-            pairs = zip((search.header for search in searches), bodies, strict=True)
-            bodies = [b"".join(line + b"\n" for pair in pairs for line in pair)]
-        elif window:
+        if window:
             parameters = {name: v for name, v in parameters.items() if name not in ("from", "size")}
+        body = short or bodies[0]
+        if call.is_several:
+            lines = zip((search.header for search in searches), bodies, strict=True)
+            body = b"".join(line + b"\n" for pair in lines for line in pair)
         try:
-            body = short or bodies[0]
-            response = await self._send(request, body, path=place[0], parameters=parameters)
+            response = await self._send(request, body, parameters=parameters)
         except RequestError as error:
             if error.kind != "large" or not any(search.window for search in searches):
                 raise
             return EngineResponse(200, [], b""), []
         parts: Sequence[SearchResponse] = []
-        with suppress(*ResponseError):
-            read = partial(read_responses, response.content, call.is_several)
-            is_large = len(response.content) > _THREAD
-            parts = await asyncio.to_thread(read) if is_large else read()
-        if response.status != 200 or len(parts) != len(searches):
+        if response.status == 200:
+            with suppress(*ResponseError):
+                content = response.content
+                parts = await _apart(len(content), lambda: read_responses(content, call.is_several))
+        if len(parts) != len(searches):
             return response, []
-        if short and window and not all(map(window.is_shown, parts[0].hits or ())):
-            self._lacking[place] = True
-            return await self._ask(request, searches)
+        if short and window:
+            hits = parts[0].hits or ()
+            if not all(hit.has(window.fields_of(hit).names) for hit in hits):
+                self._lacking[place] = True
+                return await self._ask(request, searches)
         return response, parts
 
-    async def _unchanged(
-        self, request: EngineRequest, searches: Sequence[Search], has_failed: bool = False
-    ) -> Response:
-        """The engine's response to the caller's own searches, which are not reranked."""
-        response, _ = await self._ask(request, [s._replace(window=None) for s in searches])
-        is_well, content = response.status == 200, response.content
-        outcome = ("failed" if has_failed else searches[0].outcome) if is_well else "refused"
-        self.service.metrics.search(request.record, outcome)
-        if not is_well:
-            return _response(response)
-        self._remember(content)
-        if has_failed and content.lstrip().startswith(b"{"):
-            content = content.replace(b"{", b'{"%s":false,' % MARK.encode(), 1)
-        return _response(response, content, False, searches[0].reason or "it failed")
-
-    async def _reranked(
-        self, part: SearchResponse, search: Search, request: EngineRequest, has_failed: bool
-    ) -> tuple[Raw, Ranked | None]:
+    async def _page(
+        self, part: SearchResponse, search: Search, request: EngineRequest
+    ) -> tuple[bytes | Raw, Ranked | None]:
         """The page of a response, and its ranking if it has one."""
         window, record, outcome, ranked = search.window, request.record, search.outcome, None
-        if part.hits is None or window is None or has_failed:
-            outcome = "refused" if part.hits is None else "failed" if has_failed else outcome
+        members = part.members
+        if part.hits is None or window is None:
+            self._remember(members)
+            outcome = "refused" if "error" in members else outcome
             self.service.metrics.search(record, outcome)
-            return encoded((part.marked() if outcome == "failed" else part).members), None
+            return encoded(MARK | members) if outcome == "failed" else part.content, None
         rows: list[tuple[int, str | None]] = [(row, None) for row in range(len(part.hits))]
         hits = part.hits[: window.depth]
         if hits and all(hit.score is not None for hit in hits):
@@ -337,19 +323,22 @@ class Proxy:
         self.service.metrics.search(record, outcome)
         shown = rows[window.start : window.start + window.size]
         if ranked is None:
-            part = part.marked() if outcome in ("late", "failed") else part
-            return part.page(shown, window.added), None
-        ext = members_of(f"{{{ranked.ext}}}".encode())
-        return part.page(shown, window.added, ranked.rows[0][1], ext), ranked
+            members = MARK | members if outcome in ("late", "failed") else members
+            return part.page(shown, window.added, members), None
+        if ranked.ext:
+            ext = members_of(members.get("ext", b"{}")) | members_of(f"{{{ranked.ext}}}".encode())
+            members = members | {"ext": encoded(ext)}
+        return part.page(shown, window.added, members, ranked.rows[0][1]), ranked
 
     async def _order(self, hits: Sequence[Hit], window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
-        texts, record = [*map(window.text_of, hits)], request.record
+        fields, record = [window.fields_of(hit) for hit in hits], request.record
+        texts = [hit.text(of.texts) for hit, of in zip(hits, fields, strict=True)]
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        urls = [hit.text([window.fields_of(hit).url or ""]) for hit in hits]
+        urls = [hit.text([of.url or ""]) for hit, of in zip(hits, fields, strict=True)]
         model = self._model(window, hits[0].index_name)
         first = single_precision(hit.score or 0.0 for hit in hits)
         is_mixed = window.weight is not None
@@ -365,7 +354,9 @@ class Proxy:
             return response if window.weight is None else mixed(response, first, window.weight)
 
         record.format = "search"
-        return await self.loop.rank(score, model, record, window, hits)
+        if self.log is None:
+            return Ranked([*(await score(model, record)).best()])
+        return await self.log.rank(self.service.models, score, model, record, window, hits)
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
@@ -379,19 +370,29 @@ class _Root(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request is for this path."""
-        headers = scope.get("headers", ())
-        if any(n == b"accept" and b"text/html" in v for n, v in headers):
+        if any(n == b"accept" and b"text/html" in v for n, v in scope.get("headers", ())):
             return Match.NONE, {}
         match, child = super().matches(scope)
         return (match, child) if match == Match.FULL else (Match.NONE, {})
 
 
+def _lost(searches: Sequence[Search], parts: Sequence[SearchResponse]) -> Sequence[int]:
+    """Rows of the searches whose windows have no hits to read."""
+    rows = [row for row, search in enumerate(searches) if search.window]
+    return [row for row in rows if not parts or parts[row].hits is None]
+
+
+async def _apart(size: int, work: Callable[[], Value]) -> Value:
+    """The result of work on so many bytes, of many in a thread of its own."""
+    return await asyncio.to_thread(work) if size > _THREAD else work()
+
+
 def mixed(response: ScoreResponse, first: Sequence[float], weight: float) -> ScoreResponse:
     """Logits mixed with the engine's scores, both from 0 to 1 in this list."""
-    logits = [float(orjson.dumps(score)) for score in response.scores]
+    logits = [*map(float, response.scores)]
     scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
     order = sorted(range(len(scores)), key=lambda row: -scores[row])
-    texts = [orjson.Fragment(probability(score)) for score in scores]
+    texts = [*map(probability, scores)]
     return replace(response, scores=texts, order=order)
 
 
@@ -425,10 +426,3 @@ def _written(response: Response, call: Call, is_yaml: bool) -> Response:
     if is_yaml:
         response.headers["content-type"] = "application/yaml"
     return response
-
-
-def _documents(content: Json, index: str) -> Json:
-    """Documents by their ids, each with the name of its index."""
-    listed = content.get("docs") or content.get("ids") or []
-    docs = [doc if isinstance(doc, dict) else {"_id": doc} for doc in listed]
-    return {"docs": [{"_index": index, **doc} for doc in docs]}

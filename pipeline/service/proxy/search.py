@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
+import msgspec
+from msgspec import Meta
 
 from pipeline.service.errors import RequestError
-from pipeline.service.proxy.allowed import LISTS, Json, dumped, names_of
-from pipeline.service.proxy.indexes import matches
+from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches, names_of
 from pipeline.service.proxy.response import Hit
-from pipeline.service.requests import validated
 
 _CONTINUED = names_of(LISTS["continued"])
 """Parts of a search that reads on from a hit, or whose hits are groups."""
@@ -23,7 +21,6 @@ _TEXTS = {
     kind: names_of(keys) for keys, kinds in LISTS["texts"].items() for kind in names_of(kinds)
 }
 """Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
-
 
 _LONGEST_TEXT = 2000  # Characters of a query that are read; models read fewer
 
@@ -92,14 +89,6 @@ class Window:
         """The fields of a hit."""
         return self.fields.get(hit.index_name, self.fields[""])
 
-    def is_shown(self, hit: Hit) -> bool:
-        """Whether a hit's source has all that the reranker needs."""
-        return hit.has(self.fields_of(hit).names)
-
-    def text_of(self, hit: Hit) -> str:
-        """The text of a hit."""
-        return hit.text(self.fields_of(hit).texts)
-
 
 class Search(NamedTuple):
     """A search as the engine is to see it, and its window or the reason why it passes unchanged."""
@@ -112,32 +101,26 @@ class Search(NamedTuple):
 
 
 class UnchangedError(Exception):
-    """A search passes unchanged, for a reason; and how it is counted."""
-
-    def __init__(self, reason: str, outcome: str = "unchanged") -> None:
-        super().__init__(reason)
-        self.reason, self.outcome = reason, outcome
+    """A search passes unchanged: the reason, and how it is counted."""
 
 
-class Ubi(BaseModel):
+class Ubi(msgspec.Struct):
     """``ext.ubi``, of OpenSearch's User Behavior Insights."""
 
-    query_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
+    query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 
-class _QueryContext(BaseModel):
-    query_text: StrictStr | None = None
-    query_text_path: StrictStr | None = None
-
-
-class _Rerank(BaseModel):
+class _Rerank(msgspec.Struct):
     """``ext.rerank``, in the form of OpenSearch's processor."""
 
-    query_context: _QueryContext | None = None
-    document_fields: Annotated[list[StrictStr], Field(min_length=1)] | None = None
-    rerank_window: Annotated[StrictInt, Field(gt=0)] | None = None
-    model: StrictStr | None = None
-    weight: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1)] | None = None
+    query_context: dict[str, str | None] | None = None  # query_text, or query_text_path
+    document_fields: Annotated[list[str], Meta(min_length=1)] | None = None
+    rerank_window: Annotated[int, Meta(gt=0)] | None = None
+    model: str | None = None
+    weight: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+
+Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 def read_search(
@@ -158,12 +141,12 @@ def read_search(
     own, ubi = _without(own, "ubi") if defaults.reads_ubi else (own, None)
     if rerank is False:
         return Search(dumped(own), None, "ext.rerank is false")
-    options = validated(_Rerank, rerank or {}, ("ext", "rerank"))
-    told = None if ubi is None else validated(Ubi, ubi, ("ext", "ubi"))
+    options = _options(_Rerank, {} if rerank is None else rerank, "rerank")
+    told = None if ubi is None else _options(Ubi, ubi, "ubi")
     try:
         return Search(dumped(own), _window(own, given, options, defaults, told, indexes))
     except UnchangedError as error:
-        return Search(dumped(own), None, error.reason, error.outcome)
+        return Search(dumped(own), None, *error.args)
 
 
 def _without(content: Json, part: str) -> tuple[Json, Any]:
@@ -174,6 +157,13 @@ def _without(content: Json, part: str) -> tuple[Json, Any]:
     others = {name: value for name, value in ext.items() if name != part}
     rest = {name: value for name, value in content.items() if name != "ext"}
     return (rest | {"ext": others} if others else rest), ext[part]
+
+
+def _options(kind: type[Options], content: Any, part: str) -> Options:
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        raise RequestError("value", f"{error}".replace("`$.", "`"), ("ext", part)) from None
 
 
 def _window(
@@ -187,9 +177,8 @@ def _window(
     """The window of a search; raises UnchangedError."""
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
     depth = min(options.rerank_window or defaults.window, defaults.most)
-    retriever = content.get("retriever")
-    standard = retriever.get("standard") if isinstance(retriever, dict) else {}
-    parts = [content, standard if isinstance(standard, dict) else {}, given]
+    standard = _standard(content) or {}
+    parts, shown = (content, standard, given), content.get("fields")
     if any(part.get(name) not in (None, "") for name in _CONTINUED for part in parts):
         raise UnchangedError("the search reads on from a hit, or groups hits")
     if not all(_by_score(part.get("sort")) for part in parts):
@@ -198,28 +187,35 @@ def _window(
         raise UnchangedError("the search shows no hits")
     if start >= depth:
         raise UnchangedError(f"the page begins after the {depth} hits that are reranked")
-    shown = content.get("fields")
-    if (
-        not (shown is None or isinstance(shown, list))
-        or "filter_path" in given
-        or any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
-    ):
+    is_partial = any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
+    if is_partial or not (shown is None or isinstance(shown, list)) or "filter_path" in given:
         raise UnchangedError("the search leaves out parts of the response")
     fields = _fields(options.document_fields, defaults, indexes)
     text = _text(content, given, options, [n for each in fields.values() for n in each.texts])
-    needed = list(dict.fromkeys(name for each in fields.values() for name in each.names))
-    patterns = [
-        *_names(shown),
-        *(name for part in (given, content) for name in _names(part.get("docvalue_fields"))),
-        *_names(content.get("script_fields")),
-    ]
+    values = [part.get("docvalue_fields") for part in (given, content)]
+    patterns = [n for v in (shown, *values, content.get("script_fields")) for n in _names(v)]
+    needed = dict.fromkeys(name for each in fields.values() for name in each.names)
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
-    body = dumped(whole | {"fields": [*(shown or []), *added]} if added else whole)
-    short = dumped(whole) if added and _shows_source(content, given) else None
-    weight = defaults.weight if options.weight is None else options.weight
-    model = options.model
-    return Window(text, start, size, depth, fields, added, model, weight, body, short, ubi)
+    # Hits that show their whole sources need no further fields.
+    hides = any(n == "stored_fields" or n.startswith("_source") for n in given)
+    hides = hides or "stored_fields" in content or content.get("_source", True) is not True
+    body = whole | {"fields": [*(shown or []), *added]} if added else whole
+    return Window(
+        *(text, start, size, depth, fields, added, options.model),
+        weight=defaults.weight if options.weight is None else options.weight,
+        body=dumped(body),
+        short=None if hides or not added else dumped(whole),
+        ubi=ubi,
+    )
+
+
+def _standard(content: Json) -> Json | None:
+    """The standard retriever of a search, {} in place of any other; None without a retriever."""
+    if not isinstance(retriever := content.get("retriever"), dict):
+        return None
+    standard = retriever.get("standard")
+    return standard if isinstance(standard, dict) else {}
 
 
 def _fields(
@@ -232,32 +228,22 @@ def _fields(
         if any(matches(name, index) for name in indexes)
     }
     # Hits of an alias have other names.
-    of_names = dict.fromkeys(own.get(name, defaults.fields) for name in indexes)
-    fields = next(iter(of_names)) if len(of_names) == 1 else defaults.fields
+    of_names = {own.get(name, defaults.fields) for name in indexes}
+    fields = of_names.pop() if len(of_names) == 1 else defaults.fields
     if given is None:
         return {"": fields, **own}
     url = fields.url if fields.url in given else None
     return {"": PostFields(tuple(name for name in given if name != url), url)}
 
 
-def _shows_source(content: Json, given: Mapping[str, str]) -> bool:
-    """Whether hits have their whole sources."""
-    names = [*given, *(content.keys() - {"_source"})]
-    is_limited = any(name == "stored_fields" or name.startswith("_source") for name in names)
-    return content.get("_source", True) is True and not is_limited
-
-
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
-    """A number of the path, else of the body; None if one of both is none."""
-    inside = _whole(content.get(name, default))
-    return None if inside is None else _whole(given.get(name, inside))
-
-
-def _whole(value: Any) -> int | None:
-    """A number as the engines read it, also from a text."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
-        return int(value)
-    return value if type(value) is int and value >= 0 else None
+    """A number of the path, else of the body, also as a text; None if one of both is none."""
+    values = [content.get(name, default), *([given[name]] if name in given else ())]
+    for value in values:
+        is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
+        if not is_text and (type(value) is not int or value < 0):
+            return None
+    return int(values[-1])
 
 
 def _by_score(sort: Any) -> bool:
@@ -272,17 +258,13 @@ def _by_score(sort: Any) -> bool:
     return keys in (None, "", [], "_score", "_score:desc")
 
 
-def _names(value: Any) -> Iterator[str]:
+def _names(value: Any) -> list[str]:
     """Names of fields in one of the forms that the engines take."""
     if isinstance(value, str):
-        yield from value.split(",")
-    elif isinstance(value, dict):
-        yield from value
-    elif isinstance(value, list):
-        for item in value:
-            name = item.get("field") if isinstance(item, dict) else item
-            if isinstance(name, str):
-                yield name
+        return value.split(",")
+    listed = value if isinstance(value, dict | list) else ()
+    names = [item.get("field") if isinstance(item, dict) else item for item in listed]
+    return [name for name in names if isinstance(name, str)]
 
 
 # --- The text -------------------------------------------------------------------------------------
@@ -290,27 +272,24 @@ def _names(value: Any) -> Iterator[str]:
 
 def _text(content: Json, given: Mapping[str, str], options: _Rerank, fields: Sequence[str]) -> str:
     """The text of the query, as told or of a query on text fields; raises UnchangedError."""
-    context, found = options.query_context or _QueryContext(), None
-    if context.query_text is not None:
-        found = context.query_text
-    elif context.query_text_path is not None:
-        values = _at(content, context.query_text_path)
+    context = options.query_context or {}
+    found = context.get("query_text")
+    if found is None and (path := context.get("query_text_path")) is not None:
+        values = _at(content, path)
         found = next((value for value in values if value is not None), None)
         if not isinstance(found, str):
             problem = "found something else, expected the path of a text in the search"
             location = ("ext", "rerank", "query_context", "query_text_path")
             raise RequestError("value", problem, location)
-    elif given.get("q"):
-        told = {"query": given["q"], "default_field": given.get("df", "*")}
-        found = _of_fields("query_string", told, fields)[0]
-    else:
-        query = content.get("query")
-        if isinstance(retriever := content.get("retriever"), dict):
-            standard = retriever.get("standard")
-            query = standard.get("query") if isinstance(standard, dict) else None
-        texts = [(not is_sure, text) for text, is_sure in _texts(query, fields) if text.strip()]
-        found = min(texts, key=lambda pair: pair[0], default=(True, None))[1]
-    if not found or not found.strip():
+    elif found is None:
+        standard = _standard(content)
+        query = (content if standard is None else standard).get("query")
+        if given.get("q"):
+            told = {"query": given["q"], "default_field": given.get("df", "*")}
+            query = {"query_string": told}
+        texts = [(is_sure, text) for text, is_sure in _texts(query, fields) if text.strip()]
+        found = max(texts, key=lambda pair: pair[0], default=(True, ""))[1]
+    if not found.strip():
         listed = ", ".join(dict.fromkeys(fields))
         raise UnchangedError(f"no text is searched in {listed}", "no_text")
     return found
@@ -329,38 +308,29 @@ def _at(value: Any, path: str) -> Iterator[Any]:
 
 def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Texts of the queries inside a query, in their order, and whether ``fields`` are searched."""
-    if isinstance(query, list):
-        yield from chain.from_iterable(_texts(item, fields) for item in query)
+    for item in query if isinstance(query, list) else ():
+        yield from _texts(item, fields)
     for kind, inner in query.items() if isinstance(query, dict) else ():
-        if not isinstance(inner, dict):
-            continue
-        keys = _TEXTS.get(kind, ())
+        keys = _TEXTS.get(kind, ()) if isinstance(inner, dict) else ()
         if keys == ["field"]:
             for name, value in inner.items():
                 text = value.get("query") if isinstance(value, dict) else value
                 if type(text) in (str, int, float) and _is_text(name, fields):
                     yield str(text), True
         elif keys == ["fields"]:
-            yield _of_fields(kind, inner, fields)
+            listed, text = _names(inner.get("fields")), inner.get("query")
+            names = [name.partition("^")[0] for name in listed]
+            names = names or [str(inner.get("default_field") or "*")]
+            is_sure = any(_is_text(name, fields) for name in names)
+            if type(text) in (str, int, float) and (inner.get("fields") or is_sure):
+                if kind == "query_string":  # Fields are texts by their use, too.
+                    text = plain(str(text), [*fields, *names])
+                elif kind == "simple_query_string":
+                    text = plain(str(text), None)
+                yield str(text), is_sure
         else:
             for key in keys:
                 yield from _texts(inner.get(key), fields)
-
-
-def _of_fields(kind: str, query: Json, fields: Sequence[str]) -> tuple[str, bool]:
-    """The text of a query of several fields, which are texts by their use, without its syntax."""
-    text, listed = query.get("query"), query.get("fields")
-    names = [name.partition("^")[0] for name in _names(listed)]
-    names = names or [str(query.get("default_field") or "*")]
-    is_sure = any(_is_text(name, fields) for name in names)
-    if type(text) not in (str, int, float) or not (listed or is_sure):
-        return "", False
-    if not kind.endswith("query_string"):
-        return str(text), is_sure
-    is_simple = kind.startswith("simple")
-    return plain(
-        str(text), None if is_simple else lambda n: _is_text(n, [*fields, *names])
-    ), is_sure
 
 
 def _is_text(name: str, fields: Sequence[str]) -> bool:
@@ -368,24 +338,24 @@ def _is_text(name: str, fields: Sequence[str]) -> bool:
     return any(matches(name, field) or name.startswith(f"{field}.") for field in fields)
 
 
-def plain(text: str, is_text: Callable[[str], bool] | None) -> str:
-    """The wanted words of a ``query_string``, or of a simple one, which has no fields (None)."""
+def plain(text: str, fields: Sequence[str] | None) -> str:
+    """The wanted words of a ``query_string``, or of a simple one, which names no fields (None)."""
     words, kept, is_excluded = list[str](), [True], False
     for match in _SYNTAX.finditer(text[:_LONGEST_TEXT]):
         sign, name, value = match["sign"], match["field"] or "", match["value"]
-        if is_text is None:
+        if fields is None:
             name, value = "", name + value
         elif value in ("AND", "OR", "NOT", "&&", "||"):
             is_excluded = value == "NOT"
             continue
         is_kept = kept[-1] and not is_excluded and sign not in ("-", "!")
-        if name and is_text:
-            is_kept = is_kept and is_text(name[:-1].replace("\\", ""))
+        if name and fields is not None:
+            is_kept = is_kept and _is_text(name[:-1].replace("\\", ""), fields)
         is_excluded = False
         if value == "(":
             kept.append(is_kept)
         elif value == ")":
             kept = kept[:-1] or [True]
-        elif is_kept and not (is_text and value[0] in "/[{"):
+        elif is_kept and (fields is None or value[0] not in "/[{"):
             words.append(_MARKS.sub(lambda m: m[1] or " ", value))
     return " ".join(" ".join(words).split())

@@ -83,60 +83,40 @@ class Upstream:
         self._held -= record.held
 
     async def send(self, request: EngineRequest) -> EngineResponse:
-        """The response to a request; the record counts the bytes to be released.
+        """The response to a request; the record counts its time, and the bytes to be released.
 
         Raises RequestError if no node responds, or the response is too large, also beside others.
         """
-        now = time.perf_counter()
-        end = now + TIMEOUT if request.deadline is None else request.deadline
-        if end <= now:
-            raise RequestError("deadline", "the deadline of the request is past")
-        query, call = urlencode(request.call.parameters), request.call
-        is_once = call.kind == "known"  # A page that is lost cannot be read again.
-        # A connection that was kept open may be closed by now: a search may be sent twice.
-        for last in [False] * len(self._urls) + [True]:
-            url, left = self._urls[0], max(0.001, end - time.perf_counter())
-            try:
-                async with self._open().request(
-                    request.method,
-                    URL(f"{url}{call.path}{query and f'?{query}'}", encoded=True),
-                    headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
-                    data=request.body or None,
-                    timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
-                    allow_redirects=False,
-                ) as response:
-                    content = await self._read(response, request.record)
-                    headers = passed(response.headers.items())
-                    return EngineResponse(response.status, headers, content)
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                # Of a node that takes no connection, another one may do the work.
-                has_begun = not isinstance(error, _NO_CONNECTION)
-                if isinstance(error, TimeoutError) and has_begun:
-                    problem = f"{url}: the engine does not answer in time"
-                    raise RequestError("deadline", problem) from None
-                if last or (is_once and has_begun):
-                    problem = f"{url}: the engine does not answer: {type(error).__name__}"
-                    raise RequestError("away", problem) from None
-                # Unless another search has noticed it before.
-                if self._urls[0] == url:
-                    self._urls = [*self._urls[1:], url]
-        raise AssertionError
+        started = time.perf_counter()
+        end = started + TIMEOUT if request.deadline is None else request.deadline
+        try:
+            # A connection that was kept open may be closed by now: a search may be sent twice.
+            for last in [False] * len(self._urls) + [True]:
+                if (left := end - time.perf_counter()) <= 0:
+                    raise RequestError("deadline", "the deadline of the request is past")
+                url = self._urls[0]
+                try:
+                    return await self._exchange(request, url, left)
+                except (aiohttp.ClientError, OSError, ValueError) as error:
+                    # Of a node that takes no connection, another one may do the work.
+                    has_begun = not isinstance(error, _NO_CONNECTION)
+                    if isinstance(error, TimeoutError) and has_begun:
+                        problem = f"{url}: the engine does not answer in time"
+                        raise RequestError("deadline", problem) from None
+                    # A page of a scroll that is lost cannot be read again.
+                    if last or (has_begun and request.call.kind == "known"):
+                        problem = f"{url}: the engine does not answer: {type(error).__name__}"
+                        raise RequestError("away", problem) from None
+                    # Unless another search has noticed it before.
+                    if self._urls[0] == url:
+                        self._urls = [*self._urls[1:], url]
+            raise AssertionError
+        finally:
+            request.record.engine += time.perf_counter() - started
 
-    async def _read(self, response: aiohttp.ClientResponse, record: Record) -> bytes:
-        content = bytearray()
-        async for chunk in response.content.iter_any():
-            content += chunk
-            record.held, self._held = record.held + len(chunk), self._held + len(chunk)
-            if len(content) > LARGEST:
-                problem = f"found more than {LARGEST} bytes in the engine's response"
-                raise RequestError("large", f"{problem}, expected less; search for fewer hits")
-            if self._held > HELD:
-                raise RequestError("overload", "too many large responses at once", retry=1)
-        return bytes(content)
-
-    def _open(self) -> aiohttp.ClientSession:
-        """The pool, made in the event loop at its first use."""
-        if self._session is None:
+    async def _exchange(self, request: EngineRequest, url: str, left: float) -> EngineResponse:
+        """The response of a node within some seconds."""
+        if self._session is None:  # Made in the event loop.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._context),
                 # Cookies of one caller are not for the next.
@@ -145,7 +125,24 @@ class Upstream:
                 max_line_size=_HEADER,
                 max_field_size=_HEADER,
             )
-        return self._session
+        call, record, content = request.call, request.record, bytearray()
+        async with self._session.request(
+            request.method,
+            URL(f"{url}{call.path}?{urlencode(call.parameters)}".rstrip("?"), encoded=True),
+            headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
+            data=request.body or None,
+            timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
+            allow_redirects=False,
+        ) as response:
+            async for chunk in response.content.iter_any():
+                content += chunk
+                record.held, self._held = record.held + len(chunk), self._held + len(chunk)
+                if len(content) > LARGEST:
+                    problem = f"found more than {LARGEST} bytes in the engine's response"
+                    raise RequestError("large", f"{problem}, expected less; search for fewer hits")
+                if self._held > HELD:
+                    raise RequestError("overload", "too many large responses at once", retry=1)
+            return EngineResponse(response.status, passed(response.headers.items()), bytes(content))
 
 
 def encoding_of(url: str) -> str:

@@ -167,10 +167,6 @@ class ConvolutionTower(nn.Module):
             MaskedConvolution(inputs, filters, width) for inputs in sizes[:depth]
         )
 
-    def forward(self, ids: Tensor) -> list[Tensor]:
-        """:meth:`of_parts` of one part."""
-        return self.of_parts([ids])[0]
-
     def of_parts(self, parts: Sequence[Tensor]) -> list[list[Tensor]]:
         """Vectors of every depth for each part's ids [B, L], terms first: depth + 1 tensors.
 

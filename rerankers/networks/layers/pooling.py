@@ -1,6 +1,6 @@
 """Pooling over the positions of a text; positions without a term never count."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,62 +9,40 @@ from torch import Tensor
 from rerankers.networks.layers.similarity import PADDING_SIMILARITY, partial_softmax
 
 
-class Similarities(Protocol):
-    """Similarities of each query position with all positions of P posts, in any memory layout.
+class PaddedSimilarities(NamedTuple):
+    """Similarities of each query position with all positions of P posts, as a padded tensor.
 
     A post without terms is pooled to 0.
+
+    Where texts are padded to fixed lengths, and padding is read like a term, all padded positions
+    of a text are alike: they are one position, which counts as many times.
     """
 
-    def max(self) -> Tensor:
-        """Maximum over each post's positions: [P, Lq]."""
-
-    def mean(self) -> Tensor:
-        """Mean over each post's positions: [P, Lq]."""
-
-    def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
-        """Maximum and mean of :func:`partial_softmax` over ``length`` positions: two of [P, Lq]."""
-
-
-class PaddedSimilarities(NamedTuple):
-    """Similarities as a padded tensor; see :class:`Similarities`."""
-
     values: Tensor  # [P, Lq, Ld]
-    mask: Tensor  # [P, Ld], 1 where the post has a term
+    query_counts: Tensor  # [P, Lq] positions that each one stands for: 1 for a term, 0 for none
+    post_counts: Tensor  # [P, Ld]
 
     def max(self) -> Tensor:
         """Maximum over each post's positions: [P, Lq]."""
-        masked = self.values.masked_fill(self.mask.unsqueeze(1) == 0, PADDING_SIMILARITY)
-        return torch.where(self.mask.any(dim=1, keepdim=True), masked.amax(dim=2), 0.0)
+        maxima = self._masked(self.values).amax(dim=2)
+        return torch.where(self.post_counts.any(dim=1, keepdim=True), maxima, 0.0)
 
     def mean(self) -> Tensor:
         """Mean over each post's positions: [P, Lq]."""
-        total = torch.bmm(self.values, self.mask.unsqueeze(2)).squeeze(2)
-        return total / self.mask.sum(dim=1, keepdim=True).clamp_min(1.0)
+        total = torch.bmm(self.values, self.post_counts.unsqueeze(2)).squeeze(2)
+        return total / self.post_counts.sum(dim=1, keepdim=True).clamp_min(1.0)
 
     def softmax(self, temperature: float, length: int) -> Tensor:
         """:func:`partial_softmax` over the post's positions: [P, Lq, Ld]."""
-        return partial_softmax(self.values * temperature, self.mask.unsqueeze(1), 2, length)
+        return partial_softmax(self.values * temperature, self.post_counts.unsqueeze(1), 2, length)
 
     def pooled_softmax(self, temperature: float, length: int) -> tuple[Tensor, Tensor]:
         """Maximum and mean of :meth:`softmax`, which is not computed itself: two of [P, Lq]."""
-        logits = (self.values * temperature).masked_fill(
-            self.mask.unsqueeze(1) == 0, PADDING_SIMILARITY
-        )
+        logits = self._masked(self.values * temperature)
         own = logits.logsumexp(dim=2)
-        unused = (length - self.mask.sum(dim=1, keepdim=True)).log()  # log of as many times e⁰
+        unused = (length - self.post_counts.sum(dim=1, keepdim=True)).log()  # log of as many e⁰
         total = torch.logaddexp(own, unused)
         return (logits.max(dim=2).values - total).exp(), (own - total).exp() / length
-
-
-class CountedSimilarities(NamedTuple):
-    """Similarities of texts that are padded to fixed lengths, where padding is read like a term.
-
-    All padded positions of a text are alike: they are one position, which counts as many times.
-    """
-
-    values: Tensor  # [P, Lq, Ld]
-    query_counts: Tensor  # [P, Lq] positions that each one stands for, 0 for none
-    post_counts: Tensor  # [P, Ld]
 
     def query_softmax(self, temperature: float) -> Tensor:
         """Softmax over the query's positions: [P, Lq, Ld], 0 where a position counts 0 times."""
@@ -78,8 +56,11 @@ class CountedSimilarities(NamedTuple):
         mean = total / self.post_counts.sum(dim=1, keepdim=True)
         return there.max(dim=2).values * once, mean * once
 
+    def _masked(self, values: Tensor) -> Tensor:
+        return values.masked_fill(self.post_counts.unsqueeze(1) == 0, PADDING_SIMILARITY)
+
     def _shares(self, temperature: float) -> Tensor:
-        """What all positions that one stands for have together: [P, Lq, Ld]."""
+        """Sums over all positions that one stands for: [P, Lq, Ld]."""
         return (self.values * temperature + self.query_counts.log().unsqueeze(2)).softmax(dim=1)
 
     def _once(self) -> Tensor:
@@ -99,24 +80,3 @@ def window_means(values: Tensor, mask: Tensor, width: int) -> Tensor:
     sums = F.pad(values * mask, padding).unfold(1, width, 1).sum(dim=2)
     counts = F.pad(mask, padding).unfold(1, width, 1).sum(dim=2)
     return sums / counts.clamp_min(1.0)
-
-
-def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` [B] highest values of each feature, in text order; of equal values the earlier.
-
-    Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, most, F],
-    0 where a text has no more to keep, and the number kept of each text [B]. No ``k`` is above
-    ``most``.
-    """
-    positions = values.shape[1]
-    kept = torch.minimum(k, lengths)
-    rows = values.transpose(1, 2)  # [B, F, L]
-    places = torch.arange(positions, device=values.device)
-    outside = (places >= lengths.unsqueeze(1)).unsqueeze(1)
-    inside_only = rows.masked_fill(outside, -torch.inf)
-    best = inside_only.argsort(dim=2, descending=True, stable=True)[:, :, :most]  # [B, F, K]
-    chosen = places[: best.shape[2]] < kept.unsqueeze(1)  # [B, K]
-    # Values that are not chosen are sorted to the end.
-    best = best.masked_fill(~chosen.unsqueeze(1), positions).sort(dim=2).values
-    pooled = rows.gather(2, best.clamp(max=positions - 1)) * chosen.unsqueeze(1)
-    return F.pad(pooled.transpose(1, 2), (0, 0, 0, most - best.shape[2])), kept

@@ -1,22 +1,116 @@
-"""Bag of words: mean word vectors with bilinear matching.
+"""Bag of words: mean word vectors with bilinear matching; and the base of both models of its paper.
 
 Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
 Selection*, 2014.
 
 A text is the mean of its word vectors without stop words (section 3.1). A matrix maps the vector of
 an answer to that of its question; the dot product of the mapped vector and the question's is the
-score. The configuration ``count`` adds two counts of common words in a logistic regression.
+score: the probability that an answer a to a question q is correct is σ(qᵀ M a + b). In the
+configuration ``count``, a logistic regression combines it with the number of common words and their
+IDF.
 
 Choices where the paper is silent: the mean is over words that are not stop words. Counts are of
 distinct words, with stop words. Each unknown word has its own vector; in the paper all share one.
 """
 
-from torch import Tensor
+from abc import abstractmethod
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
+from rerankers.logistic import logistic_regression
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.embeddings import word_vectors
-from rerankers.networks.layers.overlap import StopWords
-from rerankers.networks.models._bilinear import Bilinear, Config
+from rerankers.networks.layers.overlap import StopWords, WordOverlap
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
+
+COUNTS = 2  # Number of common words, and the sum of their IDF
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of both models."""
+
+    count: bool = True  # Add counts of common words by logistic regression (section 4.2)
+
+
+class Bilinear(Reranker):
+    """Bilinear score of two composed vectors (section 3, equation 1).
+
+    Composed vectors have the dimensions E of word vectors.
+    """
+
+    config_type = Config
+    configurations = named(count=Config(), plain=Config(count=False))
+    training_settings = Settings(
+        loss="pointwise",
+        sampling="pairs",
+        optimizer="adagrad",
+        learning_rate=0.05,
+        weight_decay=1e-4,
+        steps=47,
+        epochs=40,
+        patience=10,
+    )
+
+    coefficients: Tensor
+    intercept: Tensor
+    is_fitted: Tensor
+
+    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
+        super().__init__(config)
+        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+        size = vocabulary.vectors.shape[1]
+        self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)  # section 4.2: N(0, 0.01)
+        self.bias = nn.Parameter(torch.zeros(()))
+        if config.count:
+            self.overlap = WordOverlap(vocabulary)
+            self.register_buffer("coefficients", torch.zeros(COUNTS + 1))
+            self.register_buffer("intercept", torch.zeros(()))
+            self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool))
+
+    @abstractmethod
+    def compose(self, ids: Tensor) -> Tensor:
+        """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
+
+    def encode(self, inputs: Inputs) -> Encoded:
+        """Compose B texts."""
+        return Encoded(self.compose(inputs[WORDS].ids), inputs[WORDS])
+
+    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
+        """The products q ∘ (M a), whose sum is qᵀ M a, and the counts."""
+        parts = [queries.vectors[query_of_post] * (posts.vectors @ self.matrix.t())]
+        if self.config.count:
+            parts.append(self.overlap(queries.words, posts.words.ids, query_of_post)[:, :COUNTS])
+        return {"match": torch.cat(parts, dim=1).unsqueeze(1)}
+
+    def head(self, representations: Tensor) -> Tensor:
+        """qᵀ M a + b, or the logit of the regression once it is fitted: [P]."""
+        if not self.config.count:
+            return representations.sum(dim=1) + self.bias
+        plain = representations[:, :-COUNTS].sum(dim=1) + self.bias
+        fitted = self._features(representations) @ self.coefficients + self.intercept
+        return torch.where(self.is_fitted, fitted, plain)
+
+    def _features(self, representations: Tensor) -> Tensor:
+        """Counts and probability: [P, 3]."""
+        logits = representations[:, :-COUNTS].sum(dim=1, keepdim=True) + self.bias
+        return torch.cat([representations[:, -COUNTS:], torch.sigmoid(logits)], dim=1)
+
+    def needs_fit(self) -> bool:
+        """Whether there are counts, and so a regression."""
+        return self.config.count
+
+    def fit(self, representations: Tensor, relevant: Tensor) -> None:
+        """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""
+        with torch.no_grad():
+            features = self._features(representations.to(self.device_of())).cpu().numpy()
+        coefficients, intercept = logistic_regression(features, relevant.numpy(), penalty=0.01)
+        self.coefficients.copy_(torch.from_numpy(coefficients))
+        self.intercept.fill_(intercept)
+        self.is_fitted.fill_(True)
 
 
 class Model(Bilinear):
@@ -24,7 +118,6 @@ class Model(Bilinear):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
-        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         self.content_words = StopWords(vocabulary)
 
     def compose(self, ids: Tensor) -> Tensor:

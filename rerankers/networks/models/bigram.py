@@ -1,12 +1,9 @@
 """Bigrams: the mean of a convolution over pairs of words, with bilinear matching.
 
-Lei Yu, Karl Moritz Hermann, Phil Blunsom and Stephen Pulman: *Deep Learning for Answer Sentence
-Selection*, 2014.
+The second model of Yu et al. (2014); paper, matching and counts are those of ``bag_of_words.py``.
 
 A text is the mean of tanh(T_L s_i + T_R s_{i+1} + b) over its bigrams (section 3.2), so word order
-counts. A matrix maps the vector of an answer to that of its question; the dot product of the mapped
-vector and the question's is the score. The configuration ``count`` adds two counts of common words
-in a logistic regression.
+counts.
 
 Choices where the paper is silent: a text of one word has one bigram, whose second word is zero.
 Stop words are kept; without them, bigrams would join words that are not adjacent.
@@ -16,8 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.networks.layers.embeddings import mask_of, word_vectors
-from rerankers.networks.models._bilinear import Bilinear, Config
+from rerankers.networks.layers.embeddings import mask_of
+from rerankers.networks.models.bag_of_words import Bilinear, Config
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -25,9 +22,8 @@ class Model(Bilinear):
     """Section 3.2; see the module's docstring."""
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        size = vocabulary.vectors.shape[1]
         super().__init__(config, vocabulary)
-        self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+        size = vocabulary.vectors.shape[1]
         self.left = nn.Parameter(torch.randn(size, size) * 0.01)  # T_L; section 4.2: N(0, 0.01)
         self.right = nn.Parameter(torch.randn(size, size) * 0.01)  # T_R
         self.bigram_bias = nn.Parameter(torch.zeros(size))

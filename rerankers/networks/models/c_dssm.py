@@ -29,15 +29,14 @@ Deviations, and choices where the paper is silent:
 * Shared weights, γ = 10, initial weights, texts without words, and clicks: see ``dssm.py``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.networks.models._letter_trigrams import SemanticModel, TrigramSums, unit_vectors
+from rerankers.networks.base import named
+from rerankers.networks.models.dssm import SemanticModel, TrigramSums, unit_vectors
 from rerankers.text.words import TRIGRAM_COUNT
 
 WIDTH = 3  # Words in a window
@@ -88,4 +87,4 @@ class Model(SemanticModel):
 
     network = ConvolutionalNetwork
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {"compact": Config(), "rao2019": PAPER}
+    configurations = named(compact=Config(), rao2019=PAPER)

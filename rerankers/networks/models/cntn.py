@@ -43,19 +43,16 @@ Deviations, and choices where the paper is silent:
   0.003 .53, at 0.1 .78).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import RerankerError, require_choice
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.convolutions import WideConvolution, xavier_linear
 from rerankers.networks.layers.embeddings import mask_of_lengths, word_vectors
-from rerankers.networks.layers.pooling import k_max_pooling
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
@@ -92,15 +89,15 @@ class Model(Reranker):
     """The network of sections 3 and 4; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "cntn_v": Config(),
-        "cntn_iv": Config(slices=1),
-        "cntn_iii": Config(slices=1, bilinear="none"),
-        "cntn_ii": Config(slices=1, linear=False, activation="identity"),
-        "cntn_i": Config(slices=1, bilinear="identity", linear=False, activation="identity"),
-        "cnn_mlp": Config(slices=50, bilinear="none"),
-        "nbow_mlp": Config(slices=50, bilinear="none", composition="mean"),
-    }
+    configurations = named(
+        cntn_v=Config(),
+        cntn_iv=Config(slices=1),
+        cntn_iii=Config(slices=1, bilinear="none"),
+        cntn_ii=Config(slices=1, linear=False, activation="identity"),
+        cntn_i=Config(slices=1, bilinear="identity", linear=False, activation="identity"),
+        cnn_mlp=Config(slices=50, bilinear="none"),
+        nbow_mlp=Config(slices=50, bilinear="none", composition="mean"),
+    )
     training_settings = Settings(
         loss="pairwise",
         optimizer="adagrad",
@@ -114,19 +111,17 @@ class Model(Reranker):
         epochs=40,
         patience=10,
     )
-    own_settings: ClassVar[Mapping[str, Settings]] = {
-        "nbow_mlp": replace(training_settings, learning_rate=0.03)
-    }
+    own_settings = named(nbow_mlp=replace(training_settings, learning_rate=0.03))
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         size = vocabulary.vectors.shape[1]
-        slices, numbers = config.slices, config.sentence_size
-        if config.composition == "mean":
-            numbers = size
-        self.query_sentence = _sentence(size, config)
-        self.post_sentence = _sentence(size, config)
+        slices, numbers = config.slices, size
+        if config.composition == "convolutions":
+            numbers = config.sentence_size
+            self.query_sentence = SentenceNetwork(size, config)
+            self.post_sentence = SentenceNetwork(size, config)
         if config.bilinear == "tensor":
             bound = 0.01 if config.activation == "tanh" else (3 / numbers) ** 0.5  # Or Xavier's
             self.tensor = nn.Parameter(torch.empty(slices, numbers, numbers))
@@ -137,13 +132,19 @@ class Model(Reranker):
 
     def encode_queries(self, inputs: Inputs) -> Tensor:
         """Sentence vectors of Q questions: [Q, n_s]."""
-        ids = inputs[WORDS].ids
-        return self.query_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
+        return self._encode("query_sentence", inputs)
 
     def encode_posts(self, inputs: Inputs) -> Tensor:
         """Sentence vectors of D answers: [D, n_s]."""
+        return self._encode("post_sentence", inputs)
+
+    def _encode(self, network: str, inputs: Inputs) -> Tensor:
         ids = inputs[WORDS].ids
-        return self.post_sentence(self.vectors(ids), ids.ne(0).sum(dim=1))
+        terms, words = self.vectors(ids), ids.ne(0).sum(dim=1)
+        if self.config.composition == "mean":  # Section 6.1, NBOW
+            return terms.sum(dim=1) / words.clamp_min(1).unsqueeze(1)
+        vectors: Tensor = self.get_submodule(network)(terms, words)
+        return vectors
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
         """[v_q; v_a] of each pair."""
@@ -202,21 +203,30 @@ class SentenceNetwork(nn.Module):
         return torch.tanh(self.output(maps.flatten(1)))
 
 
-class MeanVector(nn.Module):
-    """The mean of the word vectors (section 6.1, NBOW)."""
-
-    def forward(self, terms: Tensor, words: Tensor) -> Tensor:
-        """Vectors [B, E] of word vectors [B, L, E]; ``words`` [B] are the lengths."""
-        return terms.sum(dim=1) / words.clamp_min(1).unsqueeze(1)
-
-
-def _sentence(size: int, config: Config) -> nn.Module:
-    return MeanVector() if config.composition == "mean" else SentenceNetwork(size, config)
-
-
 def dynamic_k(words: Tensor, layer: int, depth: int, top_k: int) -> Tensor:
     """Values [B] kept by the pooling of a layer (from 1), for texts of ``words`` [B] words.
 
     max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
     """
     return (((depth - layer) * words + depth - 1) // depth).clamp_min(top_k)
+
+
+def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` [B] highest values of each feature, in text order; of equal values the earlier.
+
+    Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, most, F],
+    0 where a text has no more to keep, and the number kept of each text [B]. No ``k`` is above
+    ``most``.
+    """
+    positions = values.shape[1]
+    kept = torch.minimum(k, lengths)
+    rows = values.transpose(1, 2)  # [B, F, L]
+    places = torch.arange(positions, device=values.device)
+    outside = (places >= lengths.unsqueeze(1)).unsqueeze(1)
+    inside_only = rows.masked_fill(outside, -torch.inf)
+    best = inside_only.argsort(dim=2, descending=True, stable=True)[:, :, :most]  # [B, F, K]
+    chosen = places[: best.shape[2]] < kept.unsqueeze(1)  # [B, K]
+    # Values that are not chosen are sorted to the end.
+    best = best.masked_fill(~chosen.unsqueeze(1), positions).sort(dim=2).values
+    pooled = rows.gather(2, best.clamp(max=positions - 1)) * chosen.unsqueeze(1)
+    return F.pad(pooled.transpose(1, 2), (0, 0, 0, most - best.shape[2])), kept

@@ -29,19 +29,17 @@ Deviations, and choices where the paper is silent:
 * A query without words scores 0.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rerankers.errors import require_at_least, require_choice
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.convolutions import bounded
 from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
 from rerankers.networks.layers.similarity import unit_length
-from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
@@ -64,22 +62,11 @@ class Config:
         require_at_least(self, bins=2)
 
 
-class TermVectors(NamedTuple):
-    """A batch of texts: their terms, and vectors [B, L, E] of length 1 (0 for padding)."""
-
-    terms: Terms
-    vectors: Tensor
-
-
 class Model(Reranker):
     """The network of section 4; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "idf": Config(),
-        "rao2019": Config(vectors="positive", idf="classical"),
-    }
-    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    configurations = named(idf=Config(), rao2019=Config(vectors="positive", idf="classical"))
     # The paper's loss with margin 1, over lists instead of triples.
     training_settings = Settings(
         loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
@@ -95,20 +82,17 @@ class Model(Reranker):
         )
         self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
 
-    def encode(self, inputs: Inputs) -> TermVectors:
-        """Look up the words of B texts."""
-        terms = inputs[WORDS]
-        return TermVectors(terms, unit_length(self.vectors(terms.ids)))
+    def encode(self, inputs: Inputs) -> Encoded:
+        """Vectors [B, L, E] of the words of B texts, of length 1 (0 for padding)."""
+        return Encoded(unit_length(self.vectors(inputs[WORDS].ids)), inputs[WORDS])
 
-    def interact(
-        self, queries: TermVectors, posts: TermVectors, query_of_post: Tensor
-    ) -> Interactions:
+    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Histograms [P, Lq, bins] and, for the gate, mask and IDF of each word [P, Lq, 2]."""
-        ids = queries.terms.ids[query_of_post]  # [P, Lq]
+        ids, weights = (values[query_of_post] for values in queries.words)  # [P, Lq]
         cosine = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
-        exact = ids.unsqueeze(2) == posts.terms.ids.unsqueeze(1)  # [P, Lq, Ld]
-        counts = histograms(cosine, exact, mask_of(posts.terms.ids), self.config.bins)
-        mask, weights = mask_of(ids), queries.terms.weights[query_of_post]
+        exact = ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
+        counts = histograms(cosine, exact, mask_of(posts.words.ids), self.config.bins)
+        mask = mask_of(ids)
         return {
             "histograms": torch.log1p(counts) * mask.unsqueeze(2),
             "words": torch.stack([mask, weights], dim=2),

@@ -32,9 +32,7 @@ Deviations, and choices where the paper is silent:
 * The last layers of both networks are one layer, since their scores are added.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +40,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import require_at_least, require_choice
-from rerankers.networks.base import TRIGRAMS, WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.base import (
+    TRIGRAMS,
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+    Reranker,
+    Terms,
+    named,
+)
 from rerankers.networks.layers.convolutions import WideConvolution
 from rerankers.networks.layers.embeddings import (
     TrainedVectors,
@@ -50,8 +57,8 @@ from rerankers.networks.layers.embeddings import (
     mask_of_lengths,
     word_vectors,
 )
-from rerankers.networks.models._letter_trigrams import begins_word
-from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.networks.models.dssm import begins_word
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
 
@@ -81,24 +88,11 @@ class Config:
         return -(-(self.post_words + self.width - 1) // self.region)
 
 
-class RegionVectors(NamedTuple):
-    """A batch of texts."""
-
-    ids: Tensor  # [B, L] words, cut to the lengths that are read
-    meaning: Tensor
-    """Vectors of the distributed network: [Q, 1, F] of queries, [D, R, F] of posts; 0 for
-    padding."""
-
-
 class Model(Reranker):
     """The networks of section 3; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "words": Config(),
-        "rao2019": Config(terms="trigrams"),
-    }
-    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    configurations = named(words=Config(), rao2019=Config(terms="trigrams"))
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(
         loss="listwise", learning_rate=1e-3, weight_decay=1e-2, negatives=4
@@ -124,39 +118,36 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(2 * config.hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> RegionVectors:
-        """Encode Q queries, each as one region."""
-        ids, words = self._words(inputs, self.config.query_words)
-        windows = ids.shape[1] + self.config.width - 1
-        return RegionVectors(ids, self.query(words, ids, windows))
+    def encode_queries(self, inputs: Inputs) -> Encoded:
+        """Vectors [Q, 1, F] of Q queries, each one region."""
+        words, vectors = self._words(inputs, self.config.query_words)
+        windows = words.ids.shape[1] + self.config.width - 1
+        return Encoded(self.query(vectors, words.ids, windows), words)
 
-    def encode_posts(self, inputs: Inputs) -> RegionVectors:
-        """Encode D posts."""
-        ids, words = self._words(inputs, self.config.post_words)
-        return RegionVectors(ids, self.post(words, ids, self.config.region))
+    def encode_posts(self, inputs: Inputs) -> Encoded:
+        """Vectors [D, R, F] of the regions of D posts, 0 for padding."""
+        words, vectors = self._words(inputs, self.config.post_words)
+        return Encoded(self.post(vectors, words.ids, self.config.region), words)
 
-    def _words(self, inputs: Inputs, most: int) -> tuple[Tensor, Tensor]:
-        """Identifiers [B, L] and vectors [B, L, E] of the first ``most`` words of each text."""
-        ids = inputs[WORDS].ids[:, :most]
+    def _words(self, inputs: Inputs, most: int) -> tuple[Terms, Tensor]:
+        """The first ``most`` words of each text, and their vectors [B, L, E]."""
+        words = inputs[WORDS].first(most)
         if self.config.terms == "words":
-            return ids, self.vectors(ids)
+            return words, self.vectors(words.ids)
         trigrams = inputs[TRIGRAMS].ids
-        return ids, sum_by_word(self.vectors(trigrams), trigrams, ids.shape[1])
+        return words, sum_by_word(self.vectors(trigrams), trigrams, words.ids.shape[1])
 
-    def interact(
-        self, queries: RegionVectors, posts: RegionVectors, query_of_post: Tensor
-    ) -> Interactions:
+    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Filters over exact matches [P, Lq, C], and products of region vectors [P, R, F]."""
-        query_ids = queries.ids[query_of_post]
-        exact = query_ids.unsqueeze(2) == posts.ids.unsqueeze(1)  # [P, Lq, Ld]
-        matches = exact.float() * mask_of(query_ids).unsqueeze(2)
+        query_ids = queries.words.ids[query_of_post]
+        exact = query_ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
+        mask = mask_of(query_ids).unsqueeze(2)
+        matches = exact.float() * mask
         # Positions beyond the batch's longest post are zeros; their weights are left out.
         weights = self.places.weight[:, : matches.shape[2]]
         local = torch.tanh(F.linear(matches, weights, self.places.bias))
-        return {
-            "local": local * mask_of(query_ids).unsqueeze(2),
-            "distributed": queries.meaning[query_of_post] * posts.meaning,
-        }
+        products = queries.vectors[query_of_post] * posts.vectors
+        return {"local": local * mask, "distributed": products}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The last hidden layers of both networks, concatenated: [P, 2 · hidden]."""

@@ -34,19 +34,17 @@ Deviations, and choices where the papers are silent:
 * Padding of the query adds nothing; padding of the post is not counted.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rerankers.errors import require_at_least, require_choice
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.convolutions import MaskedConvolution, bounded
 from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
-from rerankers.networks.layers.similarity import GaussianKernels, unit_length
-from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.networks.layers.similarity import unit_length
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 LEAST_COUNT = 1e-10  # Lower limit of soft counts, for their logarithm
@@ -68,23 +66,13 @@ class Config:
         require_at_least(self, longest_ngram=0)
 
 
-class NgramVectors(NamedTuple):
-    """A batch of texts."""
-
-    levels: list[Tensor]  # Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams
-    mask: Tensor  # [B, L], 1 for words, 0 for padding
-
-
 class Model(Reranker):
     """Section 3 of both papers; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "words": Config(),
-        "conv": Config(longest_ngram=3),
-        "rao2019": Config(vectors="positive"),
-    }
-    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    configurations = named(
+        words=Config(), conv=Config(longest_ngram=3), rao2019=Config(vectors="positive")
+    )
     # The papers' loss with margin 1, over lists instead of pairs.
     training_settings = Settings(
         loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
@@ -100,25 +88,25 @@ class Model(Reranker):
         self.kernels = GaussianKernels()
         self.score = nn.Linear(max(1, longest) ** 2 * GaussianKernels.size, 1)
 
-    def encode(self, inputs: Inputs) -> NgramVectors:
-        """N-grams of B texts."""
+    def encode(self, inputs: Inputs) -> Encoded:
+        """Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams."""
         ids = inputs[WORDS].ids
-        words, mask = self.vectors(ids), mask_of(ids)
-        levels = [layer(words, mask.unsqueeze(2)) for layer in self.convolutions] or [words]
-        return NgramVectors([unit_length(level) for level in levels], mask)
+        words, mask = self.vectors(ids), mask_of(ids).unsqueeze(2)
+        levels = [layer(words, mask) for layer in self.convolutions] or [words]
+        return Encoded([unit_length(level) for level in levels], inputs[WORDS])
 
-    def interact(
-        self, queries: NgramVectors, posts: NgramVectors, query_of_post: Tensor
-    ) -> Interactions:
+    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
-        turned = [post.transpose(1, 2) for post in posts.levels]  # [P, F, Ld]
+        turned = [post.transpose(1, 2) for post in posts.vectors]  # [P, F, Ld]
+        mask = mask_of(posts.words.ids)
         counts = [
-            self.kernels(torch.bmm(query[query_of_post], post), posts.mask)
-            for query in queries.levels
+            self.kernels(torch.bmm(query[query_of_post], post), mask)
+            for query in queries.vectors
             for post in turned
         ]
         logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
-        return {"matches": LOG_SCALE * logarithms * queries.mask[query_of_post].unsqueeze(2)}
+        query_mask = mask_of(queries.words.ids)[query_of_post].unsqueeze(2)
+        return {"matches": LOG_SCALE * logarithms * query_mask}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """φ, the sum over the words of the query: [P, K]."""
@@ -131,3 +119,25 @@ class Model(Reranker):
     def interactions_are_fixed(self) -> bool:
         """Whether neither convolutions nor word vectors are trained."""
         return self.config.vectors == "static" and not self.config.longest_ngram
+
+
+class GaussianKernels(nn.Module):
+    """Soft counts of matches at levels of similarity (Xiong et al. 2017, section 3.1).
+
+    A kernel of mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s. The first
+    has the mean 1 and is so narrow that it counts exact matches; the ten others have means
+    that divide [-1, 1] evenly: 0.9, 0.7 … -0.9.
+    """
+
+    size = 11  # K
+    kernels = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))
+
+    def forward(self, similarity: Tensor, post_mask: Tensor) -> Tensor:
+        """Sum over the post's terms: [P, Lq, K], from cosines [P, Lq, Ld] and a mask [P, Ld]."""
+        column = post_mask.unsqueeze(2)
+        # One kernel at a time, so that intermediate values fit the processor's cache.
+        sums = [
+            torch.bmm(torch.exp((similarity - mean).square() * (-0.5 / width**2)), column)
+            for mean, width in self.kernels
+        ]
+        return torch.cat(sums, dim=2)

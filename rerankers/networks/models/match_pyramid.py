@@ -35,20 +35,18 @@ Deviations, and choices where the paper is silent:
 * Dropout of the hidden layer is our addition. A softmax over two classes is one logit.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.errors import require_at_least, require_choice
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms, named
 from rerankers.networks.layers.convolutions import perceptron, square_convolution
 from rerankers.networks.layers.embeddings import TYPICAL_LENGTH, VECTOR_KINDS, word_vectors
 from rerankers.networks.layers.similarity import unit_length
-from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -75,22 +73,11 @@ class Config:
         require_at_least(self, pooled_rows=2, pooled_columns=2)  # As they are halved
 
 
-class WordVectors(NamedTuple):
-    """A batch of texts."""
-
-    ids: Tensor  # [B, L]
-    vectors: Tensor  # [B, L, E], of length 1 for cosines
-
-
 class Model(Reranker):
     """The paper's network; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "cosine": Config(),
-        "rao2019": Config(similarity="dot", vectors="positive"),
-    }
-    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
+    configurations = named(cosine=Config(), rao2019=Config(similarity="dot", vectors="positive"))
     training_settings = Settings(loss="listwise", learning_rate=1e-3)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -103,37 +90,32 @@ class Model(Reranker):
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
         self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
 
-    def encode_queries(self, inputs: Inputs) -> WordVectors:
+    def encode_queries(self, inputs: Inputs) -> Encoded:
         """Look up the words of Q queries."""
-        return self._read(inputs[WORDS].ids[:, : self.config.query_words])
+        return self._read(inputs[WORDS].first(self.config.query_words))
 
-    def encode_posts(self, inputs: Inputs) -> WordVectors:
+    def encode_posts(self, inputs: Inputs) -> Encoded:
         """Look up the words of D posts."""
-        return self._read(inputs[WORDS].ids[:, : self.config.post_words])
+        return self._read(inputs[WORDS].first(self.config.post_words))
 
-    def _read(self, ids: Tensor) -> WordVectors:
-        vectors = self.vectors(ids)
+    def _read(self, words: Terms) -> Encoded:
+        """Vectors [B, L, E] of words, of length 1 for cosines; 0 for padding."""
+        vectors = self.vectors(words.ids)
         if self.config.similarity == "cosine":
-            return WordVectors(ids, unit_length(vectors))
-        return WordVectors(ids, vectors / TYPICAL_LENGTH)
+            return Encoded(unit_length(vectors), words)
+        return Encoded(vectors / TYPICAL_LENGTH, words)
 
-    def interact(
-        self, queries: WordVectors, posts: WordVectors, query_of_post: Tensor
-    ) -> Interactions:
+    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
         config = self.config
-        aligned = WordVectors(queries.ids[query_of_post], queries.vectors[query_of_post])
-        matrix = self.matching_matrix(aligned, posts)
+        matrix = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
         maps = F.relu(self.first(matrix.unsqueeze(1)))  # [P, F, Lq, Ld]
-        rows = dynamic_pooling(maps, aligned.ids.ne(0).sum(dim=1), config.pooled_rows)
-        pooled = dynamic_pooling(
-            rows.transpose(2, 3), posts.ids.ne(0).sum(dim=1), config.pooled_columns
-        )  # [P, F, columns, rows]
+        query_lengths = queries.words.ids.ne(0).sum(dim=1)[query_of_post]
+        post_lengths = posts.words.ids.ne(0).sum(dim=1)
+        rows = dynamic_pooling(maps, query_lengths, config.pooled_rows)
+        # [P, F, columns, rows]
+        pooled = dynamic_pooling(rows.transpose(2, 3), post_lengths, config.pooled_columns)
         return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
-
-    def matching_matrix(self, queries: WordVectors, posts: WordVectors) -> Tensor:
-        """Similarities [P, Lq, Ld] of P queries and P posts; 0 for padding."""
-        return torch.bmm(queries.vectors, posts.vectors.transpose(1, 2))
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The second convolution and pooling, flattened: [P, K]."""

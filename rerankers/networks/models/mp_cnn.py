@@ -35,16 +35,15 @@ Deviations, and choices where the paper is silent:
   8 times the rate did not learn. The tables' row has 4 times the rate: half of the sum.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import require_choice
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.convolutions import windows_from
 from rerankers.networks.layers.embeddings import word_vectors
 from rerankers.networks.training.settings import RAO_2016, Settings
@@ -78,10 +77,7 @@ class Model(Reranker):
     """Sentence model, structured comparison and hidden layer; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "compact": Config(),
-        "paper": Config(dimension_filters=20, l1="elements"),
-    }
+    configurations = named(compact=Config(), paper=Config(dimension_filters=20, l1="elements"))
     training_settings = Settings(
         loss="pairwise",
         learning_rate=1e-3,
@@ -93,7 +89,7 @@ class Model(Reranker):
         patience=5,
         select="mrr",
     )
-    own_settings: ClassVar[Mapping[str, Settings]] = {"paper": RAO_2016}
+    own_settings = named(paper=RAO_2016)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)

@@ -81,7 +81,7 @@ Four named configurations:
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -98,7 +98,7 @@ from rerankers.networks.base import (
     Inputs,
     Interactions,
     Reranker,
-    Terms,
+    named,
 )
 from rerankers.networks.layers.convolutions import ConvolutionTower, perceptron, start_like_keras
 from rerankers.networks.layers.embeddings import (
@@ -109,14 +109,12 @@ from rerankers.networks.layers.embeddings import (
     mask_of,
 )
 from rerankers.networks.layers.pooling import (
-    CountedSimilarities,
     PaddedSimilarities,
-    Similarities,
     weighted_mean,
     window_means,
 )
 from rerankers.networks.layers.similarity import unit_length
-from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.networks.training.settings import RAO_2019
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading
@@ -127,8 +125,9 @@ MEAN_SCALE = 5.0
 WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
 
-
 RAREST = math.log(243e6)  # IDF of a phrase of one post among the paper's 243 million
+PLACEHOLDER_LENGTH = len(URL_PLACEHOLDER)
+"""Trigrams of the placeholder for a missing URL; every real URL has more."""
 PART = 32  # Pairs that are padded to one length, to be compared together
 
 
@@ -246,29 +245,35 @@ class Perspective(NamedTuple):
 
 def perspectives_of(config: Config) -> dict[str, Perspective]:
     """Name -> each perspective that the configuration enables."""
-    words = (config.query_words, config.post_words, config.word_width, WEIGHTED_WORD_LEVELS)
-    query_length, width = config.query_trigrams, config.trigram_width
-    trigrams = (query_length, config.post_trigrams, width, config.weighted_trigram_depths)
-    url_trigrams = (query_length, config.url_trigrams, width, config.weighted_trigram_depths)
-    perspectives = {}
-    if config.use_words:
-        perspectives["words"] = Perspective(WORDS, WORDS, WORDS, *words)
-    if config.use_post_trigrams:
-        perspectives["post_trigrams"] = Perspective(TRIGRAMS, TRIGRAMS, TRIGRAMS, *trigrams)
-    if config.use_url_trigrams:
-        tower = URL_TRIGRAMS if config.separate_urls else TRIGRAMS
-        perspectives["url_trigrams"] = Perspective(TRIGRAMS, URL_TRIGRAMS, tower, *url_trigrams)
-    return perspectives
+    tower = URL_TRIGRAMS if config.separate_urls else TRIGRAMS
+    words = config.query_words, config.post_words, config.word_width, WEIGHTED_WORD_LEVELS
+    trigrams, url_trigrams = (
+        (config.query_trigrams, length, config.trigram_width, config.weighted_trigram_depths)
+        for length in (config.post_trigrams, config.url_trigrams)
+    )
+    perspectives = {
+        "words": Perspective(WORDS, WORDS, WORDS, *words),
+        "post_trigrams": Perspective(TRIGRAMS, TRIGRAMS, TRIGRAMS, *trigrams),
+        "url_trigrams": Perspective(TRIGRAMS, URL_TRIGRAMS, tower, *url_trigrams),
+    }
+    return {name: each for name, each in perspectives.items() if getattr(config, f"use_{name}")}
 
 
 class PhraseVectors(NamedTuple):
-    """A batch of encoded queries or posts."""
+    """A batch of encoded queries."""
 
     levels: dict[str, list[Tensor]]
-    """Tower (of queries) or input (of posts) -> depth + 1 tensors [B, L, F], from vectors of terms
-    to those of phrases; of length 1 for cosines. Empty for posts on a CPU: they are encoded where
-    they are compared, in parts of similar lengths with little padding."""
-    terms: dict[str, Terms]
+    """Tower -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of length 1
+    for cosines."""
+    terms: Inputs
+
+
+class Part(NamedTuple):
+    """Pairs that are compared together, padded to the lengths of their longest texts."""
+
+    rows: Tensor  # [B] of all pairs
+    query_length: int
+    post_length: int
 
 
 class Model(Reranker):
@@ -276,11 +281,11 @@ class Model(Reranker):
 
     config_type = Config
     has_matches = True
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "robust": Config(),
-        "small": Config(word_filters=64, trigram_filters=32, depth=1),
-        "paper": PAPER,
-        "authors": replace(
+    configurations = named(
+        robust=Config(),
+        small=Config(word_filters=64, trigram_filters=32, depth=1),
+        paper=PAPER,
+        authors=replace(
             PAPER,
             normalization="query",
             trains_padding=True,
@@ -293,11 +298,11 @@ class Model(Reranker):
             trigrams="text",
             urls="code",
         ),
-    }
-    own_settings: ClassVar[Mapping[str, Settings]] = {
-        "paper": PAPER_SETTINGS,
-        "authors": replace(PAPER_SETTINGS, batch_pairs=64, held_out=0.15, held_out_of="each"),
-    }
+    )
+    own_settings = named(
+        paper=PAPER_SETTINGS,
+        authors=replace(PAPER_SETTINGS, batch_pairs=64, held_out=0.15, held_out_of="each"),
+    )
     query_inputs = (WORDS, TRIGRAMS)
     post_inputs = (WORDS, TRIGRAMS, URL_TRIGRAMS)
 
@@ -305,59 +310,42 @@ class Model(Reranker):
         super().__init__(config)
         self.perspectives = perspectives_of(config)
         self.reading = Reading(config.tokens, config.trigrams, config.urls)
+        self.idf = config.idf
         self.towers = _towers(config, vocabulary)
         pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
+        size = pooled * sum(each.query_length for each in self.perspectives.values())
         if config.evidence == "terms":
-            outputs = config.hidden // 2
-            self.position = nn.ModuleDict(
-                {
-                    name: perceptron(pooled + 1, config.hidden, outputs, config.dropout)
-                    for name in self.perspectives
-                }
-            )
-            size = len(self.perspectives) * outputs
-        else:
-            size = pooled * sum(p.query_length for p in self.perspectives.values())
+            sizes = pooled + 1, config.hidden, config.hidden // 2, config.dropout
+            self.position = nn.ModuleDict({name: perceptron(*sizes) for name in self.perspectives})
+            size = len(self.perspectives) * (config.hidden // 2)
         size += config.url_presence
+        self.score = perceptron(size, config.hidden, config.second_hidden or 1, config.dropout)
         if config.second_hidden:
-            layers = perceptron(size, config.hidden, config.second_hidden, config.dropout)
-            self.score = layers.append(nn.ReLU()).append(nn.Linear(config.second_hidden, 1))
-        else:
-            self.score = perceptron(size, config.hidden, 1, config.dropout)
+            self.score.append(nn.ReLU()).append(nn.Linear(config.second_hidden, 1))
         if config.keras_start:
             start_like_keras(self)
-
-    @property
-    def idf(self) -> str:  # type: ignore[override]
-        """Weights of a query's terms."""
-        form: str = self.config.idf
-        return form
 
     def encode_queries(self, inputs: Inputs) -> PhraseVectors:
         """Encode Q queries."""
         terms = self.cut_queries(inputs)
         by_tower = {p.tower: terms[p.query_input].ids for p in self.perspectives.values()}
-        return PhraseVectors(
-            {tower: self._levels(tower, [ids])[0] for tower, ids in by_tower.items()}, terms
-        )
-
-    def encode_posts(self, inputs: Inputs) -> PhraseVectors:
-        """Encode D posts, cut to the lengths that the model reads; on a CPU only cut them."""
-        config = self.config
-        lengths = (config.post_words, config.post_trigrams, config.url_trigrams)
-        terms = _cut(inputs, dict(zip(self.post_inputs, lengths, strict=True)))
-        if is_host(terms[WORDS].ids.device):
-            return PhraseVectors({}, terms)
-        levels = {
-            p.post_input: self._levels(p.tower, [terms[p.post_input].ids])[0]
-            for p in self.perspectives.values()
-        }
+        levels = {tower: self._levels(tower, [ids])[0] for tower, ids in by_tower.items()}
         return PhraseVectors(levels, terms)
 
-    def cut_queries(self, inputs: Inputs) -> dict[str, Terms]:
-        """Inputs of Q queries, cut to the lengths that the model reads."""
+    def encode_posts(self, inputs: Inputs) -> Inputs:
+        """Cut D posts to the lengths that the model reads.
+
+        They are encoded where they are compared, in parts of similar lengths with little padding.
+        """
         config = self.config
-        return _cut(inputs, {WORDS: config.query_words, TRIGRAMS: config.query_trigrams})
+        lengths = config.post_words, config.post_trigrams, config.url_trigrams
+        names = zip(self.post_inputs, lengths, strict=True)
+        return {name: inputs[name].first(length) for name, length in names}
+
+    def cut_queries(self, inputs: Inputs) -> Inputs:
+        """Inputs of Q queries, cut to the lengths that the model reads."""
+        lengths = {WORDS: self.config.query_words, TRIGRAMS: self.config.query_trigrams}
+        return {name: inputs[name].first(length) for name, length in lengths.items()}
 
     @property
     def reads_padding(self) -> bool:
@@ -373,20 +361,20 @@ class Model(Reranker):
         return levels
 
     def interact(
-        self, queries: PhraseVectors, posts: PhraseVectors, query_of_post: Tensor
+        self, queries: PhraseVectors, posts: Inputs, query_of_post: Tensor
     ) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
         pooled = {
             name: self._pooled(queries, posts, query_of_post, perspective)
             for name, perspective in self.perspectives.items()
         }
-        url_lengths = posts.terms[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
+        url_lengths = posts[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
         return self.features(pooled, queries.terms, query_of_post, url_lengths)
 
     def _pooled(
         self,
         queries: PhraseVectors,
-        posts: PhraseVectors,
+        posts: Inputs,
         query_of_post: Tensor,
         perspective: Perspective,
     ) -> list[list[Tensor]]:
@@ -394,50 +382,29 @@ class Model(Reranker):
 
         Lengths that a GPU computes would have to be waited for.
         """
-        if posts.levels:
-            compared = self.similarities(queries, posts, query_of_post, perspective)
-            # All depths at once: one launch on the GPU in place of several.
-            pools = torch.stack(self.pool(_joined(list(compared)), perspective))
-            by_depth = pools.unflatten(1, (-1, len(query_of_post))).unbind(1)
-            return [list(level.unbind(0)) for level in by_depth]
-        query_levels = queries.levels[perspective.tower]
-        query_counts, post_counts = self._counts(queries, posts, perspective)
-        query_counts = query_counts.index_select(0, query_of_post)
-        all_positions = query_counts.shape[1]
-        query_lengths, post_lengths = (
-            counts.count_nonzero(dim=1) for counts in (query_counts, post_counts)
-        )
-        order, sizes = _by_lengths(query_lengths, post_lengths)
-        post_ids = posts.terms[perspective.post_input].ids
-        parts = []
-        rows_of_parts = order.split(sizes)
-        longest = [max(1, int(post_lengths[rows].max())) for rows in rows_of_parts]
-        levels = self._levels(
-            perspective.tower,
-            [post_ids[rows, :most] for rows, most in zip(rows_of_parts, longest, strict=True)],
-        )
-        for rows, post_length, post_levels in zip(rows_of_parts, longest, levels, strict=True):
-            query_length = max(1, int(query_lengths[rows].max()))
-            query_rows = query_of_post[rows]
-            found = self._compared(
-                [level.index_select(0, query_rows)[:, :query_length] for level in query_levels],
-                [level[:, :post_length] for level in post_levels],
-                query_counts[rows, :query_length],
-                post_counts[rows, :post_length],
-            )
-            # All depths at once: on a CPU, calls cost more than these small matrices.
-            pools = torch.stack(self.pool(_joined(list(found)), perspective))
-            missing = (0, all_positions - query_length)
-            parts.append(F.pad(pools.unflatten(1, (-1, len(rows))), missing))
-        pooled = torch.cat(parts, dim=2).index_select(2, order.argsort())
-        return [list(level.unbind(0)) for level in pooled.unbind(1)]
+        counts = self._counts(queries, posts, perspective)
+        if is_host(query_of_post.device):
+            parts = _by_lengths(*(each.count_nonzero(dim=1) for each in counts), query_of_post)
+        else:
+            rows = torch.arange(len(query_of_post), device=query_of_post.device)
+            parts = [Part(rows, counts[0].shape[1], counts[1].shape[1])]
+        pools = []
+        compared = self._compared(queries, posts, query_of_post, perspective, parts)
+        for part, depths in zip(parts, compared, strict=True):
+            # All depths at once: calls cost more than these small matrices.
+            joined = PaddedSimilarities(*map(torch.cat, zip(*depths, strict=True)))
+            pooled = torch.stack(self.pool(joined, perspective)).unflatten(1, (-1, len(part.rows)))
+            pools.append(F.pad(pooled, (0, counts[0].shape[1] - part.query_length)))
+        order = torch.cat([part.rows for part in parts]).argsort()
+        by_depth = torch.cat(pools, dim=2).index_select(2, order).unbind(1)
+        return [list(level.unbind(0)) for level in by_depth]
 
     def _counts(
-        self, queries: PhraseVectors, posts: PhraseVectors, perspective: Perspective
+        self, queries: PhraseVectors, posts: Inputs, perspective: Perspective
     ) -> tuple[Tensor, Tensor]:
         """Positions that each one of the queries [Q, Lq] and posts [P, Ld] stands for."""
         query_ids = queries.terms[perspective.query_input].ids
-        post_ids = posts.terms[perspective.post_input].ids
+        post_ids = posts[perspective.post_input].ids
         if not self.reads_padding:
             return mask_of(query_ids), mask_of(post_ids)
         return (
@@ -446,47 +413,48 @@ class Model(Reranker):
         )
 
     def similarities(
-        self,
-        queries: PhraseVectors,
-        posts: PhraseVectors,
-        query_of_post: Tensor,
-        perspective: Perspective,
-    ) -> Iterator[PaddedSimilarities | CountedSimilarities]:
-        """Similarities of P posts with their queries, at each depth."""
-        query_counts, post_counts = self._counts(queries, posts, perspective)
-        name = perspective.post_input
-        return self._compared(
-            [level[query_of_post] for level in queries.levels[perspective.tower]],
-            posts.levels.get(name) or self._levels(perspective.tower, [posts.terms[name].ids])[0],
-            query_counts[query_of_post],
-            post_counts,
-        )
+        self, queries: PhraseVectors, posts: Inputs, perspective: Perspective
+    ) -> list[PaddedSimilarities]:
+        """Similarities of P posts with one query, at each depth."""
+        lengths = [counts.shape[1] for counts in self._counts(queries, posts, perspective)]
+        rows = torch.arange(len(posts[perspective.post_input].ids))
+        part = Part(rows, *lengths)
+        return next(self._compared(queries, posts, torch.zeros_like(rows), perspective, [part]))
 
     def _compared(
         self,
-        query_levels: Sequence[Tensor],
-        post_levels: Sequence[Tensor],
-        query_counts: Tensor,
-        post_counts: Tensor,
-    ) -> Iterator[PaddedSimilarities | CountedSimilarities]:
-        """Similarities of P pairs, with counts [P, Lq] and [P, Ld], at each depth."""
-        for query, post in zip(query_levels, post_levels, strict=True):
-            values = torch.bmm(query, post.transpose(1, 2))
-            if self.reads_padding:
-                yield CountedSimilarities(values, query_counts, post_counts)
-            else:
-                yield PaddedSimilarities(values, post_counts)
+        queries: PhraseVectors,
+        posts: Inputs,
+        query_of_post: Tensor,
+        perspective: Perspective,
+        parts: Sequence[Part],
+    ) -> Iterator[list[PaddedSimilarities]]:
+        """Similarities at each depth of the pairs of each part."""
+        query_counts, post_counts = self._counts(queries, posts, perspective)
+        tower, ids = perspective.tower, posts[perspective.post_input].ids
+        of_parts = self._levels(tower, [ids[part.rows, : part.post_length] for part in parts])
+        for (rows, query_length, post_length), post_levels in zip(parts, of_parts, strict=True):
+            own = query_of_post[rows]
+            counts = query_counts[own, :query_length], post_counts[rows, :post_length]
+            query_levels = [each[:, :query_length] for each in queries.levels[tower]]
+            pairs = zip(query_levels, post_levels, strict=True)
+            yield [
+                PaddedSimilarities(
+                    torch.bmm(query[own], post[:, :post_length].transpose(1, 2)), *counts
+                )
+                for query, post in pairs
+            ]
 
-    def pool(
-        self, similarities: Similarities | CountedSimilarities, perspective: Perspective
-    ) -> list[Tensor]:
-        """Maximum and mean over each post, after the softmax if there is one: [P, Lq] each."""
+    def pool(self, similarities: Any, perspective: Perspective) -> list[Tensor]:
+        """Maximum and mean over each post, after the softmax if there is one: [P, Lq] each.
+
+        ``similarities`` are :class:`PaddedSimilarities`, or those of distinct windows.
+        """
         config = self.config
-        if isinstance(similarities, CountedSimilarities):
+        if config.normalization == "query":
             pooled = similarities.pooled_query_softmax(config.temperature)
         elif config.normalization == "post":
-            length = perspective.post_length
-            pooled = similarities.pooled_softmax(config.temperature, length)
+            pooled = similarities.pooled_softmax(config.temperature, perspective.post_length)
         else:
             pooled = similarities.max(), MEAN_SCALE * similarities.mean()
         is_kept = (config.max_pooling, config.mean_pooling)
@@ -573,41 +541,30 @@ def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
     """Name of a tower -> it; those of trigrams share the vectors."""
     towers, vectors = nn.ModuleDict(), vocabulary.vectors
     names = {perspective.tower for perspective in perspectives_of(config).values()}
+    options = config.depth, config.normalization == "query", config.phrase_dropout
     if config.word2vec_length:
         vectors = of_word2vec_length(vectors)
-    trains_padding = config.trains_padding
-    padding = config.normalization == "query", config.phrase_dropout
     if config.use_words:
-        shape = vectors.shape[1], config.word_filters, config.word_width, config.depth
         words: nn.Module = FrozenVectors(vectors, vocabulary.buckets)
         if config.train_vectors:
-            words = TrainedVectors(vectors, vocabulary.buckets, trains_padding=trains_padding)
-        towers[WORDS] = ConvolutionTower(words, *shape, *padding)
-    if config.use_post_trigrams or config.use_url_trigrams:
-        size = config.trigram_size
-        shape = size, config.trigram_filters, config.trigram_width, config.depth
+            words = TrainedVectors(
+                vectors, vocabulary.buckets, trains_padding=config.trains_padding
+            )
+        shape = vectors.shape[1], config.word_filters, config.word_width
+        towers[WORDS] = ConvolutionTower(words, *shape, *options)
+    if names - {WORDS}:
+        size, bounds = config.trigram_size, (config.trigram_low, config.trigram_high)
         trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
         if config.train_vectors:
-            trigrams = TrainedVectors(
-                np.zeros((0, size), dtype=np.float32),
-                TRIGRAM_COUNT,
-                config.trigram_low,
-                config.trigram_high,
-                trains_padding,
-            )
-        for name in sorted(names & {TRIGRAMS, URL_TRIGRAMS}):
-            towers[name] = ConvolutionTower(trigrams, *shape, *padding)
+            none = np.zeros((0, size), dtype=np.float32)
+            trigrams = TrainedVectors(none, TRIGRAM_COUNT, *bounds, config.trains_padding)
+        shape = size, config.trigram_filters, config.trigram_width
+        for name in sorted(names - {WORDS}):
+            towers[name] = ConvolutionTower(trigrams, *shape, *options)
     for name, parameter in towers.named_parameters():
         if "convolutions" in name:
             parameter.requires_grad_(config.train_filters)
     return towers
-
-
-def _joined(
-    depths: Sequence[PaddedSimilarities | CountedSimilarities],
-) -> PaddedSimilarities | CountedSimilarities:
-    """Similarities of P pairs at N depths as those of N · P pairs."""
-    return type(depths[0])(*(torch.cat(parts) for parts in zip(*depths, strict=True)))
 
 
 def _every_position(features: Tensor, lengths: Tensor, positions: int) -> Tensor:
@@ -616,20 +573,15 @@ def _every_position(features: Tensor, lengths: Tensor, positions: int) -> Tensor
     return features.gather(1, places.unsqueeze(2).expand(-1, -1, features.shape[2]))
 
 
-def _by_lengths(query_lengths: Tensor, post_lengths: Tensor) -> tuple[Tensor, list[int]]:
-    """Order of P pairs by the lengths [P] of queries and posts, and sizes of parts of it."""
-    by_query = query_lengths.argsort(stable=True).split(4 * PART)
-    order = torch.cat([rows[post_lengths[rows].argsort(stable=True)] for rows in by_query])
-    sizes = [size for rows in by_query for size in map(len, rows.split(PART))]
-    return order, sizes
-
-
-def _cut(inputs: Inputs, lengths: Mapping[str, int]) -> dict[str, Terms]:
-    return {
-        name: Terms(inputs[name].ids[:, :length], inputs[name].weights[:, :length])
-        for name, length in lengths.items()
-    }
-
-
-PLACEHOLDER_LENGTH = len(URL_PLACEHOLDER)
-"""Trigrams of the placeholder for a missing URL; every real URL has more."""
+def _by_lengths(query_lengths: Tensor, post_lengths: Tensor, query_of_post: Tensor) -> list[Part]:
+    """P pairs in parts of similar lengths, of queries [Q] and posts [P]."""
+    query_lengths = query_lengths[query_of_post]
+    parts = [
+        part
+        for rows in query_lengths.argsort(stable=True).split(4 * PART)
+        for part in rows[post_lengths[rows].argsort(stable=True)].split(PART)
+    ]
+    return [
+        Part(rows, *(max(1, int(each[rows].max())) for each in (query_lengths, post_lengths)))
+        for rows in parts
+    ]

@@ -37,17 +37,16 @@ Deviations, and choices where the paper is silent:
 * A softmax over two classes is one logit.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import require_above_zero, require_choice
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.convolutions import perceptron, square_convolution
 from rerankers.networks.layers.embeddings import mask_of, word_vectors
 from rerankers.networks.training.settings import RAO_2016, Settings
@@ -96,10 +95,10 @@ class Model(Reranker):
     """The network of sections 3 to 7; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "compact": Config(),
-        "paper": Config(lstm_units=250, channel_share=1.0, activation="tanh", dropout=0.5),
-    }
+    configurations = named(
+        compact=Config(),
+        paper=Config(lstm_units=250, channel_share=1.0, activation="tanh", dropout=0.5),
+    )
     training_settings = Settings(
         loss="pairwise",
         optimizer="rmsprop",
@@ -111,9 +110,7 @@ class Model(Reranker):
         patience=5,
         select="mrr",
     )
-    own_settings: ClassVar[Mapping[str, Settings]] = {
-        "paper": replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4)
-    }
+    own_settings = named(paper=replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4))
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)

@@ -17,18 +17,22 @@ Deviations, and choices where the paper is silent:
 * Digits are replaced by 0 for the vectors only; the overlap compares the original numbers.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import require_choice
-from rerankers.networks.base import MASKED_WORDS, WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.networks.base import (
+    MASKED_WORDS,
+    WORDS,
+    Encoded,
+    Inputs,
+    Interactions,
+    Reranker,
+    named,
+)
 from rerankers.networks.layers.convolutions import WideConvolution
 from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of_lengths, word_vectors
 from rerankers.networks.layers.overlap import WordOverlap
@@ -53,21 +57,11 @@ class Config:
         require_choice("vectors", self.vectors, VECTOR_KINDS)
 
 
-class SentenceVectors(NamedTuple):
-    """Vectors [B, F] of texts, and the words of their overlap."""
-
-    vectors: Tensor
-    words: Terms
-
-
 class Model(Reranker):
     """The network of section 3; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "static": Config(),
-        "text": Config(overlap=False, prior=False),
-    }
+    configurations = named(static=Config(), text=Config(overlap=False, prior=False))
     training_settings = Settings(
         loss="pointwise",
         sampling="pairs",
@@ -98,21 +92,19 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> SentenceVectors:
+    def encode_queries(self, inputs: Inputs) -> Encoded:
         """Encode Q queries by their filters."""
         return self._encode(self.query_sentence, inputs)
 
-    def encode_posts(self, inputs: Inputs) -> SentenceVectors:
+    def encode_posts(self, inputs: Inputs) -> Encoded:
         """Encode D posts by their filters."""
         return self._encode(self.post_sentence, inputs)
 
-    def _encode(self, sentence: _Sentence, inputs: Inputs) -> SentenceVectors:
+    def _encode(self, sentence: nn.Module, inputs: Inputs) -> Encoded:
         ids = inputs[MASKED_WORDS].ids
-        return SentenceVectors(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), inputs[WORDS])
+        return Encoded(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), inputs[WORDS])
 
-    def interact(
-        self, queries: SentenceVectors, posts: SentenceVectors, query_of_post: Tensor
-    ) -> Interactions:
+    def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Both texts' vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
         query, post = queries.vectors[query_of_post], posts.vectors
         similarity = ((query @ self.similarity) * post).sum(dim=1, keepdim=True)

@@ -8,13 +8,11 @@ The score is the number of distinct common words without stop words (configurati
 the sum of their IDF (``weighted``). Nothing is trained. IDF is the checkpoint's.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms, named
 from rerankers.networks.layers.overlap import WordOverlap
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
@@ -31,10 +29,7 @@ class Model(Reranker):
     """A count of common words; see the module's docstring."""
 
     config_type = Config
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "count": Config(),
-        "weighted": Config(weighted=True),
-    }
+    configurations = named(count=Config(), weighted=Config(weighted=True))
     training_settings = Settings(epochs=0)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:

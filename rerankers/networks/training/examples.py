@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.networks import fast_path
 from rerankers.networks.base import Interactions, Reranker
-from rerankers.networks.batches import BATCH_SIZE, batches_of
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.batches import BATCH_SIZE, batches_of, evaluating
+from rerankers.networks.inputs import Scorable, Tokenized
+from rerankers.networks.ngrams import fast_path
 from rerankers.networks.training.settings import Settings
 from rerankers.pairs import lists_of
 from rerankers.reranker import Progress, silent
@@ -50,9 +50,12 @@ class Examples:
         return topics
 
     def steps_of_epoch(self, settings: Settings) -> int:
-        """Steps an epoch of a training on them."""
-        positives = sum(len(topic.positives) for topic in self.topics())
-        return settings.steps_of_epoch(len(self.relevant), positives)
+        """Steps an epoch of a training on all pairs, or on lists of all positives."""
+        count, size = len(self.relevant), settings.batch_pairs
+        if settings.sampling != "pairs":
+            count = sum(len(topic.positives) for topic in self.topics())
+            size = settings.batch_topics
+        return settings.steps or -(-count // size)
 
     def take(self, rows: Rows) -> Examples:
         """The examples ``rows`` alone."""
@@ -60,39 +63,29 @@ class Examples:
 
 
 @dataclass
-class CachedInteractions:
+class CachedInteractions(Scorable):
     """The interactions of P pairs."""
 
     query_index: Rows  # [P] query of each pair
     places: Rows  # [P, 2] number of the pair's entry in ``parts``, and its row there
-    parts: list[dict[str, Tensor]]  # The interactions of a batch of pairs with one query
+    parts: list[Interactions]  # Of batches of pairs with one query
 
     @classmethod
     def compute(
         cls, model: Reranker, tokenized: Tokenized, progress: Progress = silent
     ) -> CachedInteractions:
         """Compare all pairs; ``progress`` is called with numbers of them."""
-        device, training = model.device_of(), model.training
-        model.eval()
         places = np.zeros((len(tokenized.query_index), 2), dtype=np.int64)
-        parts: list[dict[str, Tensor]] = []
-        with torch.no_grad():
-            fast = fast_path.find(model, tokenized)
+        parts: list[Interactions] = []
+        with evaluating(model), torch.no_grad():
+            pairs = fast_path(model, tokenized) or tokenized
             for rows in batches_of(tokenized, BATCH_SIZE):
                 places[rows, 0], places[rows, 1] = len(parts), np.arange(len(rows))
-                if fast:
-                    parts.append(dict(fast.compared(rows)))
-                else:
-                    parts.append(dict(tokenized.compared(model, rows, device)))
+                parts.append(pairs.compared(model, rows))
                 progress(len(rows))
-        model.train(training)
         return cls(tokenized.query_index, places, parts)
 
-    def scores_of(self, model: Reranker, rows: Rows, device: torch.device) -> Tensor:
-        """Scores [B] of the pairs ``rows`` [B]."""
-        return model.integrate(self.compared(model, rows, device))
-
-    def compared(self, model: Reranker, rows: Rows, device: torch.device) -> Interactions:
+    def compared(self, model: Reranker, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [B]."""
         places = self.places[rows]
         order = np.argsort(places[:, 0], kind="stable")
@@ -101,7 +94,7 @@ class CachedInteractions:
             (self.parts[number], torch.from_numpy(part[:, 1]))
             for number, part in zip(numbers, np.split(places[order], first[1:]), strict=True)
         ]
-        back = torch.from_numpy(np.argsort(order, kind="stable")).to(device)
+        back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device_of())
         return {
             name: _stack([part[name][index] for part, index in chosen])[back]
             for name in self.parts[0]

@@ -68,56 +68,52 @@ def train(
         raise RerankerError(
             "found no training topic with both a relevant and another post among its candidates"
         )
-    history = History()
-    if settings.epochs:
-        trainer = EpochTrainer(model, training, settings)
-        history = _train_epochs(trainer, validation, measure, progress)
-    if model.needs_fit():
-        model.fit(
-            represent_tokenized(model, training.pairs),
-            torch.from_numpy(training.relevant),
-        )
-    return history
-
-
-def _train_epochs(
-    trainer: EpochTrainer,
-    validation: Examples | None,
-    measure: Measure,
-    progress: Progress,
-) -> History:
-    model, settings = trainer.model, trainer.settings
-    if validation is not None and _selects_by_lists(settings) and not validation.topics():
+    if settings.epochs and validation and _selects_by_lists(settings) and not validation.topics():
         raise RerankerError(
             "found no held-out topic with both a relevant and another post, so there is no "
             "validation loss to select by; select by map, or hold more topics out"
         )
-    measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
     history, best = History(), copy_weights(model)
+    trainer = EpochTrainer(model, training, settings) if settings.epochs else None
     for epoch in range(1, settings.epochs + 1):
-        if epoch - 1 - history.best >= settings.patience and history.best:
+        assert trainer
+        if history.best and epoch - 1 - history.best >= settings.patience:
             break
-        loss = trainer.train_epoch(epoch, progress, history.setbacks)
-        figures = {"training_loss": loss}
+        figures = {"training_loss": trainer.train_epoch(epoch, progress, history.setbacks)}
         if validation is not None:
-            scores = score_tokenized(model, validation.pairs)
-            if _selects_by_lists(settings):
-                figures["validation_loss"] = _validation_loss(model, validation, settings)
-            elif settings.select == "loss":
-                figures["validation_loss"] = pointwise_loss(scores, validation.relevant)
-            figures[measured] = measure(scores)
+            figures |= _validated(model, validation, measure, settings)
         history.epochs.append(figures)
-        if (
-            validation is None
-            or history.best == 0
-            or _better(figures, history.epochs[history.best - 1], measured)
-        ):
+        former = history.epochs[history.best - 1]
+        if validation is None or not history.best or _is_better(figures, former):
             history.best, best = epoch, copy_weights(model)
         else:
             history.setbacks += (epoch - history.best) % settings.halve_after == 0
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     model.load_state_dict(best)
+    if model.needs_fit():
+        model.fit(represent_tokenized(model, training.pairs), torch.from_numpy(training.relevant))
     return history
+
+
+def _validated(
+    model: Reranker, validation: Examples, measure: Measure, settings: Settings
+) -> dict[str, float]:
+    """Figures of an epoch: the loss, if it selects the best one, then the measure."""
+    figures, scores = {}, score_tokenized(model, validation.pairs)
+    if _selects_by_lists(settings):
+        figures["validation_loss"] = _validation_loss(model, validation, settings)
+    elif settings.select == "loss":
+        figures["validation_loss"] = pointwise_loss(scores, validation.relevant)
+    measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
+    return {**figures, measured: measure(scores)}
+
+
+def _is_better(new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+    """Whether the loss is lower, or where none selects, the measure is higher."""
+    if "validation_loss" in new:
+        return new["validation_loss"] < old["validation_loss"]
+    *_, measured = new
+    return new[measured] > old[measured]
 
 
 class EpochTrainer:
@@ -190,7 +186,7 @@ def _loss(
     model: Reranker, examples: Examples, rows: Rows, positives: int, settings: Settings
 ) -> Tensor:
     """The loss over lists of pairs: ``rows`` [lists, candidates], positives first."""
-    scores = examples.pairs.scores_of(model, rows.ravel(), model.device_of())
+    scores = examples.pairs.scores_of(model, rows.ravel())
     return LOSSES[settings.loss](scores.view(rows.shape), positives)
 
 
@@ -206,9 +202,3 @@ def _validation_loss(model: Reranker, validation: Examples, settings: Settings) 
             rows = random_lists(topics, settings.batch_topics, count, size, rng)
             losses.append(_loss(model, validation, rows, count, settings).item())
     return float(np.mean(losses))
-
-
-def _better(new: Mapping[str, float], old: Mapping[str, float], measured: str) -> bool:
-    if "validation_loss" in new:
-        return new["validation_loss"] < old["validation_loss"]
-    return new[measured] > old[measured]

@@ -11,7 +11,7 @@ from torch import Tensor
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import represent_tokenized
-from rerankers.networks.tokenized import Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training.examples import Examples, Rows, TopicRows
 from rerankers.networks.training.settings import Settings
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rerankers.devices import is_host
 from rerankers.networks.base import Reranker
-from rerankers.networks.models._letter_trigrams import TrigramSums
+from rerankers.networks.models.dssm import TrigramSums
 from rerankers.networks.training.settings import Settings
 
 LARGE = 20_000
@@ -25,12 +25,14 @@ faster."""
 
 def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
     """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
-    # With a momentum, rows without a gradient move on by a rule that takes one rate for an epoch.
-    is_lazy = _decays_nothing(settings) and settings.momentum > 0 and settings.schedule != "linear"
-    # A GPU moves whole tables in less time than it takes to count the rows of a step.
-    is_lazy &= is_host(model.device_of())
-    is_plain = _decays_nothing(settings) and settings.momentum == 0
+    rate, momentum = settings.learning_rate, settings.momentum
+    is_free = settings.optimizer == "sgd" and not settings.weight_decay
+    is_plain = is_free and momentum == 0
     use_sparse_gradients(model, is_plain or settings.optimizer == "adamw")
+    # With a momentum, rows without a gradient move on by a rule that takes one rate for an epoch.
+    # A GPU moves whole tables in less time than it takes to count the rows of a step.
+    if is_free and momentum and settings.schedule != "linear" and is_host(model.device_of()):
+        return LazyNesterov(model, rate, momentum)
     shares: dict[float, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -39,12 +41,8 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
         {"params": parameters, "weight_decay": settings.weight_decay * share}
         for share, parameters in shares.items()
     ]
-    rate = settings.learning_rate
     match settings.optimizer:
-        case "sgd" if is_lazy:
-            return LazyNesterov(model, rate, settings.momentum)
         case "sgd":
-            momentum = settings.momentum
             # One pass over weights and gradients, a third of the time; dense gradients only.
             fused = not is_plain
             return torch.optim.SGD(groups, rate, momentum, nesterov=momentum > 0, fused=fused)
@@ -55,10 +53,6 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
         case "rmsprop":
             return torch.optim.RMSprop(groups, lr=rate)
     return SparseAdamW(groups, lr=rate)
-
-
-def _decays_nothing(settings: Settings) -> bool:
-    return settings.optimizer == "sgd" and not settings.weight_decay
 
 
 def use_sparse_gradients(model: nn.Module, wanted: bool) -> None:

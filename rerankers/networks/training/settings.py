@@ -1,31 +1,30 @@
 """Training settings of a reranker; scoring does not need them."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from rerankers.errors import RerankerError
 
-LOSSES = ("listwise", "pairwise", "pointwise")
-OPTIMIZERS = ("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
-SAMPLINGS = ("random", "max", "mix", "corrupted", "pairs")
-SELECTIONS = ("map", "mrr", "loss")
-SCHEDULES = ("linear", "constant", "plateau")
-PRECISIONS = ("fp32", "bf16")
-HELD_OUT_OF = ("all", "each")
 # No epochs: what is not trained step by step.
 _FROM_ZERO = {"epochs", "momentum", "clipping", "weight_decay", "steps", "seed"}
+
+
+def _one_of(*choices: str) -> Any:
+    """A setting with named values, the first of them by default."""
+    return field(default=choices[0], metadata={"choices": choices})
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to train; each model declares its own defaults."""
 
-    loss: str = "listwise"
+    loss: str = _one_of("listwise", "pairwise", "pointwise")
     """``listwise``, ``pairwise`` (hinge, with margin 1) or ``pointwise`` (cross-entropy)."""
-    optimizer: str = "adamw"  # ``adamw``, ``adadelta``, ``adagrad``, ``rmsprop`` or ``sgd``
+    optimizer: str = _one_of("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
     momentum: float = 0.9  # Nesterov momentum of ``sgd``
     learning_rate: float = 2e-3  # Of the first step
-    schedule: str = "linear"
+    schedule: str = _one_of("linear", "constant", "plateau")
     """Learning rate: ``linear``, falls to a tenth over all epochs; ``constant``; ``plateau``,
     halved after epochs without a better validation figure."""
     halve_after: int = 1
@@ -37,7 +36,7 @@ class Settings:
     steps: int = 50
     """Steps an epoch, after which follows validation; 0: one pass, over all pairs with the sampling
     ``pairs``, else over all relevant posts, with ``positives`` 1."""
-    sampling: str = "random"
+    sampling: str = _one_of("random", "max", "mix", "corrupted", "pairs")
     """Negatives: ``random``; ``max``, the topic's most similar to the positive by the last epoch's
     model; ``mix``, half of each; ``corrupted``, posts of other topics. With ``pairs`` a step takes
     the next pairs of a shuffled pass, without lists of topics."""
@@ -46,46 +45,32 @@ class Settings:
     negatives: int = 7  # Negatives for each relevant post
     batch_pairs: int = 50  # Pairs in a step of the sampling ``pairs``
     patience: int = 4  # Epochs without a better validation figure before stopping
-    select: str = "map"
+    select: str = _one_of("map", "mrr", "loss")
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
-    precision: str = "fp32"
+    precision: str = _one_of("fp32", "bf16")
     """Of the products in MP-HCNN's trained convolutions: ``fp32`` or ``bf16``, which is up to three
     times as fast; weights and all else stay in single precision."""
     held_out: float = 0.15
     """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
-    held_out_of: str = "all"
+    held_out_of: str = _one_of("all", "each")
     """The share is one of ``all`` topics, or of the topics of ``each`` collection."""
     seed: int = 1  # Seed of every random choice
 
-    def steps_of_epoch(self, pairs: int, positives: int) -> int:
-        """Steps an epoch of a training on so many pairs, and so many relevant posts in lists."""
-        count, size = pairs, self.batch_pairs
-        if self.sampling != "pairs":
-            count, size = positives, self.batch_topics
-        return self.steps or -(-count // size)
-
     def __post_init__(self) -> None:
         """Raise RerankerError naming every unknown choice and impossible combination."""
-        choices = {
-            "loss": LOSSES,
-            "optimizer": OPTIMIZERS,
-            "sampling": SAMPLINGS,
-            "select": SELECTIONS,
-            "schedule": SCHEDULES,
-            "precision": PRECISIONS,
-            "held_out_of": HELD_OUT_OF,
-        }
-        problems = [
-            f"setting {name}: found {given!r}, expected one of {', '.join(known)}"
-            for name, known in choices.items()
-            if (given := getattr(self, name)) not in known
-        ]
-        numbers = [field.name for field in fields(self) if field.name not in (*choices, "held_out")]
-        for name in numbers:
-            value, may_be_zero = getattr(self, name), name in _FROM_ZERO
-            if not 0 <= value < math.inf or not (value or may_be_zero):
-                expected = "a number of at least 0" if may_be_zero else "a number above 0"
-                problems.append(f"setting {name}: found {value}, expected {expected}")
+        problems = []
+        for name, choices in ((each.name, each.metadata.get("choices")) for each in fields(self)):
+            value = getattr(self, name)
+            if choices:
+                is_right, expected = value in choices, f"one of {', '.join(choices)}"
+            elif name == "held_out":
+                is_right, expected = 0 < value < 1, "a share in (0, 1)"
+            elif name in _FROM_ZERO:
+                is_right, expected = 0 <= value < math.inf, "a number of at least 0"
+            else:
+                is_right, expected = 0 < value < math.inf, "a number above 0"
+            if not is_right:
+                problems.append(f"setting {name}: found {value!r}, expected {expected}")
         if self.sampling == "pairs" and self.loss != "pointwise":
             problems.append(
                 f"setting sampling: found pairs with the loss {self.loss}, which compares the "
@@ -96,8 +81,6 @@ class Settings:
                 f"setting steps: found 0, one pass over all relevant posts, with "
                 f"{self.positives} of them in a list; expected `positives` 1, or a number of steps"
             )
-        if not 0 < self.held_out < 1:
-            problems.append(f"setting held_out: found {self.held_out}, expected a share in (0, 1)")
         if problems:
             raise RerankerError("\n".join(problems))
 

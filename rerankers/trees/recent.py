@@ -12,7 +12,7 @@ from threading import Lock
 
 import numpy as np
 
-from rerankers.features._tables import COLUMNS, PostTable, WordTable
+from rerankers.features.tables import COLUMNS, PostTable, WordTable
 from rerankers.pairs import Pairs
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.spaces import MOST_WORDS
@@ -111,7 +111,7 @@ def _table(posts: Sequence[Kept]) -> PostTable:
     for (name, kind), lists in zip(COLUMNS.items(), zip(*posts, strict=True), strict=True):
         lengths = np.fromiter(map(len, lists), np.int64, len(lists)) // np.dtype(kind).itemsize
         columns[name] = Ragged.from_lengths(np.frombuffer(b"".join(lists), kind), lengths)
-    return PostTable(columns, np.arange(len(posts)), columns)
+    return PostTable(len(posts), columns.__getitem__)
 
 
 def _size(post: Post, kept: Kept) -> int:

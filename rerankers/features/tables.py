@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
@@ -162,40 +162,25 @@ class CharacterCounts(NamedTuple):
     elongations: Rows  # Places with the same letter a to z three times in a row
 
 
-class Columns:
-    """Columns by name, each computed by ``find`` at its first use; safe in several threads."""
+class PostTable:
+    """N posts: lists by the names of :data:`COLUMNS`, each found at its first use.
 
-    def __init__(self, find: Callable[[str], Ragged]) -> None:
-        self._find = find
+    Safe in several threads.
+    """
+
+    def __init__(self, size: int, find: Callable[[str], Ragged]) -> None:
+        self._size, self._find, self._lock = size, find, Lock()
         self._found: dict[str, Ragged] = {}
-        self._lock = Lock()
 
-    def __getitem__(self, name: str) -> Ragged:
+    def __len__(self) -> int:
+        return self._size
+
+    def column(self, name: str) -> Ragged:
+        """One of :data:`COLUMNS`."""
         with self._lock:
             if name not in self._found:
                 self._found[name] = self._find(name)
             return self._found[name]
-
-
-class PostTable:
-    """N posts: the ``rows`` [N] of :data:`COLUMNS`; ``taken`` are columns of these rows alone."""
-
-    def __init__(
-        self,
-        columns: Columns | Mapping[str, Ragged],
-        rows: Rows,
-        taken: Mapping[str, Ragged] | None = None,
-    ) -> None:
-        self._columns, self._rows, self._taken = columns, rows, {**(taken or {})}
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def column(self, name: str) -> Ragged:
-        """One of :data:`COLUMNS`."""
-        if name not in self._taken:
-            self._taken[name] = self._columns[name].take(self._rows)
-        return self._taken[name]
 
     @property
     def counted(self) -> CharacterCounts:
@@ -205,7 +190,7 @@ class PostTable:
 
     def take(self, rows: Rows) -> PostTable:
         """The posts ``rows`` [M], in this order."""
-        return PostTable(self._columns, self._rows[rows])
+        return PostTable(len(rows), lambda name: self.column(name).take(rows))
 
     @classmethod
     def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> PostTable:
@@ -220,13 +205,7 @@ class PostTable:
         def find(name: str) -> Ragged:
             return Ragged.joined([getattr(block, name) for block in blocks])
 
-        return cls(Columns(find), np.array(rows, dtype=np.int64))
-
-    @classmethod
-    def joined(cls, parts: Sequence[PostTable]) -> PostTable:
-        """The posts of several tables, table after table."""
-        columns = Columns(lambda name: Ragged.joined([part.column(name) for part in parts]))
-        return cls(columns, np.arange(sum(map(len, parts))))
+        return cls(len(posts), find).take(np.array(rows, dtype=np.int64))
 
 
 class _Block:

@@ -1,16 +1,28 @@
-"""Many searches at a time, and one of any depth: every topic is answered, or named in the error."""
+"""Searches in an engine's language: their bodies, many of them at a time, and one of any depth."""
 
+import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
-from indexes.lines import listed
+from indexes.errors import CollectionError
+from indexes.records import listed
 
 Hit = dict[str, Any]  # A post that was found, as the engine shows it
+
+PLACEHOLDER = "{{query}}"  # Stands for the topic's text in a query of one's own
+
+_KEYS = ("query", "min_score", "post_filter", "runtime_mappings")
+"""Parts of a search of one's own that decide which posts it finds."""
+
+_OURS = ("size", "from", "_source", "fields", "track_total_hits", "highlight", "aggs")
+"""Parts for the number of hits, their order and what is shown of them, which are left out."""
 
 _HITS = 10_000
 """Hits of one request to the engine, about: while one answer is read, the next is made."""
@@ -19,6 +31,107 @@ _KEEP = "2m"  # How long the engine keeps a point in time, or a scroll, for the 
 
 _HIT = ("_id", "_score", "_source", "fields", "sort")
 _SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), "_shards.failed", "timed_out"])
+
+
+# --- Bodies ---------------------------------------------------------------------------------------
+
+
+def match(field: str, text: str) -> dict[str, Any]:
+    """Posts with any word of a text."""
+    return {"match": {field: {"query": text}}}
+
+
+def up_to(field: str, limit: int) -> dict[str, Any]:
+    """Posts with a number of at most ``limit``."""
+    return {"range": {field: {"lte": limit}}}
+
+
+def until(field: str, time: str, query_id: str) -> dict[str, Any]:
+    """Posts not later than a time of a topic: ISO 8601, or as Twitter and TREC write it.
+
+    Raises:
+        CollectionError: it has another form.
+    """
+    try:
+        found = datetime.fromisoformat(time)
+    except ValueError:
+        try:
+            found = datetime.strptime(time, "%a %b %d %H:%M:%S %z %Y")
+        except ValueError:
+            raise CollectionError(
+                f"topic {query_id}: found the time {time!r}, expected one such as "
+                "2011-02-08T12:30:27Z or Tue Feb 08 12:30:27 +0000 2011"
+            ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    text = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"range": {field: {"lte": text, "format": "strict_date_optional_time"}}}
+
+
+def body_of(
+    query: Mapping[str, Any],
+    limit: Mapping[str, Any] | None,
+    hits: int,
+    sort: Sequence[Mapping[str, str]],
+) -> dict[str, Any]:
+    """The body of a search, whose hits have the values of their sort and nothing else.
+
+    ``query`` may be a whole search, under the key ``query`` with other keys beside it; ``limit`` is
+    a filter. The score is the first key of ``sort``.
+    """
+    body = dict(query) if "query" in query else {"query": query}
+    if limit is not None:
+        body["query"] = {"bool": {"must": [body["query"]], "filter": [limit]}}
+    return body | {"size": hits, "sort": list(sort), "track_total_hits": False, "_source": False}
+
+
+def read_query(path: Path) -> dict[str, Any]:
+    """A query of one's own: a search, or its ``query`` alone, with :data:`PLACEHOLDER` in it.
+
+    Raises:
+        CollectionError: the file holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise CollectionError(
+            f"{path}: found no JSON ({error}), expected a query such as "
+            f'{{"match": {{"body": "{PLACEHOLDER}"}}}}'
+        ) from None
+    if not isinstance(content, dict) or PLACEHOLDER not in json.dumps(content):
+        raise CollectionError(
+            f"{path}: found no {PLACEHOLDER} in it, expected a query with the place of the topic's "
+            "text"
+        )
+    return check_search(content, str(path))
+
+
+def check_search(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """A search as ``{"query": …}``; raises CollectionError for keys that rank in another way."""
+    if "query" not in content:
+        return {"query": dict(content)}
+    if strange := [key for key in content if key not in (*_KEYS, *_OURS)]:
+        raise CollectionError(
+            f"{origin}: found {', '.join(strange)} beside the query, expected {', '.join(_KEYS)}: "
+            "posts are ranked by the query's score"
+        )
+    return {key: content[key] for key in _KEYS if key in content}
+
+
+def filled(query: Any, text: str) -> Any:
+    """A query with the topic's text in place of :data:`PLACEHOLDER`, whatever signs it has."""
+    if isinstance(query, str):
+        return query.replace(PLACEHOLDER, text)
+    if isinstance(query, list):
+        return [filled(part, text) for part in query]
+    if isinstance(query, dict):
+        return {key: filled(part, text) for key, part in query.items()}
+    return query
+
+
+# --- Requests -------------------------------------------------------------------------------------
 
 
 def search(
@@ -36,20 +149,17 @@ def search(
     Raises:
         EngineError: a search got no answer; no other results are given then.
     """
-    if not bodies:
-        return {}
-    size = max(body["size"] for body in bodies.values())
+    size = max((body["size"] for body in bodies.values()), default=0)
+    kind = {"search_type": "dfs_query_then_fetch"} if several_shards else {}
     if size > window:
-        with point_in_time(engine) as point:
+        with _point_in_time(engine) as point:
             return {
-                label: list(pages(engine, point, label, body, window, several_shards))
+                label: list(_pages(engine, point, label, body, window, kind))
                 for label, body in bodies.items()
             }
-    header: dict[str, Any] = {"index": engine.address.index, "allow_partial_search_results": False}
+    header = {"index": engine.address.index, "allow_partial_search_results": False, **kind}
     # The same copy of a shard each time, whose scores do not differ in the last digits.
     header["preference"] = "tweetrerank"
-    if several_shards:
-        header["search_type"] = "dfs_query_then_fetch"
     left = iter(bodies.items())
     groups = iter(lambda: dict(islice(left, max(1, _HITS // max(1, size)))), {})
     found: dict[str, list[Hit]] = {}
@@ -71,8 +181,7 @@ def _group(
 
     def attempt() -> None:
         left = [label for label in bodies if label not in found]
-        lines = [line for label in left for line in (header, bodies[label])]
-        content = b"".join(encoded(line) + b"\n" for line in lines)
+        content = b"".join(encoded(part) + b"\n" for n in left for part in (header, bodies[n]))
         try:
             answer = engine.request("POST", "/_msearch", content, {"filter_path": shown})
         except EngineError as error:
@@ -91,6 +200,10 @@ def _group(
 
     repeated(attempt)
     return {label: found[label] for label in bodies}
+
+
+def _found(engine: Engine, path: str, body: Any, params: Mapping[str, str]) -> list[Hit]:
+    return _hits(engine, engine.request("POST", path, body, params))
 
 
 def _hits(engine: Engine, answer: Mapping[str, Any]) -> list[Hit]:
@@ -115,7 +228,7 @@ def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
 
 
 @contextmanager
-def point_in_time(engine: Engine) -> Iterator[str]:
+def _point_in_time(engine: Engine) -> Iterator[str]:
     """The index as it is now, for searches page by page."""
     index, keep = engine.address.index, {"keep_alive": _KEEP}
     if engine.kind == "opensearch":
@@ -130,35 +243,30 @@ def point_in_time(engine: Engine) -> Iterator[str]:
             engine.request("DELETE", end, {key: [point] if key == "pit_id" else point})
 
 
-def pages(
+def _pages(
     engine: Engine,
     point: str,
     label: str,
     body: Mapping[str, Any],
     window: int,
-    several_shards: bool = False,
+    kind: Mapping[str, str],
 ) -> Iterator[Hit]:
     """The hits of one search of any depth."""
-    params = {"filter_path": f"{_SHOWN},error,status"}
-    if several_shards:
-        params["search_type"] = "dfs_query_then_fetch"
-    left, after = body["size"], None
+    params = {"filter_path": f"{_SHOWN},error,status", **kind}
+    left, pit = body["size"], {"pit": {"id": point, "keep_alive": _KEEP}}
+    page = {**body, **pit}
     while left > 0:
-        page = {**body, "size": min(left, window), "pit": {"id": point, "keep_alive": _KEEP}}
-        if after:
-            page["search_after"] = after
-
-        def ask(page: Mapping[str, Any] = page) -> list[Hit]:
-            return _hits(engine, engine.request("POST", "/_search", page, params))
-
+        page["size"] = min(left, window)
         try:
-            found = repeated(ask)
+            found = repeated(
+                lambda: _hits(engine, engine.request("POST", "/_search", page, params))
+            )
         except EngineError as error:
             raise _unanswered([label], error) from None
         yield from found
         if len(found) < page["size"]:
             return
-        left, after = left - len(found), found[-1]["sort"]
+        left, page["search_after"] = left - len(found), found[-1]["sort"]
 
 
 def all_hits(engine: Engine, body: Mapping[str, Any], size: int = 5000) -> Iterator[Hit]:

@@ -13,20 +13,28 @@ from typing import Any, Self
 
 from indexes.analysis import analyzer, analyzer_name, searchable
 from indexes.errors import CollectionError
-from indexes.files import atomic_directory
+from indexes.files import atomic_directory, sha256_of
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import (
     IndexManifest,
     Source,
     check_replaceable,
-    crc_of,
     software_versions,
     unusable,
 )
-from indexes.methods import Method, Topic, checked_topics, id_limit
+from indexes.methods import (
+    CONTENTS,
+    ID,
+    PLACE,
+    Method,
+    Ranker,
+    Ranking,
+    Topic,
+    checked_topics,
+    id_limit,
+)
 from indexes.posts import Post, as_post, places_of
-from indexes.ranking import CONTENTS, ID, PLACE, Ranker, Ranking
-from indexes.records import rows_of
+from indexes.records import parsed, rows_of
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
 # Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
@@ -65,53 +73,30 @@ def build(
     start(sum(source.size for source in described) >= _LARGE_BYTES)
     posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
+        path = folder / POSTS_FILE
         try:
-            return _write(posts, folder, directory, described, rebuild, language)
+            summary = PostStore.build(path, progress(posts, None, "reading"))
         except RepeatedIdError as error:
             raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
-
-
-def _write(
-    posts: Iterable[Post],
-    folder: Path,
-    directory: Path,
-    sources: tuple[Source, ...],
-    rebuild: str,
-    language: str | None,
-) -> IndexManifest:
-    """Write an index into the empty ``folder``, which the caller renames to ``directory``.
-
-    Raises:
-        CollectionError: as :func:`build`.
-    """
-    with JAVA_LOCK:
-        version = java_class("org.apache.lucene.util.Version").LATEST.toString()
-    summary = PostStore.build(folder / POSTS_FILE, progress(posts, None, "reading"))
-    if not summary.posts:
-        names = ", ".join(source.name for source in sources) or "the input"
-        raise CollectionError(f"{names}: found no posts, expected at least one")
-    with (
-        JAVA_LOCK,
-        PostStore(folder / POSTS_FILE) as store,
-        java_errors(f"{directory}: Lucene cannot write the index"),
-    ):
-        name = analyzer_name(language, (post.text for post in store))
-        stored = progress(store, summary.posts, "indexing")
-        _write_posts(folder, stored, name)
-    files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-    with (folder / POSTS_FILE).open("rb") as stream:
-        posts_crc = crc_of(stream, files[POSTS_FILE])
-    manifest = IndexManifest(
-        **summary._asdict(),
-        analyzer=name,
-        sources=sources,
-        files=files,
-        rebuild=rebuild,
-        versions=software_versions(lucene=version),
-        posts_crc=posts_crc,
-    )
-    manifest.check_content(folder)
-    manifest.write(folder)
+        if not summary.posts:
+            names = ", ".join(source.name for source in described) or "the input"
+            raise CollectionError(f"{names}: found no posts, expected at least one")
+        failed = java_errors(f"{directory}: Lucene cannot write the index")
+        with JAVA_LOCK, PostStore(path) as store, failed:
+            version = java_class("org.apache.lucene.util.Version").LATEST.toString()
+            name = analyzer_name(language, (post.text for post in store))
+            _write_posts(folder, progress(store, summary.posts, "indexing"), name)
+        files = sorted(folder.iterdir())
+        manifest = IndexManifest(
+            **summary._asdict(),
+            analyzer=name,
+            sources=described,
+            files={file.name: file.stat().st_size for file in files},
+            rebuild=rebuild,
+            versions=software_versions(lucene=version),
+            sha256={file.name: sha256_of(file) for file in files},
+        )
+        manifest.write(folder)
     return manifest
 
 
@@ -121,12 +106,15 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
     Lucene is called directly: Anserini's indexer is as fast, but it drops empty posts, reports a
     full disk only in its log, and cannot store numbers.
     """
-    document, set_text, set_place, set_id, set_order = _document()
+    document, (text, place, doc_id, order) = _document()
+    # Each bound once, as pyjnius looks methods up.
+    set_text, set_place = text.setStringValue, place.setIntValue
+    set_id, set_order = doc_id.setStringValue, order.setBytesValue
     bytes_of = java_class("org.apache.lucene.util.BytesRef")
     with _writer(folder, name) as writer:
-        for place, post in enumerate(posts):
+        for number, post in enumerate(posts):
             set_text(searchable(post.text))
-            set_place(place)
+            set_place(number)
             set_id(post.doc_id)
             set_order(bytes_of(post.doc_id, signature="(Ljava/lang/CharSequence;)V"))
             writer.addDocument(document)
@@ -155,44 +143,73 @@ def _writer(folder: Path, name: str) -> Iterator[Any]:
     writer.close()
 
 
-def _document() -> tuple[Any, Any, Any, Any, Any]:
-    """A document that is reused for every post; setters of its text, place, id, and id to sort by.
+def _document() -> tuple[Any, list[Any]]:
+    """A document that is reused for every post; its fields: text, place, id, and id to sort by.
 
     Pyserini reads the ids: stored ones, and values to sort equal scores by.
     """
-    package = "org.apache.lucene.document."
+    package, string = "org.apache.lucene.document.", java_class("java.lang.String")("-")
     kind = java_class(package + "FieldType")()
     # The methods read terms and their frequencies only; feedback reads them by post.
     kind.setIndexOptions(java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
     kind.setStoreTermVectors(True)
-    text = java_class(package + "Field")(
-        CONTENTS,
-        java_class("java.lang.String")("-"),
-        kind,
-        signature="(Ljava/lang/String;Ljava/lang/CharSequence;"
-        "Lorg/apache/lucene/index/IndexableFieldType;)V",
-    )
-    place = java_class(package + "IntPoint")(PLACE, 0)
+    of_text = "(Ljava/lang/String;Ljava/lang/CharSequence;Lorg/apache/lucene/index/"
+    fields = [
+        java_class(package + "Field")(
+            CONTENTS, string, kind, signature=f"{of_text}IndexableFieldType;)V"
+        ),
+        java_class(package + "IntPoint")(PLACE, 0),
+        java_class(package + "StoredField")(
+            ID, string, signature="(Ljava/lang/String;Ljava/lang/String;)V"
+        ),
+        java_class(package + "BinaryDocValuesField")(
+            ID, java_class("org.apache.lucene.util.BytesRef")()
+        ),
+    ]
     document = java_class(package + "Document")()
-    doc_id = java_class(package + "StoredField")(
-        ID, java_class("java.lang.String")("-"), signature="(Ljava/lang/String;Ljava/lang/String;)V"
-    )
-    order = java_class(package + "BinaryDocValuesField")(
-        ID, java_class("org.apache.lucene.util.BytesRef")()
-    )
-    for field in (text, place, doc_id, order):
+    for field in fields:
         document.add(field)
-    setters = text.setStringValue, place.setIntValue, doc_id.setStringValue, order.setBytesValue
-    return document, *setters
+    return document, fields
 
 
 def _java_path(path: Path) -> Any:
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
-def open_index(directory: Path | str, sources: Sequence[Path | str] | None = None) -> "LuceneIndex":
-    """Open an index; see :meth:`LuceneIndex.open`."""
-    return LuceneIndex.open(directory, sources)
+def _reader_of(path: Path) -> Any:
+    """Lucene's DirectoryReader of a folder, mapped into memory: processes share its pages."""
+    files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(path))
+    return java_class("org.apache.lucene.index.DirectoryReader").open(files)
+
+
+def stored_posts(directory: Path) -> Iterator[Post]:
+    """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first.
+
+    Raises:
+        CollectionError: a post has no stored text, or the index cannot be read.
+    """
+    with java_errors(f"{directory}: not a readable index of Lucene"):
+        with JAVA_LOCK:
+            reader = _reader_of(directory)
+            stored = reader.storedFields()
+            living = java_class("org.apache.lucene.index.MultiBits").getLiveDocs(reader)
+        for place in range(reader.maxDoc()):
+            with JAVA_LOCK:
+                if living and not living.get(place):
+                    continue
+                document = stored.document(place)
+                names = (ID, "raw", CONTENTS)
+                doc_id, raw, text = (document.get(name) for name in names)
+            where = f"{directory}: post {doc_id}"
+            if (raw or "").lstrip().startswith("{"):
+                yield as_post({**parsed(raw, where), "id": doc_id}, where)
+            elif raw is None and text is None:
+                raise CollectionError(
+                    f"{where}: found no stored text, expected one in the field raw or contents "
+                    "(Pyserini's options --storeRaw and --storeContents)"
+                )
+            else:
+                yield Post(doc_id, raw if text is None else text)
 
 
 class LuceneIndex:
@@ -222,7 +239,7 @@ class LuceneIndex:
             folder = _identity(directory)
             try:
                 index = cls._open(directory, sources)
-            except CollectionError:
+            except (CollectionError, OSError):
                 if _identity(directory) == folder:
                     raise
                 continue
@@ -238,9 +255,7 @@ class LuceneIndex:
         start(manifest.posts >= _LARGE)
         posts = PostStore(directory / POSTS_FILE)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            # Mapped into memory, so that all processes that search it share its pages.
-            files = java_class("org.apache.lucene.store.MMapDirectory")(_java_path(directory))
-            reader = java_class("org.apache.lucene.index.DirectoryReader").open(files)
+            reader = _reader_of(directory)
             with JAVA_LOCK:
                 found = reader.maxDoc()
         if not len(posts) == found == manifest.posts:
@@ -306,6 +321,9 @@ class LuceneIndex:
         return 0 if limit is None else self.posts.first_up_to(limit)
 
 
+open_index = LuceneIndex.open
+
+
 class _Unusable:
     """In place of an index that a process cannot open: an error in the middle of unpickling would
     end the worker of a pool, which starts others for ever."""
@@ -343,8 +361,6 @@ def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Po
 
 def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: int) -> list[Ranking]:
     """The ranking for each text and first place, in their order."""
-    if threads == 1:
-        return list(map(ranker.rank, texts, places))
 
     def rank(text: str, place: int) -> Ranking:
         try:
@@ -353,6 +369,8 @@ def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: in
             # A thread that ends must not be attached to Java.
             detach_thread()
 
+    if threads == 1:
+        return list(map(ranker.rank, texts, places))
     pool = ThreadPoolExecutor(threads)
     try:
         return list(pool.map(rank, texts, places))

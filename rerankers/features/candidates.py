@@ -1,16 +1,16 @@
-"""A topic's candidates, as the families of ``rerankers/features`` read them."""
+"""A topic's candidates, and the families of features that read them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features._tables import Bools, Floats, PostTable, WordColumns, WordTable
+from rerankers.features.tables import Bools, Floats, PostTable, WordColumns, WordTable
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Resources
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.words import words
@@ -61,10 +61,6 @@ class CandidateList:
         if values is None or (name == ORDER and self.is_short):
             return None
         return None if np.isnan(values).all() else values
-
-    def minmax(self, name: str) -> Floats:
-        """[N] :func:`minmax` of a signal."""
-        return minmax(self.signal(name))
 
     @cached_property
     def evidence(self) -> Floats:
@@ -253,3 +249,38 @@ def higher(values: npt.NDArray[np.floating]) -> Rows:
 def normalised(scores: Floats) -> tuple[Floats, Floats, Floats]:
     """Three of [N], for N ≥ 1 scores: :func:`minmax`, :func:`z_score` and ln(1 + higher ones)."""
     return minmax(scores), z_score(scores), np.log1p(higher(scores))
+
+
+class Family(NamedTuple):
+    """Features of one subject."""
+
+    names: Sequence[str]
+    """[K]"""
+    signals: Sequence[str]
+    """Signals that it reads (:attr:`rerankers.pairs.Pairs.signals`)."""
+    columns: Callable[[CandidateList], Iterable[npt.NDArray[Any]]]
+    """Features of N candidates, each [N], which may depend on the other candidates."""
+
+    def compute(self, candidates: CandidateList) -> npt.NDArray[np.float32]:
+        """[N, K]."""
+        return np.stack([*self.columns(candidates)], axis=1).astype(np.float32)
+
+
+FAMILIES: dict[str, Family] = {}
+"""Name -> family without a parameter."""
+
+PARAMETRIC: dict[str, tuple[str, Callable[[str], Family]]] = {}
+"""Name -> name of the parameter, and its family; RerankerError for a wrong one."""
+
+
+def family(names: str, *signals: str) -> Callable[[_Columns], _Columns]:
+    """Decorator of a family: ``names`` of its features, which the docstring explains."""
+
+    def register(columns: _Columns) -> _Columns:
+        FAMILIES[columns.__name__] = Family(names.split(), signals, columns)
+        return columns
+
+    return register
+
+
+_Columns = Callable[[CandidateList], Iterable[npt.NDArray[Any]]]

@@ -1,0 +1,139 @@
+"""For notebooks: a collection that searches, adapts, trains and measures itself; PyTerrier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from indexes.posts import Post
+from pipeline import adapt
+from pipeline.collections import named
+from pipeline.collections.collection import Collection
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import ranked
+from pipeline.errors import UsageError
+from pipeline.ranking.build import ranker
+from pipeline.ranking.checkpoints import warn_of_seen
+from pipeline.ranking.ranker import require_positive
+from pipeline.ranking.reports import Evaluation, evaluate
+from pipeline.ranking.retrievers import Candidates
+
+if TYPE_CHECKING:
+    import pyterrier
+
+    from pipeline.ranking.ranker import Ranker
+
+
+class Hit(NamedTuple):
+    """A post that a search found."""
+
+    doc_id: str
+    score: float
+    text: str
+    url: str
+
+
+class NotebookCollection(Collection):
+    """A collection with what the commands do as methods."""
+
+    def __repr__(self) -> str:
+        return f"<collection {self.title}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the ranker and what was read, which is read again where it is needed."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _best(self) -> Ranker:
+        return ranker(self)
+
+    def _changed(self) -> None:
+        """Forget what was read of the trained models and the adapted word vectors."""
+        for name in ("_best", "adapted_space"):
+            vars(self).pop(name, None)
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """The ``k`` best posts for a query, by the best ranker there is, best first."""
+        if not isinstance(query, str):
+            raise UsageError(f"`query`: found {query!r}, expected a text")
+        ranking, k = self._best.rank(query), require_positive("k", k)
+        posts, runs = ranking.candidates.posts, list(ranking.run.values())
+        return [
+            Hit(doc_id, score, posts[doc_id].text, posts[doc_id].url)
+            for doc_id, score in ranked(runs[0] if runs else {})[:k]
+            if doc_id in posts
+        ]
+
+    def adapt(self, **options: Any) -> None:
+        """Adapt word vectors to the posts, as ``pipeline.adapt`` does; options are its fields."""
+        adapt.adapt(adapt.Options(**options), self)
+        self._changed()
+
+    def train(self, model: str = "fusion", **options: Any) -> Path:
+        """Train a model on the judged topics, and print its gain on held-out ones.
+
+        Options are fields of ``pipeline.training.options.Options``; returns the checkpoint's
+        folder.
+        """
+        from pipeline.training.options import Options
+        from pipeline.training.task import train
+
+        if not self.file:
+            raise UsageError(f"{self.name} is no own collection; use `python -m pipeline.train`")
+        self._changed()
+        return train(Options(model=model, **options), self)
+
+    def evaluate(self, measures: Sequence[str] = (), **arguments: Any) -> Evaluation:
+        """Measures of every stage of a ranking of the topics.
+
+        ``arguments`` are those of :func:`pipeline.ranker`; by default the best ranker there is.
+        """
+        measures = [measures] if isinstance(measures, str) else measures
+        chosen = ranker(self, **arguments)
+        warn_of_seen(chosen)
+        return evaluate(chosen.rank(), *measures)
+
+
+def open_collection(*arguments: Any, **named_arguments: Any) -> NotebookCollection:
+    """A collection by its name, file or folder, or from values in memory.
+
+    See :func:`pipeline.collections.named.open_collection` for the arguments.
+    """
+    found = named.open_collection(*arguments, **named_arguments)
+    return NotebookCollection(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+
+def for_pyterrier(ranker: Ranker, hits: int = 1000) -> pyterrier.Transformer:
+    """A transformer of PyTerrier that ranks by a whole ranker, which :func:`pipeline.ranker` makes.
+
+    Queries (``qid``, ``query``) are searched for; results (``docno``, ``text``, ``score`` besides,
+    and optionally ``url``) are reranked. :mod:`rerankers.adapters` has the models alone.
+    """
+    import pyterrier as pt
+
+    class Ranking(pt.Transformer):
+        def transform(self, inp: Any) -> Any:
+            with pt.validate.any(inp) as columns:
+                columns.query_frame(extra_columns=["query"], mode="search")
+                columns.result_frame(extra_columns=["query", "text", "score"], mode="rerank")
+            queries = inp[["qid", "query"]].drop_duplicates()
+            topics = [Topic(*row) for row in queries.itertuples(index=False)]
+            if columns.mode == "search":
+                return ranker.rank(topics, hits).to_dataframe()
+            return ranker.rerank(_candidates(inp, topics)).to_dataframe()
+
+    return Ranking()
+
+
+def _candidates(results: Any, topics: list[Topic]) -> Candidates:
+    """The candidates in a frame of results."""
+    urls = results["url"].fillna("") if "url" in results else [""] * len(results)
+    run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
+    rows = zip(results["qid"], results["docno"], results["score"], strict=True)
+    for query_id, doc_id, score in rows:
+        run[query_id][doc_id] = float(score)
+    posts = map(Post, results["docno"], results["text"], urls)
+    return Candidates(topics, run, {post.doc_id: post for post in posts})
