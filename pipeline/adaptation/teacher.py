@@ -185,8 +185,9 @@ def _fingerprint(files: Sequence[Path]) -> str:
 def _checked(name: str, files: Sequence[Path]) -> Sequence[Path]:
     """The files of a package; raises DataError unless they are those that were tested."""
     if (found := _fingerprint(files)) != FINGERPRINTS[name]:
+        folder = files[0].parent if files else PACKAGES[name]
         raise DataError(
-            f"{files[0].parent if files else PACKAGES[name]}: found files with the SHA-256 {found}, "
+            f"{folder}: found files with the SHA-256 {found}, "
             f"expected {FINGERPRINTS[name]}; install the tested package, or name a folder that you "
             "trust by --teacher DIR"
         )

@@ -100,7 +100,7 @@ def test_a_package_with_other_weights_is_refused(
 ) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.setattr(teachers, "_package", lambda *_: tmp_path)
-    with pytest.raises(DataError, match="files with the SHA-256 .* install the tested package"):
+    with pytest.raises(DataError, match=r"files with the SHA-256 .* install the tested package"):
         open_teacher(name)
 
 
