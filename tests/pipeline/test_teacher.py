@@ -93,6 +93,16 @@ def test_missing_libraries_and_packages_are_named(
             teachers.check_installed(name)
 
 
+@pytest.mark.parametrize("name", teachers.NAMES)
+def test_a_package_with_other_weights_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.setattr(teachers, "_package", lambda *_: tmp_path)
+    with pytest.raises(DataError, match=r"files with the SHA-256 .* install the tested package"):
+        open_teacher(name)
+
+
 @pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
