@@ -13,8 +13,7 @@ from typing import cast
 import numpy as np
 import orjson
 
-from benchmarks import Options
-from benchmarks.measuring import Row
+from benchmarks import Options, Row
 from benchmarks.service import CACHE, LOAD, MODEL, requests
 from pipeline.ranking.ranker import Stopwatch
 from pipeline.service.app import pairs_of

@@ -14,8 +14,8 @@ from helpers.reranking_samples import POSTS
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
 from starlette.testclient import TestClient
 
-from pipeline.ranking.checkpoints import tuned_weight
 from pipeline.ranking.interpolation import interpolate
+from pipeline.ranking.tuning import tuning_of
 from pipeline.service.formats import Request, between_links
 
 
@@ -153,7 +153,7 @@ def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
     content = answer.json()
     assert answer.headers["x-mix"] == "interpolated"
     assert not wire.fields or content["mix"] == "interpolated"
-    weight, _ = tuned_weight(models().default.checkpoint.directory) or (0, "")
+    weight = tuning_of(models().default.checkpoint.directory).weight
     assert 0 < weight < 1
     neural = {str(n): float(score) for n, score in enumerate(logits(POSTS))}
     first = {str(n): float(post["first_stage_score"]) for n, post in enumerate(SCORED)}

@@ -22,7 +22,7 @@ from helpers.service_samples import QUERY, TEXTS, descendants
 
 import indexes
 from indexes.posts import Post
-from pipeline.ranking.checkpoints import TUNING_FILE
+from pipeline.ranking.tuning import TUNING_FILE
 from rerankers import checkpoint as checkpoints
 
 
