@@ -63,7 +63,8 @@ def main(options: Options) -> None:
 
     from pipeline.collections import named
     from pipeline.evaluation.measures import heading
-    from pipeline.ranking.checkpoints import default_directory, tuning_files
+    from pipeline.ranking.checkpoints import default_directory
+    from pipeline.ranking.tuning import tuning_files
     from pipeline.training.fusion import MOST_TOPICS
     from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
