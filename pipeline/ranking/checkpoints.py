@@ -7,7 +7,6 @@ Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the f
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable
