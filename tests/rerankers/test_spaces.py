@@ -108,6 +108,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     content, arrays = path.read_bytes(), load_file(path)
     for damage in (
         lambda: path.write_bytes(content[:-3]),
+        lambda: path.write_bytes(content[:-1] + bytes([content[-1] ^ 1])),
         lambda: path.write_bytes(b"no table"),
         lambda: save_file({"words": arrays["words"]}, path, right),
         lambda: save_file(arrays | {"scales": np.ones(2)}, path, right),
