@@ -12,7 +12,8 @@ import pytest
 from pipeline.collections.named import find
 from pipeline.errors import DataError
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import Tuning, default_directory, directory_for, tuned_weight
+from pipeline.ranking.checkpoints import default_directory, directory_for
+from pipeline.ranking.tuning import Tuning, tuning_of
 from rerankers import checkpoint
 from rerankers.errors import RerankerError
 
@@ -84,7 +85,7 @@ def test_what_is_lost_or_of_another_collection_is_refused(
     tuning = Tuning(0.5, {0.0: 0.1}, 0.1, (), "AP", "minmax", 2, 1, (), ("other",))
     replace(tuning, checkpoint="fusion/all").save(of_another)
     with pytest.raises(DataError, match=r"λ of fusion/all tuned on other, expected .* mine"):
-        tuned_weight(shipped / "fusion" / "all", "own/mine")
+        tuning_of(shipped / "fusion" / "all", "own/mine")
 
 
 def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None:
