@@ -103,11 +103,16 @@ def test_an_adapted_space_is_the_same_after_loading(words: tuple[str, ...], tmp_
     assert again.words == list(words) and description_of(path)["teacher"] == "tiny"
 
 
+@pytest.mark.filterwarnings("ignore:.*made by an earlier version")
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path, right = written(tmp_path / "mine.safetensors", adapted()), {"format": spaces.FORMAT}
     content, arrays = path.read_bytes(), load_file(path)
+    save_file(arrays, path, right)
+    with pytest.warns(RuntimeWarning, match=r"mine\.safetensors: made by an earlier version"):
+        AdaptedSpace.load(path)
     for damage in (
         lambda: path.write_bytes(content[:-3]),
+        lambda: path.write_bytes(content[:-1] + bytes([content[-1] ^ 1])),
         lambda: path.write_bytes(b"no table"),
         lambda: save_file({"words": arrays["words"]}, path, right),
         lambda: save_file(arrays | {"scales": np.ones(2)}, path, right),
