@@ -146,7 +146,7 @@ class Scorable(Protocol):
 
 
 class Batch(NamedTuple):
-    """Arguments of :meth:`rerankers.networks.base.Reranker.forward`, which describes them."""
+    """Arguments of :meth:`rerankers.networks.base.Reranker.interactions`, which describes them."""
 
     queries: Inputs
     posts: Inputs

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -62,7 +61,7 @@ class FastPath(Scorable):
         self.pairs, self.query_index, self.lengths = pairs, pairs.query_index, pairs.lengths
         self.towers: dict[str, tuple[TabulatedTower, list[tuple[str, int]]]] = {}
         """Name -> a tower with the inputs of posts that it encodes, and the terms read of each."""
-        self._last: tuple[int, Inputs, dict[str, QueryVectors]] | None = None
+        self._last: tuple[int, Inputs, dict[str, list[Tensor]]] | None = None
         is_cosine = model.config.similarity == "cosine"
         for name, tower in model.towers.items():
             inputs = [
@@ -93,7 +92,7 @@ class FastPath(Scorable):
         read = torch.from_numpy(np.minimum(url_lengths, model.config.url_trigrams))
         return model.features(pooled, terms, torch.zeros(len(rows), dtype=torch.int64), read)
 
-    def _query(self, model: Model, row: int) -> tuple[Inputs, dict[str, QueryVectors]]:
+    def _query(self, model: Model, row: int) -> tuple[Inputs, dict[str, list[Tensor]]]:
         """Input -> terms [1, Lq] of a query, and tower -> its vectors; kept until it changes.
 
         A query without terms is read as one position of padding.
@@ -143,18 +142,11 @@ def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Row
     return places * width + np.arange(width), which
 
 
-class QueryVectors(NamedTuple):
-    """Vectors ``levels`` [Lq, F] of a query at each depth; [1, Lq] of ``PADDING_SIMILARITY``."""
-
-    levels: Sequence[Tensor]
-    padding: Tensor
-
-
 @dataclass(frozen=True)
 class WindowSimilarities:
     """Similarities of P posts, stored once for each distinct window.
 
-    The methods are those of :class:`rerankers.networks.layers.pooling.PaddedSimilarities`.
+    The methods are those of :class:`rerankers.networks.layers.similarity.PaddedSimilarities`.
 
     Attributes:
         values: [U + 1, Lq] of U distinct windows; the last row is ``PADDING_SIMILARITY``.
@@ -243,8 +235,8 @@ class TabulatedTower:
         self.terms = vectors.mul_(self.scale(vectors))
         self.buffers = Buffers()
 
-    def encode_query(self, query: Ragged) -> QueryVectors:
-        """Vectors of one query, given as one sequence."""
+    def encode_query(self, query: Ragged) -> list[Tensor]:
+        """Vectors [Lq, F] of one query, given as one sequence, at each depth."""
         parts = [[bias.new_empty(0, len(bias))] for bias in self.biases]
 
         def keep(depth: int, done: int, count: int, vectors: Tensor) -> None:
@@ -254,23 +246,24 @@ class TabulatedTower:
         levels = [self.terms.index_select(0, torch.from_numpy(first))]
         for part, rows in zip(parts, deeper, strict=True):
             levels.append(torch.cat(part).index_select(0, torch.from_numpy(rows)))
-        return QueryVectors(levels, self.terms.new_full((1, len(first)), PADDING_SIMILARITY))
+        return levels
 
-    def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
+    def similarities(self, posts: Ragged, query: Sequence[Tensor]) -> list[WindowSimilarities]:
         """Similarities of a query with posts, at each depth."""
-        columns = [level.T.contiguous() for level in query.levels]
-        values, length = [query.padding] * len(query.levels), query.padding.shape[1]
+        columns = [level.T.contiguous() for level in query]
+        padding = self.terms.new_full((1, len(query[0])), PADDING_SIMILARITY)
+        values = [padding] * len(query)
 
         def multiply(depth: int, done: int, count: int, vectors: Tensor) -> None:
             if not done:
-                values[depth] = vectors.new_full((count + 1, length), PADDING_SIMILARITY)
+                values[depth] = vectors.new_full((count + 1, len(query[0])), PADDING_SIMILARITY)
             part = values[depth][done : done + len(vectors)]
             torch.mm(vectors, columns[depth], out=part).mul_(self.scale(vectors))
 
         first, *deeper = self.walk(posts, multiply)
         places, rows = distinct([first], is_exact=False)
         terms = self.terms.index_select(0, torch.from_numpy(first[places]))
-        values[0] = torch.cat([terms @ columns[0], query.padding])
+        values[0] = torch.cat([terms @ columns[0], padding])
         return [
             WindowSimilarities(values_of_depth, rows_of_depth, posts)
             for values_of_depth, rows_of_depth in zip(values, [rows, *deeper], strict=True)

@@ -67,15 +67,8 @@ Four named configurations:
 
 ``small``
     ``robust`` with one layer and half of its filters: a quarter of the memory of a post, and half
-    of the time or less. It is the shipped one for any collection. AP in cross-validation over the
-    223 topics of the four microblog years, mean of two seeds: .347 after .349; on five collections
-    of other kinds, on which neither was trained, at the best λ: .528 after .529
-    (``tweetrerank tune --transfer``).
-
-    Word vectors of the shipped checkpoints are GloVe's with 100 numbers. AP in cross-validation by
-    topic within 2011 and 2012 was .426 and .254 with these, .426 and .269 with GloVe's and
-    skip-gram vectors of the posts reduced together to 100 numbers (``pipeline.vectors``, c78e682),
-    .408 and .271 with those of the posts alone. The mean of two seeds was no better than one seed.
+    of the time or less. It is the shipped one for any collection. Word vectors of the shipped
+    checkpoints are GloVe's with 100 numbers; ``scripts/results/notes.md`` has the figures.
 """
 
 import math
@@ -108,12 +101,12 @@ from rerankers.networks.layers.embeddings import (
     counts_of,
     mask_of,
 )
-from rerankers.networks.layers.pooling import (
+from rerankers.networks.layers.similarity import (
     PaddedSimilarities,
+    unit_length,
     weighted_mean,
     window_means,
 )
-from rerankers.networks.layers.similarity import unit_length
 from rerankers.networks.training.settings import RAO_2019
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary

@@ -6,21 +6,21 @@ Every random choice follows from the seed and the epoch or step alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import represent_tokenized, score_tokenized
 from rerankers.networks.layers.convolutions import ConvolutionTower
-from rerankers.networks.training.examples import Examples, Rows
-from rerankers.networks.training.losses import LOSSES, pointwise_loss
-from rerankers.networks.training.negatives import BatchSampler, random_lists
-from rerankers.networks.training.optimizers import clip_gradients, make_optimizer, steps_of
+from rerankers.networks.training.examples import BatchSampler, Examples, Rows, random_lists
+from rerankers.networks.training.optimizers import LazyNesterov, clip_gradients, make_optimizer
 from rerankers.networks.training.settings import Settings
 
 VALIDATION_BATCHES = 8  # Batches of a validation loss
@@ -103,7 +103,9 @@ def _validated(
     if _selects_by_lists(settings):
         figures["validation_loss"] = _validation_loss(model, validation, settings)
     elif settings.select == "loss":
-        figures["validation_loss"] = pointwise_loss(scores, validation.relevant)
+        figures["validation_loss"] = F.binary_cross_entropy_with_logits(
+            torch.from_numpy(scores), torch.from_numpy(validation.relevant).float()
+        ).item()
     measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
     return {**figures, measured: measure(scores)}
 
@@ -144,7 +146,8 @@ class EpochTrainer:
         torch.manual_seed(settings.seed * 1_000_003 + epoch)
         model.train()
         losses = []
-        with steps_of(self.optimizer):
+        is_lazy = isinstance(self.optimizer, LazyNesterov)
+        with self.optimizer.reading() if is_lazy else nullcontext():
             for step in range(self.steps):
                 steps_done = (epoch - 1) * self.steps + step
                 rate = self._learning_rate(steps_done, setbacks)
@@ -202,3 +205,34 @@ def _validation_loss(model: Reranker, validation: Examples, settings: Settings) 
             rows = random_lists(topics, settings.batch_topics, count, size, rng)
             losses.append(_loss(model, validation, rows, count, settings).item())
     return float(np.mean(losses))
+
+
+Loss = Callable[[Tensor, int], Tensor]
+"""Scores [lists, candidates] (logits), in each list a topic's positives before its negatives, and
+the number of positives -> a loss."""
+
+
+def pointwise(scores: Tensor, positives: int) -> Tensor:
+    """Negative log likelihood of each pair's label (Rao et al. 2019, section 3.4)."""
+    labels = torch.zeros_like(scores)
+    labels[:, :positives] = 1.0
+    return F.binary_cross_entropy_with_logits(scores, labels)
+
+
+def pairwise(scores: Tensor, positives: int) -> Tensor:
+    """Hinge loss of each positive against each negative: Rao et al. (2016), section 3.1."""
+    differences = scores[:, :positives, None] - scores[:, None, positives:]
+    return F.relu(1.0 - differences).mean()
+
+
+def listwise(scores: Tensor, positives: int) -> Tensor:
+    """Cross-entropy of each positive among its topic's negatives (Cao et al. 2007, top one).
+
+    The other positives of the list are left out of the sum.
+    """
+    negatives = torch.logsumexp(scores[:, positives:], dim=1, keepdim=True)
+    chosen = scores[:, :positives]
+    return (torch.logaddexp(chosen, negatives) - chosen).mean()
+
+
+LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "pointwise": pointwise}

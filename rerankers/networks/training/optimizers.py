@@ -7,7 +7,7 @@ as much as the rest of the step, for rows with a gradient of 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,7 +28,10 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
     rate, momentum = settings.learning_rate, settings.momentum
     is_free = settings.optimizer == "sgd" and not settings.weight_decay
     is_plain = is_free and momentum == 0
-    use_sparse_gradients(model, is_plain or settings.optimizer == "adamw")
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | TrigramSums):
+            takes_sparse = is_plain or settings.optimizer == "adamw"
+            module.sparse = takes_sparse and len(module.weight) >= LARGE
     # With a momentum, rows without a gradient move on by a rule that takes one rate for an epoch.
     # A GPU moves whole tables in less time than it takes to count the rows of a step.
     if is_free and momentum and settings.schedule != "linear" and is_host(model.device_of()):
@@ -53,13 +56,6 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
         case "rmsprop":
             return torch.optim.RMSprop(groups, lr=rate)
     return SparseAdamW(groups, lr=rate)
-
-
-def use_sparse_gradients(model: nn.Module, wanted: bool) -> None:
-    """Switch sparse gradients on for large embedding tables, or off for all."""
-    for module in model.modules():
-        if isinstance(module, nn.Embedding | TrigramSums):
-            module.sparse = wanted and len(module.weight) >= LARGE
 
 
 class LazyNesterov(torch.optim.SGD):
@@ -168,11 +164,6 @@ class SparseAdamW(torch.optim.AdamW):
         spread = square.div_(1 - beta2**step).sqrt_().add_(group["eps"])
         decayed = table[rows].mul_(1 - rate * group["weight_decay"])
         table[rows] = decayed.addcdiv_(mean, spread, value=-rate / (1 - beta1**step))
-
-
-def steps_of(optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
-    """The context of an optimizer's steps at one learning rate."""
-    return optimizer.reading() if isinstance(optimizer, LazyNesterov) else nullcontext()
 
 
 @torch.no_grad()
