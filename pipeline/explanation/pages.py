@@ -9,16 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from math import isnan
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.explanation.topic import ExplainedTopic
-from rerankers.explanation import Reasons, visible
-
-TEMPLATES = Path(__file__).parent / "templates"
+from pipeline.explanation.topic import SHARED_STYLE, TEMPLATES, ExplainedTopic, grade_text, plain
+from rerankers.explanation import visible
 
 
 def page(topic: ExplainedTopic) -> str:
@@ -31,8 +28,14 @@ def page(topic: ExplainedTopic) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"signed": signed, "known": known, "contributions": contributions}
-    style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+    environment.filters |= {
+        "signed": signed,
+        "known": known,
+        "plain": plain,
+        "grade_text": grade_text,
+    }
+    files = SHARED_STYLE, TEMPLATES / "page.css"
+    style = "".join(file.read_text(encoding="utf-8") for file in files)
     return environment.get_template("topic.html").render(
         topic=topic,
         explanation=topic.explanation,
@@ -45,11 +48,6 @@ def signed(value: float) -> str:
     """A number with three decimals, and with a sign unless all digits are 0."""
     text = f"{value:+.3f}"
     return text if float(text) else "0.000"
-
-
-def contributions(reasons: Reasons) -> list[tuple[str, float]]:
-    """Families and their contributions."""
-    return [(row.label, row.cells[0].score or 0.0) for row in reasons.rows]
 
 
 def known(value: float) -> str:

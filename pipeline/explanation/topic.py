@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.collections.trec import Place, places
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed
+from rerankers.reranker import Mixed
 
 if TYPE_CHECKING:
     from indexes.posts import Post
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 
 MOVERS = 3
 """Posts shown of those with the largest gains in rank, and of those with the largest losses."""
+
+TEMPLATES = Path(__file__).parent / "templates"
+SHARED_STYLE = TEMPLATES / "shared.css"
+"""Colours and forms of all pages with explanations."""
+
+WORDS: Mapping[str, Sequence[str]] = json.loads((TEMPLATES / "words.json").read_bytes())
+"""Name of a stage, a model or a family of features -> plain name, and what it means."""
 
 _GRADES = ("not relevant", "relevant", "highly relevant")
 
@@ -47,9 +57,8 @@ class RankChange:
         """The gain in words."""
         if self.gain == 0:
             return "same rank as before"
-        return (
-            f"{'▲' if self.gain > 0 else '▼'} {abs(self.gain)}, from #{self.last.rank + self.gain}"
-        )
+        arrow = "▲" if self.gain > 0 else "▼"
+        return f"{arrow} {abs(self.gain)} from {self.last.rank + self.gain}"
 
     @property
     def stages(self) -> list[str]:
@@ -128,14 +137,18 @@ def explain(
         raise UsageError(
             f"found {model.name}, expected a model with an explanation: mp_hcnn, window or a fusion"
         )
+    weights = "/".join(model.directory.resolve().parts[-2:])
+    facts = {
+        "Candidates": f"{len(changes)}, by {both(before)}",
+        "Model": f"{both(model.name)}, weights {weights}",
+    }
+    if isinstance(model, Mixed):
+        origin, _, _ = model.origin.partition("; ")  # Without its path
+        facts["Share of the model (λ)"] = f"{model.weight:g}, {origin}"
     return ExplainedTopic(
         collection.name if collection else "",
         topic,
-        {
-            "Candidates": f"{len(changes)}, by {before}",
-            "Model": f"{model.name}, weights {'/'.join(model.directory.resolve().parts[-2:])}",
-            "Result": [*stages][-1],
-        },
+        facts,
         changes,
         ((collection.qrels if collection else None) or {}).get(topic.query_id, {}),
         chosen,
@@ -197,3 +210,19 @@ def choose(changes: Mapping[str, RankChange], best: int) -> dict[str, list[str]]
 def grade_text(grade: int | None) -> str:
     """A judged grade in words."""
     return "not judged" if grade is None else _GRADES[min(max(grade, 0), 2)]
+
+
+def plain(name: str) -> tuple[str, str]:
+    """Plain name and meaning of a stage, a model or a family; a signal is the score of a search."""
+    kind, _, signal = name.partition(":")
+    if kind == "signal" and signal:
+        method = signal.removeprefix("run_")
+        title, meaning = WORDS.get(method, (method, ""))
+        return f"{'search' if signal == method else 'official search'}: {title}", meaning
+    title, meaning = WORDS.get(name, (name, ""))
+    return title, meaning
+
+
+def both(name: str) -> str:
+    """``plain name (technical name)``."""
+    return f"{WORDS[name][0]} ({name})" if name in WORDS else name

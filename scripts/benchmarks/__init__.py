@@ -1,10 +1,19 @@
-"""Parts of ``scripts/benchmark.py``, and their options."""
+"""Parts of ``scripts/benchmark.py``, their options, and candidates that they share."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.command.options import option, positive_int
 from pipeline.text import did_you_mean
+
+if TYPE_CHECKING:
+    from pipeline.ranking.retrievers import Candidates
+
+Row = tuple[str, str]  # What was measured, and the outcome
 
 PARTS = ("scoring", "search", "stages", "service")  # Modules of ``benchmarks``
 
@@ -36,3 +45,14 @@ class Options:
         choices=("auto", "cpu", "cuda"),
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
+
+
+@cache
+def candidates_of(options: Options) -> Candidates:
+    """All candidates: of the official query-likelihood run, or of our own."""
+    from pipeline.collections.named import open_collection
+    from pipeline.ranking.retrievers import retriever_for
+
+    source = open_collection(options.collection, data=options.data)
+    retriever = retriever_for(source, "ql" if "ql" in source.runs else None)
+    return retriever.search(source.topics)

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks import Options
-from benchmarks.measuring import Row, candidates_of
+from benchmarks import Options, Row, candidates_of
 from pipeline.ranking.checkpoints import default_directory
 from rerankers import checkpoint
 from rerankers.networks.base import Reranker

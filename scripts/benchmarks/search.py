@@ -6,8 +6,7 @@ import sys
 import tempfile
 from statistics import median
 
-from benchmarks import Options
-from benchmarks.measuring import Row
+from benchmarks import Options, Row
 from pipeline.errors import DataError
 
 WAYS = ("", " --reranker mp_hcnn", " --reranker none")

@@ -14,13 +14,12 @@ from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from threading import Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import Options
-from benchmarks.measuring import Row, candidates_of
+from benchmarks import Options, Row, candidates_of
+from pipeline.errors import DataError
 from rerankers import checkpoint as checkpoints
 from rerankers.pairs import Pairs
 
@@ -86,20 +85,16 @@ def load(port: int, bodies: Sequence[bytes], clients: int, seconds: float) -> Ti
 def serving() -> Iterator[tuple[int, int]]:
     """A service in a process of its own: its process and its port."""
     words = ["-m", "pipeline.serve", f"--checkpoint={MODEL}", "--port=0", f"--cache={CACHE}"]
-    silent = subprocess.DEVNULL
-    process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, stdout=silent)
-    assert process.stderr is not None
-    line = process.stderr.readline().decode()
-    if "serving" not in line:
-        raise RuntimeError(f"the service did not start: {line}{process.stderr.read().decode()}")
-    drain = Thread(target=process.stderr.read)  # Or the service waits.
-    drain.start()
-    try:
-        yield process.pid, int(json.loads(line)["message"].rpartition(":")[2])
-    finally:
-        process.kill()
-        process.wait()
-        drain.join()
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, *words], **pipes, text=True) as process:
+        assert process.stdout
+        _, address = process.stdout.readline(), process.stdout.readline().strip()
+        if not address:
+            raise DataError(f"the service did not start; try python {' '.join(words)}")
+        try:
+            yield process.pid, int(address.rpartition(":")[2])
+        finally:
+            process.kill()
 
 
 def memory(pid: int) -> float:

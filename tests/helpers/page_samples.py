@@ -20,7 +20,8 @@ from pipeline.service.requests import Limits
 HOSTILE = [
     {
         "id": "168731105250123001",
-        "text": "<script>hacked=1</script> xylophone \"quoted\" 'single' & \u202e\x07 <img src=x>",
+        "text": "<script>hacked=1</script> xylophone \"quoted\" 'one' &amp; &lt; & \u202e\x07"
+        " <img src=x>",
         "url": "javascript:hacked=1",
     },
     {

@@ -98,7 +98,7 @@ def test_a_window_is_explained_in_colours_by_what_its_features_contribute(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("--query-id 99", 2, "--query-id: found '99', expected a topic of sample: 1, 2, 3"),
+        ("--query-id 99", 2, "--query-id: found '99', expected a topic of sample: 10, 1, 2"),
         ("--query-id 3", 1, "expected some for the topics 3"),
         ("--doc-id 42 --doc-id 43", 2, "--doc-id: found '43', expected one of the"),
         ("--method bm25", 2, "--method, --mu and --parameter change nothing"),

@@ -18,8 +18,9 @@ from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import Loading, Tuning, load_model
+from pipeline.ranking.checkpoints import Loading, load_model
 from pipeline.ranking.retrievers import retriever_for
+from pipeline.ranking.tuning import Tuning
 from pipeline.training.own import FEWEST, own_config, own_training_set
 from rerankers import models
 from rerankers.checkpoint import load, write_config
@@ -346,7 +347,9 @@ def test_training_tunes_and_compares_on_held_out_topics(
     # The same scores give the same λ again; without them, the model has not seen the topics.
     tune.main(tune.Options(collection=str(toml), reranker="knrm"))
     again = Tuning.load(folder / "lambda.json")
-    assert dataclasses.replace(again, checkpoint="") == dataclasses.replace(tuning, checkpoint="")
+    assert {*again.topics} == {*tuning.topics}
+    same: Any = {"checkpoint": "", "topics": ()}
+    assert dataclasses.replace(again, **same) == dataclasses.replace(tuning, **same)
     tune.main(tune.Options(collection=str(toml)))
     searched = command(
         "search", "--collection", toml, "--reranker", "mp_hcnn", "--output", run, "--hits", 10

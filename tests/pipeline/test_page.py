@@ -66,7 +66,8 @@ def test_what_can_be_chosen(served_page: ServedPage) -> None:
         "explains": "contributions",
         "seen": False,
     }
-    topic = actual["topics"][0]
+    assert actual["topics"][0]["query_id"] == "10"  # Its ranking shows the gain.
+    topic = actual["topics"][1]
     assert topic == {
         "query_id": "1",
         "text": TOPIC["q"],

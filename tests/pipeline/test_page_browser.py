@@ -133,6 +133,7 @@ def expected_order(served: ServedPage, weight: float, **parameters: str) -> list
 def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
     tab = tabs()
     page = tab.go()
+    expect(page.get_by_text("beside the one of a learned model")).to_be_visible()
     expect(page.locator("#suggestions a")).to_have_count(20)
     expect(page.locator("#q")).to_be_focused()
     page.keyboard.type("storm power cuts")
@@ -152,6 +153,11 @@ def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
     assert {"storm", "power"} <= {text.lower() for text in marks}
     assert page.locator(".badge").count() == 0, "the query is no topic"
     assert tab.state == {**asked, "method": "ql", "model": "fusion", "hits": "100"}
+    page.get_by_label("Query").fill("zzzz")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_contain_text("Nothing found")
+    for part in ("#results", "#legend", "#start"):
+        expect(page.locator(part)).to_be_hidden()
 
 
 def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: ServedPage) -> None:

@@ -25,7 +25,8 @@ TEXTS = [
     ROOT / "README.md",
     ROOT / ".github" / "CONTRIBUTING.md",
     *sorted(ROOT.glob("*/README.md")),
-    *(ROOT / "scripts" / "results" / name for name in ("README.md", "notes.md")),
+    *sorted(ROOT.glob("*/*/README.md")),
+    ROOT / "scripts" / "results" / "notes.md",
 ]
 
 
@@ -46,6 +47,10 @@ def test_links_and_commands_exist(path: Path) -> None:
         assert command in COMMANDS, command
     for file in re.findall(r"\b(?:scripts/\w+(?:\.\w+)?|tests/[\w/]+\.py)\b", text):
         assert (ROOT / file).exists(), file
+    tables = r"^\| (?:path|file|folder) \|.*\n\|[-|]+\n((?:\|.*\n)+)"
+    for row in "".join(re.findall(tables, text, re.MULTILINE)).splitlines():
+        names = re.findall(r"`([^`]+)`", row.split("|")[1])
+        assert names and all(any(path.parent.glob(name)) for name in names), row
 
 
 @cache

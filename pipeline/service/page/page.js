@@ -7,33 +7,8 @@ const TENTH = 10;
 const PAUSE = 150; // Milliseconds after the last movement of the slider.
 const PARAMETERS = ["q", "query_id", "method", "model", "hits", "time"];
 const LEAST_SHARE = 1 / 20; // Families with less of the largest contribution are folded away.
-const WORDS = {
-  // Technical name -> name for everybody, and an explanation.
-  fusion: ["several searches combined", "The results of several searches, put in order by what was learned from judged posts."],
-  window: ["one search, reordered", "The results of one search, put in order by what was learned from judged posts."],
-  mp_hcnn: ["neural matching", "A neural network compares words, phrases and letters of query and post."],
-  sm_cnn: ["neural sentences", "A neural network compares query and post as sentences."],
-  ql: ["words", "How likely the post's words make those of the query (query likelihood)."],
-  bm25: ["words, BM25", "Rare words of the query count more, repeated ones ever less (BM25)."],
-  rm3: ["words and their company", "The query, and words that are common in the best posts of a first search (RM3)."],
-  axiom: ["words and related ones", "The query, and words that occur together with its own (axiomatic expansion)."],
-  "the engine's own query": ["engine's own search", "The ranking of the search engine."],
-  "mean of min-max scores": ["mean of the searches", "The mean of the searches' scores, each scaled to 0 to 1."],
-  λ: ["share of the model", "How much the model's score counts beside the search's: 0 is the search alone, 1 the model alone."],
-  first_stage: ["searches together", "The mean score of all searches."],
-  given: ["place in the search", "Score and place that the search gave the post."],
-  lexical: ["words in common", "Scores computed from the words of query and post."],
-  overlap: ["query words present", "How many of the query's words the post has; rare ones count more."],
-  phrases: ["words side by side", "Whether the query's words stand together, in order, early in the post."],
-  links: ["link", "Whether there is a link, and words of the query in its address."],
-  hashtags: ["hashtags", "Whether there are hashtags, and words of the query in them."],
-  quality: ["style of writing", "Length, punctuation, rare and common words: how the post is written."],
-  feedback: ["like the best posts", "Shared words with the best posts of the search."],
-  temporal: ["time", "Posts of the best ones' time, and the post's age."],
-  judged: ["earlier judgments", "Grades of similar posts for other queries."],
-  "meaning:general": ["meaning", "Nearness in meaning to the query and to the best posts, by word vectors."],
-  "meaning:adapted": ["meaning in these posts", "The same, by word vectors adapted to this collection."],
-};
+const CHARACTERS = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'" }; // As tweets have them.
+const ENTITIES = /&(amp|lt|gt|quot|#39);/g;
 const SVG = "http://www.w3.org/2000/svg";
 
 const $ = (id) => document.getElementById(id);
@@ -74,6 +49,7 @@ function make(name, parts) {
 /** The text with line breaks as spaces and other control characters as �, as in pipeline.explain. */
 function visible(text) {
   return String(text)
+    .replace(ENTITIES, (_, name) => CHARACTERS[name])
     .replace(/[\s\x1c-\x1f\x85]/gu, (c) => (c === "\ufeff" ? c : " "))
     .replace(/[\p{C}\p{Z}]/gu, (c) => (" \u200c\u200d".includes(c) ? c : "\ufffd"));
 }
@@ -89,13 +65,15 @@ function named(name) {
   if (signal) {
     const method = signal.replace(/^run_/, "");
     const kind = signal === method ? "search" : "official search";
-    return [`${kind}: ${WORDS[method]?.[0] ?? method}`, WORDS[method]?.[1] ?? ""];
+    const [plain, meaning] = collection.words[method] ?? [method, ""];
+    return [`${kind}: ${plain}`, meaning];
   }
-  return WORDS[name] ?? [name, ""];
+  return collection.words[name] ?? [name, ""];
 }
 
 /** "plain name (technical name)". */
-const both = (name) => (WORDS[name] ? `${WORDS[name][0]} (${name})` : visible(name));
+const both = (name) =>
+  name in collection.words ? `${named(name)[0]} (${name})` : visible(name);
 
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 const signed = (value) =>
@@ -249,7 +227,7 @@ async function search() {
   if (!state.q && !state.query_id) {
     found = null;
     $("results").hidden = $("legend").hidden = true;
-    $("start").hidden = !collection.topics.length;
+    $("start").hidden = false;
     $("status").textContent = "";
     close();
     setBusy(false);
@@ -266,7 +244,8 @@ async function search() {
     if ($("q").value === $("q").dataset.shown) showQuery(answer.query);
     describe(performance.now() - started);
     $("start").hidden = true;
-    $("results").hidden = false;
+    $("results").hidden = !found.posts.length;
+    $("legend").hidden = true; // Until there are shades.
     arrange();
     if (state.post && !open(state.post))
       showError(`doc_id: post ${visible(state.post)} is not among the results`);
@@ -296,7 +275,8 @@ function describe(total) {
   );
   const until = found.query.time ? `, until ${moment(found.query.time)} UTC` : "";
   const time = found.kept ? "" : `, ${(total / 1000).toFixed(2)} s`;
-  $("status").textContent = `${plural(found.posts.length, "post")}${visible(until)}${time}`;
+  const count = found.posts.length ? plural(found.posts.length, "post") : "Nothing found";
+  $("status").textContent = `${count}${visible(until)}${time}`;
   $("told").title = found.kept ? "" : parts.join(", ");
 }
 
@@ -364,7 +344,6 @@ function arrange() {
   for (const side of ["before", "after"]) {
     const items = found.order[side].slice(0, limit).map((post) => item(post, side));
     const list = $(side).querySelector("ol");
-    if (!items.length) items.push(h.li({ class: "none" }, "Nothing found."));
     // A list in its order stays as it is: λ moves the posts of the other one.
     if (items.length !== list.children.length || items.some((root, n) => root !== list.children[n]))
       list.replaceChildren(...items);
@@ -993,7 +972,7 @@ function fillChoices() {
       ),
     ),
   );
-  $("terms").querySelector("dl").replaceWith(glossary(Object.keys(WORDS)));
+  $("terms").querySelector("dl").replaceWith(glossary(Object.keys(collection.words)));
   $("saved").hidden = $("grade-keys").hidden = !collection.grades_file;
   $("saved").textContent =
     `Grades are saved in ${visible(collection.grades_file)}, their queries in ` +
@@ -1004,6 +983,7 @@ function fillChoices() {
       .map((value) => h.option({ value }, String(value))),
   );
   $("topics").replaceChildren(...collection.topics.map((topic) => h.option({ value: topic.text })));
+  $("of-topics").hidden = !collection.topics.length;
   $("suggestions").replaceChildren(
     ...collection.topics.slice(0, PAGE).map((topic) => {
       const query = new URLSearchParams({ q: topic.text, query_id: topic.query_id });

@@ -20,7 +20,7 @@ from indexes.errors import CollectionError
 from pipeline.collections.topics import Topic
 from pipeline.defaults import DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
-from pipeline.explanation.topic import grade_text
+from pipeline.explanation.topic import SHARED_STYLE, WORDS, grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import PlainErrors, RequestError
@@ -80,9 +80,9 @@ def routes(page: SearchPage | None) -> list[Route]:
         return Route(f"/api/{name}", endpoint, methods=[method])
 
     return [
-        file_route("/", FOLDER / ("index.html" if page else "start.html"), "text/html"),
-        file_route("/page.css", FOLDER / "page.css", "text/css"),
-        file_route("/page.js", FOLDER / "page.js", "text/javascript"),
+        file_route("/", "text/html", FOLDER / ("index.html" if page else "start.html")),
+        file_route("/page.css", "text/css", SHARED_STYLE, FOLDER / "page.css"),
+        file_route("/page.js", "text/javascript", FOLDER / "page.js"),
         route("collection", lambda page, _: describe(page)),
         route("search", lambda page, given: results(page, search_request(page, given))),
         route("explain", reasons),
@@ -90,9 +90,9 @@ def routes(page: SearchPage | None) -> list[Route]:
     ]
 
 
-def file_route(path: str, file: Path, kind: str) -> Route:
-    """A file of a page, as it is."""
-    content = file.read_bytes()
+def file_route(path: str, kind: str, *files: Path) -> Route:
+    """Files of a page, one behind the other, as they are."""
+    content = b"".join(file.read_bytes() for file in files)
 
     async def endpoint(request: Request) -> Response:
         return Response(content, media_type=kind, headers=HEADERS)
@@ -201,6 +201,7 @@ def describe(page: SearchPage) -> dict[str, Any]:
         "most_hits": MOST_HITS,
         "clocks": has_times,
         "times": [time_of(doc_id) for doc_id in page.index.id_range or ()] if has_times else None,
+        "words": WORDS,
         "grades": {str(grade): grade_text(grade) for grade in range(GRADES)},
         "grades_file": str(page.grades.path) if page.grades else None,
         "topics_file": str(page.grades.topics_path) if page.grades else None,
