@@ -44,6 +44,7 @@ from rerankers.networks.inputs import Tokenized
 from rerankers.networks.models.drmm import histograms
 from rerankers.networks.models.mp_cnn import _DimensionConvolution
 from rerankers.networks.models.pwim import PER_PLACE, focus
+from rerankers.networks.training import optimizers
 from rerankers.networks.training.loop import Examples, train
 from rerankers.networks.training.optimizers import make_optimizer
 from rerankers.networks.training.settings import Settings
@@ -609,6 +610,26 @@ def test_convolutions_of_sm_cnn_get_a_tenth_of_the_weight_decay() -> None:
     }
     assert {*expected.values()} == {1e-5, 1e-4}
     assert len(found) == len(expected) and dict(found) == pytest.approx(expected)
+
+
+def test_plain_gradient_descent_of_dssm_is_the_same_with_sparse_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Large tables are trained by them; with momentum they cannot be."""
+    moved = []
+    for smallest in (1, 10**9):
+        monkeypatch.setattr(optimizers, "LARGE", smallest)
+        model = small_model("dssm", "rao2019")
+        optimizer = make_optimizer(model, model.settings_of("rao2019"))
+        pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
+        pairs.scores_of(model, np.arange(len(pairs.query_index))).sum().backward()
+        table = model.tower.trigrams.weight
+        assert table.grad.is_sparse == (smallest == 1)
+        optimizer.step()
+        moved.append(table.detach().clone())
+    torch.testing.assert_close(moved[0], moved[1])
+    make_optimizer(model, Settings(optimizer="sgd"))
+    assert not model.tower.trigrams.sparse
 
 
 PAIRS = all_pairs()

@@ -6,7 +6,6 @@ Every random choice follows from the seed and the epoch or step alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +19,7 @@ from rerankers.networks.base import Reranker
 from rerankers.networks.batches import represent_tokenized, score_tokenized
 from rerankers.networks.layers.convolutions import ConvolutionTower
 from rerankers.networks.training.examples import BatchSampler, Examples, Rows, random_lists
-from rerankers.networks.training.optimizers import LazyNesterov, clip_gradients, make_optimizer
+from rerankers.networks.training.optimizers import make_optimizer
 from rerankers.networks.training.settings import Settings
 
 VALIDATION_BATCHES = 8  # Batches of a validation loss
@@ -146,27 +145,25 @@ class EpochTrainer:
         torch.manual_seed(settings.seed * 1_000_003 + epoch)
         model.train()
         losses = []
-        is_lazy = isinstance(self.optimizer, LazyNesterov)
-        with self.optimizer.reading() if is_lazy else nullcontext():
-            for step in range(self.steps):
-                steps_done = (epoch - 1) * self.steps + step
-                rate = self._learning_rate(steps_done, setbacks)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = rate
-                rows, positives = self.sampler.draw(steps_done, rng)
-                loss = _loss(model, self.sampler.examples, rows, positives, settings)
-                self.optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                if settings.clipping:
-                    clip_gradients(model.parameters(), settings.clipping)
-                self.optimizer.step()
-                losses.append(loss.item())
-                if not np.isfinite(losses[-1]):
-                    raise RerankerError(
-                        f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                        "train with a smaller `learning_rate`"
-                    )
-                progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
+        for step in range(self.steps):
+            steps_done = (epoch - 1) * self.steps + step
+            rate = self._learning_rate(steps_done, setbacks)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            rows, positives = self.sampler.draw(steps_done, rng)
+            loss = _loss(model, self.sampler.examples, rows, positives, settings)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if settings.clipping:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clipping)
+            self.optimizer.step()
+            losses.append(loss.item())
+            if not np.isfinite(losses[-1]):
+                raise RerankerError(
+                    f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
+                    "train with a smaller `learning_rate`"
+                )
+            progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
         return float(np.mean(losses))
 
     def _learning_rate(self, steps_done: int, setbacks: int) -> float:
