@@ -9,7 +9,7 @@ compare the scores with those of its own forward pass.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -70,7 +70,9 @@ class FastPath(Scorable):
                 if each.tower == name
             ]
             # A tower has the name of the query input that it encodes.
-            ids = used_ids([pairs.queries[name], *(pairs.posts[key] for key, _ in inputs)])
+            read = [pairs.queries[name], *(pairs.posts[key] for key, _ in inputs)]
+            times = np.bincount(np.concatenate([[0], *(each.values for each in read)]))
+            ids = 1 + np.flatnonzero(times[1:])
             self.towers[name] = TabulatedTower(tower, ids, is_cosine), inputs  # type: ignore[arg-type]
 
     def compared(self, model: Reranker, rows: Rows) -> Interactions:
@@ -108,17 +110,6 @@ class FastPath(Scorable):
                 vectors[name] = tower.encode_query(Ragged(ids, np.array([0, len(ids)])))
             self._last = last = row, terms, vectors
         return last[1:]
-
-
-def used_ids(inputs: Iterable[Ragged]) -> Rows:
-    """Every identifier above 0 in ``inputs``, ascending."""
-    inputs = list(inputs)
-    highest = max((int(ids.values.max(initial=0)) for ids in inputs), default=0)
-    is_used = np.zeros(highest + 1, dtype=np.bool_)
-    for ids in inputs:
-        is_used[ids.values] = True
-    is_used[0] = False
-    return np.flatnonzero(is_used)
 
 
 def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Rows]:
