@@ -107,7 +107,8 @@ class TextEncoder:
     ) -> dict[str, TokenIds]:
         """Words and trigrams of texts, with weights if there is a form of ``idf``."""
         lexicon = Lexicon.from_texts(texts, reading.tokens)
-        starts, word, weights, tokens = lexicon.texts.starts, lexicon.texts.values, None, {}
+        starts, word = lexicon.texts.starts, lexicon.texts.values
+        weights, tokens = None, dict[str, TokenIds]()
         if idf:
             weights = self.idf.weights(lexicon.words, idf != "relative")[word]
         for name in {WORDS, MASKED_WORDS}.intersection(inputs):

@@ -58,7 +58,7 @@ class FastPath(Scorable):
     """
 
     def __init__(self, model: Model, pairs: Tokenized) -> None:
-        self.pairs, self.query_index, self.lengths = pairs, pairs.query_index, pairs.lengths
+        self.pairs, self.query_index = pairs, pairs.query_index
         self.towers: dict[str, tuple[TabulatedTower, list[tuple[str, int]]]] = {}
         """Name -> a tower with the inputs of posts that it encodes, and the terms read of each."""
         self._last: tuple[int, Inputs, dict[str, list[Tensor]]] | None = None
@@ -79,7 +79,8 @@ class FastPath(Scorable):
         """Interactions of the pairs ``rows`` [P] of one query."""
         assert isinstance(model, Model)
         terms, vectors = self._query(model, int(self.query_index[rows[0]]))
-        posts, similarities = self.pairs.post_index[rows], {}
+        posts = self.pairs.post_index[rows]
+        similarities: dict[str, Sequence[WindowSimilarities]] = {}
         for name, (tower, inputs) in self.towers.items():
             # Inputs of one tower share its windows.
             parts = [self.pairs.posts[key].take(posts, longest) for key, longest in inputs]
@@ -94,6 +95,10 @@ class FastPath(Scorable):
         read = torch.from_numpy(np.minimum(url_lengths, model.config.url_trigrams))
         return model.features(pooled, terms, torch.zeros(len(rows), dtype=torch.int64), read)
 
+    def lengths(self) -> Rows:
+        """[P] terms of each pair's post."""
+        return self.pairs.lengths()
+
     def _query(self, model: Model, row: int) -> tuple[Inputs, dict[str, list[Tensor]]]:
         """Input -> terms [1, Lq] of a query, and tower -> its vectors; kept until it changes.
 
@@ -102,7 +107,7 @@ class FastPath(Scorable):
         last = self._last
         # Threads may need different queries at the same time.
         if last is None or last[0] != row:
-            index, vectors = np.array([row]), {}
+            index, vectors = np.array([row]), dict[str, list[Tensor]]()
             queries = {name: ids.batch(index, CPU) for name, ids in self.pairs.queries.items()}
             terms = model.cut_queries(queries)
             for name, (tower, _) in self.towers.items():

@@ -44,9 +44,8 @@ from rerankers.networks.inputs import Tokenized
 from rerankers.networks.models.drmm import histograms
 from rerankers.networks.models.mp_cnn import _DimensionConvolution
 from rerankers.networks.models.pwim import PER_PLACE, focus
-from rerankers.networks.training import optimizers
-from rerankers.networks.training.loop import Examples, train
-from rerankers.networks.training.optimizers import make_optimizer
+from rerankers.networks.training import loop
+from rerankers.networks.training.loop import Examples, make_optimizer, train
 from rerankers.networks.training.settings import Settings
 from rerankers.pairs import PRIOR, prior_of_rank
 from rerankers.text.words import character_trigrams, words
@@ -618,7 +617,7 @@ def test_plain_gradient_descent_of_dssm_is_the_same_with_sparse_gradients(
     """Large tables are trained by them; with momentum they cannot be."""
     moved = []
     for smallest in (1, 10**9):
-        monkeypatch.setattr(optimizers, "LARGE", smallest)
+        monkeypatch.setattr(loop, "LARGE", smallest)
         model = small_model("dssm", "rao2019")
         optimizer = make_optimizer(model, model.settings_of("rao2019"))
         pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)

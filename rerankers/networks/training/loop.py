@@ -1,4 +1,4 @@
-"""The training loop: steps, validation after each epoch, early stopping.
+"""The training loop: steps, validation after each epoch, early stopping; optimizers and losses.
 
 Every random choice follows from the seed and the epoch or step alone.
 """
@@ -12,15 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import represent_tokenized, score_tokenized
 from rerankers.networks.layers.convolutions import ConvolutionTower
+from rerankers.networks.models.dssm import TrigramSums
 from rerankers.networks.training.examples import BatchSampler, Examples, Rows, random_lists
-from rerankers.networks.training.optimizers import make_optimizer
 from rerankers.networks.training.settings import Settings
+
+LARGE = 20_000
+"""Rows of a table from which on plain gradient descent has sparse gradients: a step reads a few
+thousand of them. Below about 10,000 dense ones are faster."""
 
 VALIDATION_BATCHES = 8  # Batches of a validation loss
 
@@ -98,7 +102,7 @@ def _validated(
     model: Reranker, validation: Examples, measure: Measure, settings: Settings
 ) -> dict[str, float]:
     """Figures of an epoch: the loss, if it selects the best one, then the measure."""
-    figures, scores = {}, score_tokenized(model, validation.pairs)
+    figures, scores = dict[str, float](), score_tokenized(model, validation.pairs)
     if _selects_by_lists(settings):
         figures["validation_loss"] = _validation_loss(model, validation, settings)
     elif settings.select == "loss":
@@ -175,6 +179,36 @@ class EpochTrainer:
             case "plateau":
                 return settings.learning_rate * 0.5**setbacks
         return settings.learning_rate
+
+
+def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
+    rate, momentum, is_sgd = settings.learning_rate, settings.momentum, settings.optimizer == "sgd"
+    # All but the product of rate and gradient would move every row.
+    is_plain = is_sgd and not (momentum or settings.weight_decay or settings.clipping)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | TrigramSums):
+            module.sparse = is_plain and len(module.weight) >= LARGE
+    shares: dict[float, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            shares.setdefault(model.decay_share(name), []).append(parameter)
+    groups = [
+        {"params": parameters, "weight_decay": settings.weight_decay * share}
+        for share, parameters in shares.items()
+    ]
+    match settings.optimizer:
+        case "sgd":
+            # One pass over weights and gradients, a third of the time; dense gradients only.
+            fused = not is_plain
+            return torch.optim.SGD(groups, rate, momentum, nesterov=momentum > 0, fused=fused)
+        case "adadelta":
+            return torch.optim.Adadelta(groups, lr=rate, rho=0.95)
+        case "adagrad":
+            return torch.optim.Adagrad(groups, lr=rate)
+        case "rmsprop":
+            return torch.optim.RMSprop(groups, lr=rate)
+    return torch.optim.AdamW(groups, lr=rate)
 
 
 def _selects_by_lists(settings: Settings) -> bool:
