@@ -74,28 +74,25 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
         UsageError: there is neither a teacher nor a folder of this name.
         DataError: its package is not installed or has other files, or its folder cannot be used.
     """
-    expected = FINGERPRINTS.get(name)  # Of a package; a folder is the caller's own to trust
-    if name == "multilingual":
+    if name in PACKAGES:
         package = _package(PACKAGES[name], name)
-        files, embed = sorted(package.glob("*.bin")), _nano_e5()
+        folder = package / "model"
+        files = sorted(package.glob("*.bin")) if name == "multilingual" else _files(folder)
     else:
         folder = Path(name).expanduser()
-        if name in PACKAGES:
-            folder = _package(PACKAGES[name], name) / "model"
-        elif not folder.is_dir():
+        if not folder.is_dir():
             raise UsageError(f"--teacher: found {name!r}, expected {', '.join(NAMES)} or a folder")
-        else:
-            name = folder.resolve().name
-        files, embed = _files(folder), _sentence_transformer(folder, device)
+        files = _files(folder)
     fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
-    if expected not in (None, fingerprint):
-        where = files[0].parent if files else PACKAGES[name]
+    if (expected := FINGERPRINTS.get(name, fingerprint)) != fingerprint:
         raise DataError(
-            f"{where}: found files with the SHA-256 {fingerprint}, expected {expected}; "
+            f"{package}: found files with the SHA-256 {fingerprint}, expected {expected}; "
             "install the tested package, or name a folder that you trust by --teacher DIR"
         )
+    embed = _nano_e5() if name == "multilingual" else _sentence_transformer(folder, device)
     [(_, vectors)] = embed(["a"])
-    return Teacher(name, vectors.shape[1], fingerprint, embed)
+    known = name if name in PACKAGES else folder.resolve().name
+    return Teacher(known, vectors.shape[1], fingerprint, embed)
 
 
 def encode(
