@@ -43,7 +43,7 @@ class CandidateList:
     words: WordTable
     """The words of posts and query; shared by the topics."""
     resources: Resources = field(default_factory=dict)
-    """What is known of the collection."""
+    """Knowledge of the collection."""
     texts: Sequence[str] = ()
     """[N] whole texts of the posts."""
 

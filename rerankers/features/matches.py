@@ -1,4 +1,4 @@
-"""What query and post have in common: words, phrases, trigrams, links, hashtags, lexical scores."""
+"""Matches of query and post: words, phrases, trigrams, links, hashtags, lexical scores."""
 
 import itertools
 

@@ -29,7 +29,7 @@ _TO_LEFT, _MISSING = 0b10, 0b1100
 """Bits of LightGBM's ``decision_type``."""
 
 _NONE, _ZERO = 0, 1
-"""What LightGBM takes for missing, which goes to the default side of a split: nothing (NaN is 0
+"""Values that LightGBM takes for missing, which go to the default side of a split: none (NaN is 0
 there), 0 and NaN, or, in the third case, NaN alone."""
 
 _ZERO_UP_TO = np.float32(1e-35)
@@ -156,7 +156,7 @@ class _Tree:
 
 
 def _filled(missing: int, to_left: bool) -> float:
-    """What goes in the place of a missing value, so that it goes to its side."""
+    """Replacement of a missing value, by which it goes to its side."""
     if missing == _NONE:
         return 0.0
     return -np.inf if to_left else np.inf
