@@ -34,8 +34,6 @@ from pipeline.text import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rerankers.text.spaces import AdaptedSpace
-
 MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
 DRAWN = 20  # Posts by which the vectors' collection is known again, about
 KEPT = "encodings"  # Folder beside the index with the encodings of an unfinished or repeated run
@@ -156,6 +154,7 @@ def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
 
 def _report(collection: Collection) -> None:
     """The drift of the posts: words that the vectors were not fitted to."""
+    from rerankers.text.lexicon import Lexicon
     from rerankers.text.spaces import description_of
 
     space, path = collection.adapted_space, collection.adapted_path
@@ -164,23 +163,15 @@ def _report(collection: Collection) -> None:
             f"{collection.title}: found no adapted word vectors, expected some in {path}; make "
             f"them by python -m pipeline.adapt {_named(collection)}"
         )
-    unknown, posts = unknown_words(collection, space)
-    made = description_of(path)
+    lexicon, made = Lexicon.from_texts([p.text for p in collection.posts()]), description_of(path)
+    known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
+    unknown = 1 - known / max(1, len(lexicon.texts.values))
     print(
         f"{path}: {counted(len(space.words), 'word')}, by {made.get('teacher', '?')} on "
         f"{counted(int(made.get('posts', 0)), 'post')}\n"
-        f"{unknown:.1%} of the words of the {posts:,} posts now in the collection are "
+        f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
         "not among them and have general vectors alone"
     )
-
-
-def unknown_words(collection: Collection, space: AdaptedSpace) -> tuple[float, int]:
-    """The share of the posts' words that adapted vectors lack, and the number of posts."""
-    from rerankers.text.lexicon import Lexicon
-
-    lexicon = Lexicon.from_texts([post.text for post in collection.posts()])
-    known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
-    return 1 - known / max(1, len(lexicon.texts.values)), len(lexicon.texts)
 
 
 def _named(collection: Collection) -> str:

@@ -46,7 +46,7 @@ def main(options: Options) -> None:
         raise UsageError(problems)
 
     from pipeline.ranking.build import best_source
-    from pipeline.ranking.checkpoints import TUNING_FILE, tuning_of
+    from pipeline.ranking.tuning import TUNING_FILE, tuning_of
     from rerankers import checkpoint as checkpoints
 
     key, adapted = "", None
@@ -57,8 +57,8 @@ def main(options: Options) -> None:
     else:
         folder = checkpoints.find(options.model or "")
     others = {checkpoints.ADAPTED_FILE: adapted.read_bytes()} if adapted else {}
-    if tuned := tuning_of(folder, key):
-        others[TUNING_FILE] = tuned[1].read_bytes()
+    if (tuned := tuning_of(folder, key)) and tuned.path:
+        others[TUNING_FILE] = tuned.path.read_bytes()
     with atomic_directory(target) as new:
         checkpoints.copy_whole(folder, new, others)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())

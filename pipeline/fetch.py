@@ -79,7 +79,7 @@ def main(options: Options) -> None:
                 file=sys.stderr,
             )
         entries = [entry for entry in entries if entry.url]
-    for beginning, text in downloads.terms().items():
+    for beginning, text in downloads.content()["terms"].items():
         if any(group.startswith(beginning) for entry in entries for group in entry.groups):
             print(text, file=sys.stderr)
     fetched, failures = downloads.fetch_all(entries, folder)

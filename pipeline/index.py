@@ -16,17 +16,15 @@ posts were partly refused, is repeated: it sends only what is missing. No index 
 deleted.
 """
 
-import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from indexes.manifest import IndexManifest
-from indexes.posts import FIELDS, Post, read_posts
+from indexes.posts import FIELDS, read_posts
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, IndexPlace, engine_options
+from pipeline.collections.collection import IndexPlace
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.command.ranking import EngineOptions, engine_of
@@ -82,17 +80,41 @@ class Options(EngineOptions, _LocalOptions):
 def main(options: Options) -> None:
     """Build an index, and report its size and the time."""
     _check_options(options)
-    collection = named.find(options.collection, options.data) if options.collection else None
-    place = collection.place() if collection else None
     given = engine_of(options)
-    if given or (collection and collection.engine):
-        _build_in_engine(options, collection, given)
-        return
-    directory = options.index or (place.directory if place else Path())
+    collection = named.find(options.collection, options.data) if options.collection else None
+    if collection:
+        collection = named.on_engine(collection, given)
+        place = collection.place()
+    elif given:
+        place = IndexPlace(engine=named.engine_address(given, None, None))
+    else:
+        place = IndexPlace(folder=options.index)
+    if place.engine:
+        problem = "--{}: not with an index in a search engine"
+        if wrong := [problem.format(n) for n in ("index", "check") if getattr(options, n)]:
+            raise UsageError(wrong)
+        if not place.engine.has_methods:
+            raise UsageError(f"{options.collection}: {place} is searched as it is, not built")
+    elif options.index:
+        place = IndexPlace(folder=options.index)
     if options.check:
-        _check(directory)
+        _check(place.directory)
         return
-    _build(options, directory, collection)
+    start = time.perf_counter()
+    if collection:
+        manifest, sent = collection.build_index(place)
+    else:
+        posts = (post for path in options.posts for post in read_posts(path, options.columns))
+        words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
+        if options.columns:
+            words += ["--columns", ",".join(map("=".join, options.columns.items()))]
+        manifest, sent = place.build(posts, options.posts, words)
+    seconds = time.perf_counter() - start
+    of_them = f", {sent:,} of them sent" if place.engine else ""
+    print(
+        f"{manifest.posts:,} posts ({manifest.empties:,} empty){of_them} in {seconds:.1f} s, "
+        f"{sent / seconds:,.0f} posts/s\nindex: {place}"
+    )
 
 
 def _check_options(options: Options) -> None:
@@ -113,69 +135,6 @@ def _check_options(options: Options) -> None:
     }
     if problems := [problem for problem, is_there in rules.items() if is_there]:
         raise UsageError(problems)
-
-
-def _build(options: Options, directory: Path, collection: Collection | None) -> None:
-    """Build an index on this machine, and report its posts."""
-    import indexes
-
-    start = time.perf_counter()
-    if collection:
-        manifest = collection.build_index(directory)
-    else:
-        place = shlex.join(["--index", str(directory.absolute())])
-        rebuild = _rebuild(options, place)
-        manifest = indexes.build(_posts(options), directory, options.posts, rebuild)
-    seconds = time.perf_counter() - start
-    print(
-        f"{manifest.posts:,} posts ({manifest.empties:,} empty) in {seconds:.1f} s, "
-        f"{manifest.posts / seconds:,.0f} posts/s\nindex: {directory}"
-    )
-
-
-def _build_in_engine(
-    options: Options, collection: Collection | None, given: dict[str, Any]
-) -> None:
-    """Fill the index in a search engine, and report its posts."""
-    local = ("index", "check")
-    if problems := [
-        f"--{name}: not with an index in a search engine"
-        for name in local
-        if getattr(options, name)
-    ]:
-        raise UsageError(problems)
-    start = time.perf_counter()
-    if collection:
-        collection = named.on_engine(collection, given)
-        address = collection.engine
-        assert address is not None
-        if not address.has_methods:
-            raise UsageError(f"{collection.title}: {address} is searched as it is, not built")
-        manifest, sent = collection.build_engine_index()
-    else:
-        from indexes.engines.layout import build
-
-        address = named.engine_address(given, None, None)
-        rebuild = _rebuild(options, engine_options(address))
-        directory = IndexPlace(engine=address).directory
-        manifest, sent = build(address, _posts(options), options.posts, directory, rebuild)
-    seconds = time.perf_counter() - start
-    print(
-        f"{manifest.posts:,} posts ({manifest.empties:,} empty), {sent:,} of them sent in "
-        f"{seconds:.1f} s, {sent / seconds:,.0f} posts/s\nindex: {address}"
-    )
-
-
-def _posts(options: Options) -> Iterator[Post]:
-    return (post for path in options.posts for post in read_posts(path, options.columns))
-
-
-def _rebuild(options: Options, place: str) -> str:
-    """The command that builds an index of one's own posts, with the options that say where."""
-    words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
-    if options.columns:
-        words += ["--columns", ",".join(map("=".join, options.columns.items()))]
-    return f"python -m pipeline.index {shlex.join(words)} {place}"
 
 
 def _check(directory: Path) -> None:

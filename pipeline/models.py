@@ -22,7 +22,7 @@ class Options:
 def main(options: Options) -> None:
     """Print a row for each trained checkpoint and each file of adapted word vectors."""
     from pipeline.evaluation.measures import heading
-    from pipeline.ranking.checkpoints import TUNING_FILE, Tuning
+    from pipeline.ranking.tuning import TUNING_FILE, Tuning
 
     root = models_directory()
     rows = []

@@ -62,14 +62,14 @@ def main(options: Options) -> None:
     _check(options)
 
     from pipeline.collections import named
-    from pipeline.collections.named import OF_OTHER_KINDS
     from pipeline.evaluation.measures import heading
-    from pipeline.ranking.checkpoints import default_directory, tuning_files
+    from pipeline.ranking.checkpoints import default_directory
+    from pipeline.ranking.tuning import tuning_files
     from pipeline.training.fusion import MOST_TOPICS
     from pipeline.training.own import held_out_scores, without_gain
     from pipeline.training.tuning import HeldOut
 
-    names = OF_OTHER_KINDS if options.transfer else [options.test or options.collection or ""]
+    names = named.general() if options.transfer else [options.test or options.collection or ""]
     collections = [named.find(name, options.data) for name in names]
     collection = collections[0]
     checkpoint = options.checkpoint or default_directory(

@@ -348,7 +348,7 @@ class Mixed(Model):
     """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
 
     It reads lists: both scores are scaled to [0, 1] over the pairs of each query. Without scores of
-    a first stage, its score is the model's.
+    a first stage its score is the model's, and where they are unknown its order.
     """
 
     reads = "lists"

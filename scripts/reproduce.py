@@ -14,6 +14,7 @@ $TWEETRERANK_HOME and not computed again. Rows of tables are data: scripts/exper
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -102,7 +103,8 @@ def main(options: Options) -> None:
                 if table.finish:
                     results = getattr(reports, table.finish)(table, results, setup)
             else:
-                results = cells.read_csv(RESULTS / table.csv)
+                path = RESULTS / table.csv
+                results = cells.read_csv(path) if path.exists() else []
             tested = [r for r in results if r.cell.collection in options.tested(table)]
             show(table, [r for r in tested if options.has(r.cell)], setup, options)
         except (DataError, RerankerError, OSError) as error:
@@ -158,6 +160,11 @@ def show(table: Table, results: Sequence[Result], setup: Setup, options: Options
     report = getattr(reports, table.report) if table.report else None
     text = report(table, results, setup) if report else tables.render(table, results)
     text += f"\n\n{table.caption}" * bool(table.caption)
+    known = {(r.cell.system, r.cell.collection, r.cell.seed) for r in results}
+    every = [c for c in table.cells(options.tested(table), options.seeds) if options.has(c)]
+    if empty := [c for c in every if (c.system, c.collection, c.seed) not in known]:
+        told = f"{len(empty)} of {len(every)} cells were not computed; --train computes them"
+        print(f"{table.name}: {told}", file=sys.stderr)
     print(f"## {table.title}\n\n{text}\n" if options.table == ALL else text)
     if folder := options.output:
         if report:

@@ -102,7 +102,7 @@ class EngineIndex(ABC):
             bodies[f"of the posts {part[0]} …"] = (
                 body_of(query, None, _POSTS, ()) | shown | self._keys
             )
-        for found in search(self._engine, bodies, 10_000, several_shards=False).values():
+        for found in search(self._engine, bodies, 10_000).values():
             yield from map(self._post, found)
 
     def fetch_all(self, query: Mapping[str, Any] = MappingProxyType({})) -> Iterator[Post]:
@@ -164,8 +164,7 @@ class OwnIndex(EngineIndex):
             # A query without words finds nothing, and need not be sent.
             if text.strip()
         }
-        several = self.layout.shards > 1
-        found = search(self._engine, bodies, self.layout.window, several, threads)
+        found = search(self._engine, bodies, self.layout.window, threads)
         scale, place = without_scale(self._engine, method), len(sort) - 1
         run = {}
         for topic in topics:
@@ -186,7 +185,7 @@ class OwnIndex(EngineIndex):
             order: body_of({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}]) | self._keys
             for order in orders
         }
-        found = search(self._engine, ends, self.layout.window, several_shards=False)
+        found = search(self._engine, ends, self.layout.window)
         lowest, highest = (found[order][0]["sort"][-1] for order in orders)
         return lowest, highest
 
@@ -270,7 +269,7 @@ class ForeignIndex(EngineIndex):
             | self._keys
             for topic in topics
         }
-        found = search(self._engine, bodies, self._window, self._several, threads)
+        found = search(self._engine, bodies, self._window, threads, self._several)
         run = {}
         for topic in topics:
             hits_of_topic = found[topic.query_id]

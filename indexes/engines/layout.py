@@ -81,7 +81,6 @@ class Layout:
     """Whether ids are whole numbers without zeros before them, so that the number tells the id; to
     sort by a text and to give it back takes an engine most of a search's time."""
     uuid: str = ""  # The engine's own id of the index; "" for one that is to be
-    shards: int = 1  # Its number of shards
     window: int = 10_000  # Hits of a search, at most; more are read page by page
     pipeline: str | None = None
     """Search pipeline of every search that names none (OpenSearch); None without one."""
@@ -112,7 +111,6 @@ class Layout:
             *(manifest, meta["analyzer"], similarities, meta["complete"]),
             plain_ids=meta.get("plain_ids", False),
             uuid=settings["uuid"],
-            shards=int(settings["number_of_shards"]),
             window=int(settings.get("max_result_window", 10_000)),
             pipeline=default_pipeline(settings),
         )
@@ -152,7 +150,7 @@ class Layout:
         words["fields"] = {BM25.name: {**words, "similarity": BM25.name}}
         return {
             "settings": {
-                "number_of_shards": self.shards,
+                "number_of_shards": 1,  # Word statistics are those of a shard.
                 # On one node no replica is missing, on several no post is lost with one of them.
                 "auto_expand_replicas": "0-1",
                 "refresh_interval": "-1",
@@ -270,7 +268,6 @@ def build(
     sources: Sequence[Path | str],
     directory: Path,
     rebuild: str,
-    shards: int = 1,
     language: str | None = None,
 ) -> Built:
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
@@ -312,12 +309,8 @@ def build(
                 rebuild=rebuild,
                 versions=software_versions(**{engine.kind: version}),
             )
-            wanted = replace(
-                new_layout(engine, manifest),
-                shards=shards,
-                plain_ids=summary.numeric_ids and are_plain,
-            )
-            layout = _prepared(engine, wanted)
+            plain_ids = summary.numeric_ids and are_plain
+            layout = _prepared(engine, replace(new_layout(engine, manifest), plain_ids=plain_ids))
             sent = _completed(engine, layout, store)
         # Complete: it becomes the file where the index's posts are kept.
         with closing(sqlite3.connect(path)) as connection, connection:

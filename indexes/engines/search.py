@@ -138,8 +138,8 @@ def search(
     engine: Engine,
     bodies: Mapping[str, Mapping[str, Any]],
     window: int,
-    several_shards: bool,
     threads: int = 2,
+    several_shards: bool = False,
 ) -> dict[str, list[Hit]]:
     """The hits of searches with ``size``, by their labels (of topics, for messages).
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import DataError
+from rerankers.features.meaning import unit
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
 
@@ -31,13 +32,12 @@ ROUNDS = 25  # Of conjugate gradients
 FEW_POSTS = 20_000
 """Up to so many posts every word has a vector of its own; with more, words of two posts or more."""
 
-
 HELD_OUT = 500  # Posts that a check holds out, at most; a tenth of few posts
 COMPARED = 1000  # Posts that a check ranks for each of them, at most
 
 
 class Check(NamedTuple):
-    """What a fit is worth on posts that it has not seen."""
+    """Quality of a fit on posts that it has not seen."""
 
     explained: float  # Share of the variance of their encodings
     agreement: float
@@ -104,15 +104,10 @@ def check(
     explained = 1 - np.square(targets - fitted).sum() / max(np.square(targets).sum(), 1e-9)
     fitted_others, target_others = both(others[:COMPARED])
     pairs = ((targets, target_others), (fitted, fitted_others))
-    ranks = [rankdata(_unit(a) @ _unit(b).T, axis=1) for a, b in pairs]
-    teacher, ours = (r - r.mean(axis=1, keepdims=True) for r in ranks)
-    lengths = np.sqrt((teacher**2).sum(axis=1) * (ours**2).sum(axis=1))
-    agreement = (teacher * ours).sum(axis=1) / np.maximum(lengths, 1e-9)
+    ranks = [rankdata(unit(a) @ unit(b).T, axis=1) for a, b in pairs]
+    teacher, ours = (unit(r - r.mean(axis=1, keepdims=True)) for r in ranks)
+    agreement = (teacher * ours).sum(axis=1)
     return Check(float(explained), float(agreement.mean()))
-
-
-def _unit(vectors: Array) -> Array:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def _counts(lexicon: Lexicon) -> sparse.csr_array:

@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -40,7 +40,6 @@ from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from indexes.engines.client import EngineAddress
-    from indexes.engines.layout import Built
     from indexes.methods import Posts, SearchIndex
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
@@ -65,14 +64,12 @@ def beir_file(folder: Path, name: str) -> Path | None:
 
 def home_directory() -> Path:
     """Folder of what can be made again, indexes: ``$TWEETRERANK_HOME`` or the user's cache."""
-    given = os.environ.get("TWEETRERANK_HOME")
-    return Path(given) if given else _platform_folder("user_cache_path")
+    return Path(os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_cache_path"))
 
 
 def models_directory() -> Path:
     """Folder of what was trained: ``$TWEETRERANK_HOME`` or the user's folder of data."""
-    given = os.environ.get("TWEETRERANK_HOME")
-    return Path(given) if given else _platform_folder("user_data_path")
+    return Path(os.environ.get("TWEETRERANK_HOME") or _platform_folder("user_data_path"))
 
 
 @cache
@@ -102,10 +99,7 @@ def data_directory(explicit: Path | None = None) -> Path:
 
     ``explicit`` (from ``--data``), or ``$TWEETRERANK_DATA``, or ``data`` in the home folder.
     """
-    if explicit is not None:
-        return explicit
-    given = os.environ.get("TWEETRERANK_DATA")
-    return Path(given) if given else home_directory() / "data"
+    return Path(explicit or os.environ.get("TWEETRERANK_DATA") or home_directory() / "data")
 
 
 def text_number(text: str) -> int:
@@ -136,6 +130,34 @@ class IndexPlace(NamedTuple):
             name = f"{self.engine.index}-{crc32(str(self.engine).encode()):08x}"
             return home_directory() / "engines" / name
         return self.folder or home_directory() / "indexes" / self.group
+
+    def __str__(self) -> str:
+        return str(self.engine or self.directory)
+
+    def build(
+        self,
+        posts: Iterable[Post],
+        files: Sequence[Path],
+        words: Sequence[str],
+        language: str | None = None,
+    ) -> tuple[IndexManifest, int]:
+        """Index posts of files here; the manifest, and the number of posts that were sent.
+
+        ``words`` are the options of ``pipeline.index`` that name the posts, for messages.
+        """
+        command = ["python", "-m", "pipeline.index", *words]
+        if address := self.engine:
+            from indexes.engines.layout import build
+
+            command += ["--engine", address.url, "--engine-index", address.index]
+            command += ["--engine-auth", str(address.auth)] if address.auth else []
+            rebuild = shlex.join(command)
+            return build(address, posts, files, self.directory, rebuild, language=language)
+        import indexes
+
+        rebuild = shlex.join([*command, "--index", str(self.directory.absolute())])
+        manifest = indexes.build(posts, self.directory, files, rebuild, language)
+        return manifest, manifest.posts
 
 
 @dataclass(frozen=True)
@@ -265,28 +287,22 @@ class Collection:
 
     def check_judged_posts(self) -> None:
         """Say how many judged posts are not in the collection, once."""
-        if self._lacking:
-            judged = {
-                doc_id for grades in (self.training_qrels or {}).values() for doc_id in grades
-            }
-            some = [post.doc_id for post in islice(self.posts(), 2)]
-            print(
-                f"warning: {len(self._lacking):,} of the {len(judged):,} judged posts are not in "
-                f"{self.name} ({listed(self._lacking, 2)}), whose posts have ids such as "
-                f"{listed(some)}; they count as not found",
-                file=sys.stderr,
-            )
-            self._lacking.clear()
-
-    @cached_property
-    def _lacking(self) -> list[str]:
         is_own = self.file or (self.index and (self.index.folder or self.index.engine))
-        if self.runs or not is_own:
-            return []  # Of a named collection some posts are known to be lost.
+        # Of a named collection some posts are known to be lost.
+        if self.runs or not is_own or "_is_checked" in vars(self):
+            return
+        vars(self)["_is_checked"] = True
         grades = (self.training_qrels or {}).values()
         judged = list(dict.fromkeys(doc_id for each in grades for doc_id in each))
         known = self.find_posts(judged)
-        return [doc_id for doc_id in judged if doc_id not in known]
+        if lacking := [doc_id for doc_id in judged if doc_id not in known]:
+            some = [post.doc_id for post in islice(self.posts(), 2)]
+            print(
+                f"warning: {len(lacking):,} of the {len(judged):,} judged posts are not in "
+                f"{self.name} ({listed(lacking, 2)}), whose posts have ids such as "
+                f"{listed(some)}; they count as not found",
+                file=sys.stderr,
+            )
 
     @cached_property
     def judged_posts(self) -> JudgedPosts:
@@ -418,41 +434,17 @@ class Collection:
             if self.has_topics:
                 _ = self.topics, self.training_qrels  # Their mistakes are told before.
             print(f"building the index {place.directory} (once)", file=sys.stderr)
-            self.build_index(place.directory)
+            self.build_index(place)
         return LuceneIndex.open(place.directory, files or None)
 
-    def build_index(self, directory: Path) -> IndexManifest:
-        """Index the posts in a folder."""
-        import indexes
-
-        self.require_files()
-        rebuild = self._index_command(shlex.join(["--index", str(directory)]))
-        return indexes.build(
-            self._read_posts(), directory, self.post_files(), rebuild, self.language
-        )
-
-    def build_engine_index(self) -> Built:
-        """Index the posts in the search engine."""
-        from indexes.engines.layout import build
-
-        place = self.place()
-        assert place.engine
-        self.require_files()
-        return build(
-            place.engine,
-            self._read_posts(),
-            self.post_files(),
-            place.directory,
-            self._index_command(engine_options(place.engine)),
-            language=self.language,
-        )
-
-    def _index_command(self, place: str) -> str:
-        """The command that indexes the posts, with the options that say where."""
+    def build_index(self, place: IndexPlace) -> tuple[IndexManifest, int]:
+        """Index the posts; see :meth:`IndexPlace.build`."""
         path = self.post_source.folder if isinstance(self.post_source, ForeignIndex) else self.file
-        name = str(path.absolute()) if path else self.name
-        data = f" {shlex.join(['--data', str(self.data)])}" if self.data else ""
-        return f"python -m pipeline.index {shlex.join(['--collection', name])} {place}{data}"
+        words = ["--collection", str(path.absolute()) if path else self.name]
+        if self.data:
+            words += ["--data", str(self.data)]
+        self.require_files()
+        return place.build(self._read_posts(), self.post_files(), words, self.language)
 
     @property
     def adapted_path(self) -> Path | None:
@@ -502,12 +494,6 @@ class Collection:
                 "these posts; run pipeline.adapt again"
             )
         return path
-
-
-def engine_options(address: EngineAddress) -> str:
-    """The options of a command that name this index."""
-    words = ["--engine", address.url, "--engine-index", address.index]
-    return shlex.join(words + (["--engine-auth", str(address.auth)] if address.auth else []))
 
 
 def of_answers(name: str, title: str, answers: Answers) -> Collection:

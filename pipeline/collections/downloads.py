@@ -76,25 +76,26 @@ class UnreachableError(DataError):
 
 
 @cache
+def content() -> dict[str, Any]:
+    """Collections and their files, and the terms of use of these by prefix of their groups."""
+    found: dict[str, Any] = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
 def catalogue() -> tuple[Entry, ...]:
     """All files that can be fetched."""
-    rows = json.loads(CATALOGUE.read_text(encoding="utf-8"))["files"]
-    for row in rows:
-        row["groups"] = tuple(row["groups"])
-        row["cuts"] = tuple(Cut(*cut) for cut in row.get("cuts", ()))
-    return tuple(Entry(**row) for row in rows)
-
-
-def terms() -> dict[str, str]:
-    """Prefix of groups -> terms of use of their files."""
-    content: dict[str, str] = json.loads(CATALOGUE.read_text(encoding="utf-8"))["terms"]
-    return content
+    entries = []
+    for row in content()["files"]:
+        cuts = tuple(Cut(*cut) for cut in row.get("cuts", ()))
+        entries.append(Entry(**{**row, "groups": tuple(row["groups"]), "cuts": cuts}))
+    return tuple(entries)
 
 
 def by_hand(path: Path) -> str:
     """How to make the file ``path`` of a data folder; "" for one that can be fetched."""
-    notes: dict[str, str] = json.loads(CATALOGUE.read_text(encoding="utf-8"))["by_hand"]
-    found = (note for folder, note in notes.items() if path.parent.match(folder))
+    notes = content()["by_hand"].items()
+    found = (note for folder, note in notes if path.parent.match(folder))
     return f"it is not published: {note}" if (note := next(found, "")) else ""
 
 

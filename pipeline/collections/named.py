@@ -1,6 +1,6 @@
 """Named collections, and the collection that a command's options name.
 
-A new collection is a row of :data:`_MICROBLOG` or :data:`_ANSWERS`.
+A new collection is a row of ``catalogue.json``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pipeline.collections.collection import (
     of_answers,
     of_index,
 )
+from pipeline.collections.downloads import content
 from pipeline.collections.memory import (
     collection_of,
     collection_of_ir_dataset,
@@ -52,44 +53,26 @@ SAMPLE = Path(__file__).parent.parent / "sample"
 _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
 _ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
-# name -> title and the folders of its training, development and test parts. TrecQA's clean parts
-# are the raw ones without the questions that have no relevant answer or nothing but relevant ones;
-# its larger training part, TRAIN-ALL, was judged automatically, by patterns of answers.
-_RAW = ("trecqa/raw-dev", "trecqa/raw-test")
-_CLEAN = ("trecqa/clean-dev", "trecqa/clean-test")
-_ANSWERS = {
-    "trecqa-raw": ("TrecQA, raw", ("trecqa/train", *_RAW)),
-    "trecqa-clean": ("TrecQA, clean", ("trecqa/train", *_CLEAN)),
-    "trecqa-all-raw": ("TrecQA with TRAIN-ALL, raw", ("trecqa/train-all", *_RAW)),
-    "trecqa-all-clean": ("TrecQA with TRAIN-ALL, clean", ("trecqa/train-all", *_CLEAN)),
-    "wikiqa": ("WikiQA", ("wikiqa/train", "wikiqa/dev", "wikiqa/test")),
-}
-# Training parts of collections of other kinds, with their languages: tweets and the claims that
-# they repeat, in both directions, questions and their rephrasings, tweets on one story, arguments,
-# help desks, products, encyclopedias.
-_GENERAL: dict[str, tuple[str, str | None]] = {
-    "clef2020-claims-train": ("CLEF 2020 CheckThat!, tweets to verified claims", "en"),
-    "politifact-tweets-train": ("PolitiFact claims to tweets", "en"),
-    "semeval-cqa-b-train": ("SemEval 2016 task 3 B, forum questions", "en"),
-    "stackfaq-train": ("StackFAQ, questions to their rephrasings", "en"),
-    "twitter-url-train": ("Twitter URL corpus, tweets on one story", "en"),
-    "argkp-train": ("ArgKP 2021, key points to arguments", "en"),
-    "banking77-train": ("Banking77, questions of one intent", "en"),
-    "epqa-train": ("ePQA, product questions to sentences", "en"),
-    "xquad-de-train": ("XQuAD-R, German questions to sentences", "de"),
-    "jsquad-train": ("JSQuAD, Japanese questions to paragraphs", "ja"),
-}
-
-OF_OTHER_KINDS = tuple(_GENERAL)
-"""Names of the training parts of collections of other kinds than TREC Microblog."""
-
-ANSWERS = tuple(_ANSWERS)  # Names of the answer-selection collections
 PARTS = ("train", "dev", "test")
+
+
+def answers() -> dict[str, list[str]]:
+    """Name of each answer-selection collection -> its title and the folders of its parts.
+
+    TrecQA's clean parts are the raw ones without the questions that have no relevant answer or
+    nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers.
+    """
+    return dict(content()["answers"])
+
+
+def general() -> dict[str, list[str]]:
+    """Name of each training part of another kind than TREC Microblog -> title and language."""
+    return dict(content()["general"])
 
 
 def names() -> list[str]:
     """The names of all collections."""
-    return [*_MICROBLOG, "sample", *_ANSWERS, *_GENERAL]
+    return [*_MICROBLOG, "sample", *answers(), *general()]
 
 
 def find(name: str, data: Path | None = None) -> Collection:
@@ -104,13 +87,13 @@ def find(name: str, data: Path | None = None) -> Collection:
     name, folder = _ALIASES.get(name, name), data_directory(data)
     if name in _MICROBLOG:
         return _microblog(name, folder / "microblog", data)
-    if name in _ANSWERS:
+    if name in answers():
         return find_answers(name, data)
     if name == "sample":
         parts = ("topics.txt", "qrels.txt", "posts.jsonl")
         place, title, language = SAMPLE, "sample collection written for this project", None
-    elif name in _GENERAL:
-        title, language = _GENERAL[name]
+    elif name in general():
+        title, language = general()[name]
         title = f"{title}, training part"
         parts = ("topics.train.tsv", "qrels.train.txt", "posts.jsonl")
         place = folder / "general" / name.removesuffix("-train")
@@ -155,12 +138,12 @@ def _microblog(name: str, folder: Path, data: Path | None) -> Collection:
 
 def find_answers(name: str, data: Path | None = None) -> Collection:
     """The test part of an answer-selection collection."""
-    if name not in _ANSWERS:
+    if name not in answers():
         raise UsageError(
             f"found {name!r}, expected a collection of questions with given answers, one of "
-            f"{', '.join(ANSWERS)}" + did_you_mean(name, ANSWERS)
+            f"{', '.join(answers())}" + did_you_mean(name, [*answers()])
         )
-    title, folders = _ANSWERS[name]
+    title, *folders = answers()[name]
     paths = [data_directory(data) / folder for folder in folders]
     return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
 
@@ -302,12 +285,12 @@ def training_collections(
         DataError: no collection has judgments.
     """
     left_out = find(test, data).name if test else None
-    if left_out in _ANSWERS:
+    if left_out in answers():
         raise UsageError(
             f"found {left_out}, expected a microblog collection: {left_out} has a training part "
             f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
         )
-    known = [*_MICROBLOG, *(_GENERAL if of_any_kind else [])]
+    known = [*_MICROBLOG, *(general() if of_any_kind else [])]
     files = {name: find(name, data).qrels_path for name in known}
     judged = [name for name, path in files.items() if path and path.exists()]
     if not judged:

@@ -27,6 +27,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
@@ -46,49 +47,32 @@ TERMINATED = 143
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def option(
-    help_text: str,
-    *,
-    default: Any = None,
-    parse: Callable[[str], Any] = str,
-    choices: Sequence[str] | None = None,
-    many: bool = False,
-    following: bool = False,
-    required: bool = False,
-    flag: bool = False,
-    names: Sequence[str] | None = (),
-    metavar: str | None = None,
-    argument_name: str | None = None,
-) -> Any:
-    """Declare a ``--name value`` option as a dataclass field.
+@dataclass(frozen=True)
+class Declared:
+    """How an option is read."""
 
-    Args:
-        help_text: shown by ``--help``; the default is added to it.
-        default: the value when the option is absent.
-        parse: text -> value; raises ValueError whose message says what was expected.
-        choices: the only values allowed.
-        many: the option may be given several times and gives a tuple.
-        following: with ``many``, takes all values up to the next option (``--runs a b c``).
-        required: absent means a usage error.
-        flag: the option takes no value and gives True.
-        names: spellings in place of ``--field-name``; None for a positional argument.
-        metavar: the value's name in the help text.
-        argument_name: of the Python argument in messages, if it is not the field's.
-    """
-    metadata = {
-        "help": help_text,
-        "parse": parse,
-        "choices": choices,
-        "many": many,
-        "following": following,
-        "required": required,
-        "flag": flag,
-        "names": names,
-        "metavar": metavar,
-        "argument_name": argument_name,
-    }
-    default = () if many and default is None else False if flag else default
-    return dataclasses.field(default=default, metadata=metadata)
+    help: str  # Shown by ``--help``; the default is added to it
+    parse: Callable[[str], Any] = str  # Raises ValueError whose message says what was expected
+    choices: Sequence[str] | None = None  # The only values allowed
+    many: bool = False  # May be given several times and gives a tuple
+    following: bool = False  # With ``many``, takes all values up to the next (``--runs a b c``)
+    required: bool = False  # Absent means a usage error
+    flag: bool = False  # Takes no value and gives True
+    names: Sequence[str] | None = ()  # In place of ``--field-name``; None: a positional argument
+    metavar: str | None = None  # The value's name in the help text
+    argument_name: str | None = None
+    """Of the Python argument in messages, if it is not the field's."""
+
+    def flags(self, field_name: str) -> Sequence[str]:
+        """Spellings of an option; none of a positional argument."""
+        return () if self.names is None else self.names or (f"--{field_name.replace('_', '-')}",)
+
+
+def option(help_text: str, *, default: Any = None, **how: Any) -> Any:
+    """Declare a ``--name value`` option as a dataclass field; ``how`` are fields of Declared."""
+    declared = Declared(help_text, **how)
+    default = () if declared.many and default is None else False if declared.flag else default
+    return dataclasses.field(default=default, metadata={"declared": declared})
 
 
 def argument(
@@ -198,9 +182,9 @@ def _with_options(message: str, options_type: Any) -> str:
     ``address.NAME`` is a field of an :class:`indexes.engines.client.EngineAddress`.
     """
     flags = {
-        field.metadata.get("argument_name") or field.name: names[-1]
-        for field in dataclasses.fields(options_type)
-        if (names := _names(field))
+        declared.argument_name or name: flags[-1]
+        for name, declared, _ in _declared(options_type)
+        if (flags := declared.flags(name))
     }
 
     def option_of(match: re.Match[str]) -> str:
@@ -218,20 +202,30 @@ def parse_arguments(
     arguments: Sequence[str] | None = None,
 ) -> OptionsType:
     """Turn command-line arguments into an options dataclass."""
-    fields = dataclasses.fields(options_type)  # type: ignore[arg-type]
+    declarations = _declared(options_type)
     parser = _parser(options_type, program, description)
     found, unknown = parser.parse_known_intermixed_args(arguments)
-    problems = [_unknown(text, fields) for text in unknown]
+    flags = [flag for name, declared, _ in declarations for flag in declared.flags(name)]
+    problems = [
+        f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}" for text in unknown
+    ]
     values: dict[str, Any] = {}
-    for field in fields:
+    for name, declared, _ in declarations:
+        label = (declared.flags(name) or [name])[-1]
         try:
-            if (value := _value(field, getattr(found, field.name))) is not None:
-                values[field.name] = value
+            if (value := _value(declared, getattr(found, name))) is not None:
+                values[name] = value
         except ValueError as error:
-            problems.append(str(error))
+            problems.append(f"{label}{error}")
     if problems:
         raise UsageError(problems)
     return options_type(**values)
+
+
+def _declared(options_type: Any) -> list[tuple[str, Declared, Any]]:
+    """Name, declaration and default of each option."""
+    fields = dataclasses.fields(options_type)
+    return [(field.name, field.metadata["declared"], field.default) for field in fields]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -250,29 +244,27 @@ def _parser(
         allow_abbrev=False,
     )
     groups: dict[str, Any] = {"": parser}
-    for field in dataclasses.fields(options_type):
-        meta = field.metadata
-        help_text = meta["help"].replace("%", "%%")
-        if meta["names"] is None:
-            count = "*" if meta["many"] else "?"
-            parser.add_argument(field.name, nargs=count, help=help_text)
+    for name, declared, default in _declared(options_type):
+        help_text, flags = declared.help.replace("%", "%%"), declared.flags(name)
+        if not flags:
+            parser.add_argument(name, nargs="*" if declared.many else "?", help=help_text)
             continue
-        names, topic = _names(field), _topic(options_type, field.name)
+        topic = _topic(options_type, name)
         group = groups.get(topic) or groups.setdefault(topic, parser.add_argument_group(topic))
-        if meta["flag"]:
-            group.add_argument(*names, dest=field.name, action="store_true", help=help_text)
+        if declared.flag:
+            group.add_argument(*flags, dest=name, action="store_true", help=help_text)
             continue
-        if meta["choices"]:
-            help_text += f"; one of {', '.join(meta['choices'])}"
-        if field.default not in (None, ()) and "(default" not in help_text:
-            help_text += f" (default: {field.default})"
+        if declared.choices:
+            help_text += f"; one of {', '.join(declared.choices)}"
+        if default not in (None, ()) and "(default" not in help_text:
+            help_text += f" (default: {default})"
         group.add_argument(
-            *names,
-            dest=field.name,
+            *flags,
+            dest=name,
             help=help_text,
-            action="extend" if meta["following"] else "append" if meta["many"] else "store",
-            nargs="+" if meta["following"] else None,
-            metavar=meta["metavar"] or names[-1].lstrip("-").upper().replace("-", "_"),
+            action="extend" if declared.following else "append" if declared.many else "store",
+            nargs="+" if declared.following else None,
+            metavar=declared.metavar or flags[-1].lstrip("-").upper().replace("-", "_"),
         )
     return parser
 
@@ -286,29 +278,26 @@ def _topic(options_type: type[Any], name: str) -> str:
     return str(vars(classes[-1]).get("topic", " ".join(words).lower()))
 
 
-def _value(field: dataclasses.Field[Any], found: Any) -> Any:
-    """Check and convert what argparse found for one field; None means 'use the default'."""
-    meta = field.metadata
-    label = (_names(field) or [field.name])[-1]
-    if meta["flag"]:
+def _value(declared: Declared, found: Any) -> Any:
+    """Check and convert what argparse found; None means 'use the default'."""
+    if declared.flag:
         return found
     if found is None or found == []:
-        if meta["required"]:
-            raise ValueError(f"{label} is missing: {meta['help']}")
+        if declared.required:
+            raise ValueError(f" is missing: {declared.help}")
         return None
-    texts = found if meta["many"] else [found]
     parsed = []
-    for text in texts:
-        if meta["choices"] and text not in meta["choices"]:
+    for text in found if declared.many else [found]:
+        if declared.choices and text not in declared.choices:
             raise ValueError(
-                f"{label}: found {text!r}, expected one of {', '.join(meta['choices'])}"
-                + did_you_mean(text, meta["choices"])
+                f": found {text!r}, expected one of {', '.join(declared.choices)}"
+                + did_you_mean(text, declared.choices)
             )
         try:
-            parsed.append(meta["parse"](text))
+            parsed.append(declared.parse(text))
         except ValueError as error:
-            raise ValueError(f"{label}: {error}") from None
-    return tuple(parsed) if meta["many"] else parsed[0]
+            raise ValueError(f": {error}") from None
+    return tuple(parsed) if declared.many else parsed[0]
 
 
 def apply_changes(
@@ -337,17 +326,6 @@ def apply_changes(
     if problems:
         raise UsageError(problems)
     return dataclasses.replace(config, **values)
-
-
-def _names(field: dataclasses.Field[Any]) -> Sequence[str]:
-    """Spellings of an option; none of a positional argument."""
-    names = field.metadata["names"]
-    return () if names is None else names or (f"--{field.name.replace('_', '-')}",)
-
-
-def _unknown(text: str, fields: Sequence[dataclasses.Field[Any]]) -> str:
-    flags = [name for field in fields for name in _names(field)]
-    return f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}"
 
 
 def _show_warning(

@@ -85,14 +85,9 @@ def heading(measure: str) -> str:
     return re.sub(r"\(judged_only=True\)(.*)", r"\1 (judged)", measure)
 
 
-def without_results(qrels: Qrels, run: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Judged topics without results in the run."""
-    return [query_id for query_id in qrels if not run.get(query_id)]
-
-
 def warn_of_gaps(name: str, qrels: Qrels, run: Run) -> None:
     """Say on stderr which judged topics have no result in the run of this name."""
-    if gaps := without_results(qrels, run):
+    if gaps := [query_id for query_id in qrels if not run.get(query_id)]:
         print(
             f"{name}: judged topics without a result, counted as 0 ({len(gaps)}): "
             f"{', '.join(gaps)}",

@@ -21,11 +21,11 @@ from pipeline.ranking.checkpoints import (
     directory_for,
     load_model,
     note_elsewhere,
-    tuned_weight,
 )
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Mixture, Ranker
 from pipeline.ranking.retrievers import IndexRetriever, retriever_for
+from pipeline.ranking.tuning import tuning_of
 from rerankers import models
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
@@ -200,8 +200,9 @@ def mixed(
         return Mixed.of(model, 1.0, "nothing to mix: the candidates are given without scores")
     if weight is not None:
         return Mixed.of(model, weight)
-    untuned = defaults.UNTUNED_WEIGHT, f"not tuned: {advice}"
-    return model.mixed(*(tuned_weight(model.directory, key) or untuned))
+    if found := tuning_of(model.directory, key):
+        return model.mixed(found.weight, found.origin)
+    return model.mixed(defaults.UNTUNED_WEIGHT, f"not tuned: {advice}")
 
 
 class Source(NamedTuple):

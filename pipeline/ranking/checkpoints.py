@@ -1,40 +1,36 @@
-"""The trained model of a search: its checkpoint and its λ.
+"""The trained model of a search: its checkpoint.
 
 Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the folder of models
-(``$TWEETRERANK_HOME``, or the user's folder of data), and are preferred to shipped ones. Shipped
-files are never written: a λ tuned here for a shipped checkpoint is
-``lambda/<model>/<collection>.json`` there.
+(``$TWEETRERANK_HOME``, or the user's folder of data), and are preferred to shipped ones. For their
+λ see :mod:`pipeline.ranking.tuning`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from indexes.files import atomic_directory, write_bytes
 from pipeline.collections.collection import OWN, home_directory, models_directory
-from pipeline.collections.named import ANSWERS
+from pipeline.collections.named import answers
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import Ranker
+from pipeline.ranking.tuning import Tuning
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
-from rerankers import models, reranker
+from rerankers import models
 from rerankers.errors import RerankerError
 from rerankers.pairs import PRIOR
+from rerankers.reranker import TUNING_FILE
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from rerankers.reranker import Model
     from rerankers.text.vocabulary import Idf
-
-TUNING_FILE = reranker.TUNING_FILE
 
 ADAPTED_SUFFIX = "-adapted"
 """At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
@@ -57,7 +53,7 @@ def default_directory(
         DataError: there is no such checkpoint; the message says how to train one.
         RerankerError: it is damaged or of another collection, or its word vectors are missing.
     """
-    own_training = collection in ANSWERS
+    own_training = collection in answers()
     # A model trained on posts alone does not fit questions and answers.
     endings = [ADAPTED_SUFFIX, ""] if is_adapted else [""]
     own = models_directory() / "checkpoints" / model
@@ -224,137 +220,6 @@ def check_reads_given(checkpoint: Any) -> None:
         )
 
 
-def _sha256(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-class Calibration(NamedTuple):
-    """Logistic calibration (Platt 1999) of a checkpoint's scores.
-
-    P(relevant) = 1 / (1 + exp(−(``slope`` · score + ``intercept``))), with a positive slope.
-    """
-
-    slope: float = 1.0
-    intercept: float = 0.0
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """A tuned λ with its provenance."""
-
-    weight: float  # λ, the neural score's share
-    curve: dict[float, float]  # λ -> mean measure over all topics
-    cross_validated: float
-    """Mean over topics of the measure at the λ chosen without the topic's fold; unlike the curve's
-    maximum it is not biased by the choice."""
-    fold_weights: tuple[float, ...]  # Those λ, one a fold
-    measure: str  # The maximised one, by ir_measures' name
-    normalization: str
-    folds: int
-    seed: int
-    topics: tuple[str, ...]
-    collections: tuple[str, ...] = ()
-    first_stage: str = ""
-    checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
-    date: str = ""
-    calibration: Calibration | None = None
-    """Of the neural scores; None for those that do not grow with relevance."""
-
-    @property
-    def is_no_gain(self) -> bool:
-        """Whether a model without λ gained nothing."""
-        return self.weight == 0 and self.normalization == "none"
-
-    def content(self) -> bytes:
-        """The content of its file: JSON with its own SHA-256."""
-        fields = dataclasses.asdict(self)
-        fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
-        fields["sha256"] = _sha256(fields)
-        text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
-        return f"{text}\n".encode()
-
-    def save(self, path: Path | str) -> None:
-        """Write the tuning, atomically; a checkpoint trained here gets it as one of its files."""
-        folder = Path(path).parent
-        if not (folder / "config.json").exists():
-            write_bytes(path, self.content())
-            return
-        with atomic_directory(folder) as new:
-            checkpoints.copy_whole(folder, new, {Path(path).name: self.content()})
-
-    @classmethod
-    def load(cls, path: Path | str) -> Tuning:
-        """Read a file of :meth:`save`."""
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content.pop("sha256", None) not in (None, _sha256(content)):
-                raise ValueError("it was changed")
-            curve = {float(weight): float(value) for weight, value in content["curve"].items()}
-            tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
-            weight = float(content["weight"])
-            if not 0 <= weight <= 1:
-                raise ValueError(f"the weight {weight} is not from 0 to 1")
-            if calibration := content.get("calibration"):
-                content["calibration"] = Calibration(*map(float, calibration))
-            return cls(**{**content, **tuples, "curve": curve, "weight": weight})
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-            raise DataError(
-                f"{path}: found no tuned λ ({error!r}), expected a file of tweetrerank tune; tune "
-                "again, or remove it"
-            ) from None
-
-
-def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
-    """Files that may hold a checkpoint's λ, in the order of reading; the first is the one to write.
-
-    Shipped checkpoints are read-only, so their λ tuned here lies in the home folder; a λ tuned on
-    an own ``collection`` (its key) is for this collection only.
-    """
-    within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
-    if not within.is_relative_to(shipped):
-        return [checkpoint / TUNING_FILE]
-    name, tuned = within.relative_to(shipped), models_directory() / "lambda"
-    own = [tuned / name / f"{collection}.json"] if collection.startswith(OWN) else []
-    return [*own, tuned / f"{name}.json", checkpoint / TUNING_FILE]
-
-
-def tuning_of(checkpoint: Path, collection: str = "") -> tuple[Tuning, Path] | None:
-    """The tuning of a checkpoint and its file, or None if none was tuned.
-
-    Raises:
-        DataError: the file is damaged, or of another checkpoint or collection.
-    """
-    path = next((path for path in tuning_files(checkpoint, collection) if path.exists()), None)
-    if path is None:
-        return None
-    tuning, expected = Tuning.load(path), "/".join(checkpoint.resolve().parts[-2:])
-    is_own, names = path.parent.name == OWN.strip("/"), ", ".join(tuning.collections)
-    if path.parent != checkpoint and (
-        tuning.checkpoint != expected or (is_own and path.stem not in tuning.collections)
-    ):
-        raise DataError(
-            f"{path}: found a λ of {tuning.checkpoint} tuned on {names}, expected one of "
-            f"{expected}{f' tuned on {path.stem}' * is_own}; tune again, or remove it"
-        )
-    return tuning, path
-
-
-def tuned_weight(checkpoint: Path, collection: str = "") -> tuple[float, str] | None:
-    """λ and its origin, or None if none was tuned."""
-    if (found := tuning_of(checkpoint, collection)) is None:
-        return None
-    tuning, path = found
-    return tuning.weight, f"tuned on {', '.join(tuning.collections)}; {path}"
-
-
-def calibration_of(checkpoint: Path) -> Calibration | None:
-    """The calibration that was fitted with a checkpoint's λ, None if there is none."""
-    found = tuning_of(checkpoint)
-    return found[0].calibration if found else None
-
-
 def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
     """The model that does best on held-out topics of an own collection (its key), of those trained.
 
@@ -376,9 +241,9 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
             path = folder / TUNING_FILE
             if path.exists() and (tuning := Tuning.load(path)).weight > 0:
                 tunings[name] = tuning
-    # What was tuned for another measure has other figures.
-    figures = {
-        name: (tuning.measure.startswith("AP"), tuning.cross_validated)
-        for name, tuning in tunings.items()
-    }
-    return max(tunings.items(), key=lambda item: figures[item[0]], default=None)
+
+    def figure(item: tuple[str, Tuning]) -> tuple[bool, float]:
+        # What was tuned for another measure has other figures.
+        return item[1].measure.startswith("AP"), item[1].cross_validated
+
+    return max(tunings.items(), key=figure, default=None)

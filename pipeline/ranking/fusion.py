@@ -19,7 +19,7 @@ from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.ranker import Mixture, ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
-from pipeline.ranking.retrievers import Candidates, doc_ids_of, searched
+from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
@@ -165,7 +165,7 @@ class UnionRetriever:
             if name not in self.collection.methods:
                 return {}
             skips = self.collection.skips_own_id
-            return searched(self.index, topics, METHODS[name](), hits, skips)
+            return IndexRetriever(self.index, METHODS[name](), skips).run(topics, hits)
         path = runs.get(name.removeprefix(OFFICIAL))
         if path is None:
             return {}

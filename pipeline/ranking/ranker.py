@@ -26,23 +26,16 @@ from pipeline.collections.topics import as_topics
 from pipeline.collections.trec import Run, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
+from rerankers.reranker import Model, Progress, silent
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
     from pipeline.explanation.topic import ExplainedTopic
     from pipeline.ranking.retrievers import Candidates, Retriever
-    from rerankers.reranker import Model
 
-
-Progress = Callable[[int], None]
-"""Called with numbers of pairs that have been scored since the last call."""
 
 ProgressBar = Callable[[int], AbstractContextManager[Progress]]
 """Number of pairs to score -> a progress bar."""
-
-
-def silent(done: int) -> None:
-    """Report nothing."""
 
 
 def hidden(pairs: int) -> AbstractContextManager[Progress]:

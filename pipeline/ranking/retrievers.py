@@ -195,17 +195,6 @@ class Retriever(Protocol):
         """The best ``hits`` posts of each topic."""
 
 
-def searched(
-    index: SearchIndex, topics: Sequence[Topic], method: Method, hits: int, skips_own_id: bool
-) -> Run:
-    """The best posts of an index; for ``skips_own_id`` see :func:`without_own_ids`."""
-    run = index.search(topics, method, hits=hits + skips_own_id)
-    if not skips_own_id:
-        return run
-    kept = without_own_ids(run).items()
-    return {query_id: dict(islice(scores.items(), hits)) for query_id, scores in kept}
-
-
 def without_own_ids(run: Run) -> Run:
     """A run in which a topic's results lack the post of its id, as in BEIR's evaluation."""
     if any(query_id in scores for query_id, scores in run.items()):
@@ -232,9 +221,17 @@ class IndexRetriever:
         """The method's name."""
         return self.method.name
 
+    def run(self, topics: Sequence[Topic], hits: int) -> Run:
+        """The scores of the best ``hits`` posts of each topic."""
+        run = self.index.search(topics, self.method, hits=hits + self.skips_own_id)
+        if not self.skips_own_id:
+            return run
+        kept = without_own_ids(run).items()
+        return {query_id: dict(islice(scores.items(), hits)) for query_id, scores in kept}
+
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The best ``hits`` posts of each topic, none of them later than the topic."""
-        run = searched(self.index, topics, self.method, hits, self.skips_own_id)
+        run = self.run(topics, hits)
         return Candidates(topics, run, self.index.posts.get_many(doc_ids_of(run)))
 
 
@@ -264,13 +261,11 @@ class RunRetriever:
                 f"{self.name}: found results for {listed(list(self.run))}, expected some for "
                 f"the topics {listed(query_ids)}"
             )
-        if not self.skip_unknown:
-            run = best_of(run, hits)
-        doc_ids = doc_ids_of(run)
+        kept = run if self.skip_unknown else best_of(run, hits)
+        doc_ids = doc_ids_of(kept)
         posts = self.find_posts(doc_ids)
-        unknown = [doc_id for doc_id in doc_ids if doc_id not in posts]
-        if not unknown:
-            return Candidates(topics, best_of(run, hits), posts)
+        if not (unknown := [doc_id for doc_id in doc_ids if doc_id not in posts]):
+            return Candidates(topics, best_of(kept, hits), posts)
         found = f"{self.name}: {len(unknown)} of its {len(doc_ids)} posts are not in the collection"
         if not self.skip_unknown or not posts:
             advice = "" if self.skip_unknown else ", or leave them out by --skip-unknown"
@@ -278,11 +273,8 @@ class RunRetriever:
                 f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
             )
         print(f"{found}; left out before and after", file=sys.stderr)
-        known = {
-            query_id: {doc_id: score for doc_id, score in scores.items() if doc_id in posts}
-            for query_id, scores in run.items()
-        }
-        best = best_of({query_id: scores for query_id, scores in known.items() if scores}, hits)
+        kept = {q: {d: s for d, s in scores.items() if d in posts} for q, scores in run.items()}
+        best = best_of({q: scores for q, scores in kept.items() if scores}, hits)
         return Candidates(topics, best, posts, priors=priors_of([run]))
 
 

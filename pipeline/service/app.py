@@ -13,6 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
@@ -37,14 +38,13 @@ from pipeline.service.errors import PlainErrors, RequestError
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
 from pipeline.service.metrics import Metrics
 from pipeline.service.models import Models, ServedModel
-from pipeline.service.queue import Queue, QueuedRequest
+from pipeline.service.queue import Queue, Result
 from pipeline.service.record import LOG, Record
 from pipeline.service.requests import (
     BodyReader,
     Limits,
     check_media_type,
     deadline_of,
-    decoded,
     unless_gone,
 )
 from pipeline.service.worker import give_back
@@ -57,6 +57,7 @@ WINDOWS = 8_000_000
 them."""
 
 HANGS = 30.0  # Seconds without a turn of the event loop after which the service ends
+LARGE = 256_000  # Bytes of a body that is not read in the event loop
 TRIM = 10  # Seconds between two returns of free memory to the system
 MOST_HEADERS = 200
 MOST_CLIENTS = 10_000  # Clients whose requests are counted
@@ -76,166 +77,6 @@ PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 """The header ``traceparent`` of W3C Trace Context; the proxy passes it to the engine."""
-
-# --- From a request to its scores -----------------------------------------------------------------
-
-
-class Service:
-    """Scores documents. ``in_order``: whether they stand in the order of a first stage, best first,
-    where a request does not say."""
-
-    def __init__(
-        self,
-        models: Models,
-        limits: Limits,
-        threads: int,
-        log_texts: bool = False,
-        in_order: bool = True,
-    ) -> None:
-        self.models, self.limits, self.log_texts = models, limits, log_texts
-        self._in_order = in_order
-        self.bodies = BodyReader(limits)
-        self._windows: LRUCache[bytes, npt.NDArray[np.float32]] = LRUCache(
-            WINDOWS, lambda scores: scores.nbytes + 100
-        )
-        self.metrics = Metrics(lambda: self.queue.queued, lambda: models.served.values())
-        most = limits.waiting_documents, limits.waiting_requests
-        self.queue = Queue(threads, *most, self.metrics.batch)
-
-    async def endpoint(self, request: Request) -> Response:
-        """The response to a request for scores; raises RequestError."""
-        state, path = request.state, request.scope["path"].rstrip("/") or "/"
-        state.record.format = state.format.name
-        async with self.bodies.read(request) as body:
-            if b'"texts"' not in body:
-                state.format = PATHS[path]
-            content: formats.Request | None = None
-            if b'"rank_fields"' in body:
-                content = await decoded(body, formats.RankFieldsRequest)
-            if content is None or not content.rank_fields:
-                content = await decoded(body, formats.Request)
-            wire = TEI if content.field == "texts" else PATHS[path]
-            state.format, state.record.format = wire, wire.name
-            if wire.needs_media_type:
-                check_media_type(request)
-            wanted = formats.score_request(content, self.limits.documents)
-            del content
-            return await unless_gone(self._respond(wanted, wire, request), request)
-
-    async def _respond(
-        self, wanted: ScoreRequest, wire: formats.Format, request: Request
-    ) -> Response:
-        model = self.models.choose(wanted.model, True)
-        record: Record = request.state.record
-        deadline = deadline_of(request) or record.started + self.limits.answer
-        response = await self.score(wanted, model, record, deadline, wire.later_first)
-        content = orjson.dumps(wire.write(response, record))
-        record.total = time.perf_counter() - record.started
-        headers = record.headers() | {"x-mix": response.mix, "x-model": quoted(model.name)}
-        return Response(content, headers=headers, media_type="application/json")
-
-    async def score(
-        self,
-        request: ScoreRequest,
-        model: ServedModel,
-        record: Record,
-        deadline: float | None,
-        later_first: bool = False,
-    ) -> ScoreResponse:
-        """The scores of a request, whose sizes and times are added to the record.
-
-        Raises RequestError if the queue is full, or the deadline is past.
-        """
-        record.model, record.device = model.name, model.loaded.device
-        record.documents += len(request.texts)
-        record.truncated += request.truncated
-        long = sum(len(text) > MAX_CHARACTERS for text in request.texts)
-        record.split += long
-        record.characters += sum(map(len, [request.query, *request.texts]))
-        if self.log_texts:
-            record.texts = [*record.texts, request.query, *request.texts]
-        if request.in_order is None:
-            request = replace(request, in_order=self._in_order)
-        read = request.texts
-        if long:
-            read = await asyncio.to_thread(best_passages, [request.query] * len(read), read)
-        pairs, rows = pairs_of(replace(request, texts=read), model)
-        record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
-        key = _key(pairs, model, record.caller) if model.reads_lists else b""
-        if (logits := self._windows.get(key)) is None:
-            queued = QueuedRequest(model.scorer, model.name, pairs, deadline)
-            hits_before = model.counts.hits
-            logits = await self.queue.score(queued)
-            record.queue = max(record.queue, queued.started - queued.queued)
-            record.inference += queued.inference
-            # Of other requests too, at the same time.
-            record.cache_hits += min(max(0, model.counts.hits - hits_before), len(pairs))
-        else:
-            record.cache_hits += len(pairs)
-        if key:
-            self._windows[key] = logits
-        return model.respond(request, logits[rows], later_first)
-
-
-def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
-    """The distinct pairs of a request without long texts, and the pair [D] of each document.
-
-    Equal documents are scored once, so that they get the same score; but by a model of lists each
-    in its place.
-    """
-    query, texts = request.query[:MAX_CHARACTERS], request.texts
-    urls: Sequence[str] = [url[:MAX_CHARACTERS] for url in request.urls]
-    rows, signals = np.arange(len(texts)), dict[str, npt.NDArray[np.float32]]()
-    if model.reads_lists:
-        signals = _first_stage(request)
-    else:
-        priors = _priors(request) if model.reads_prior else [0.0] * len(urls)
-        places: dict[tuple[str, str, float], int] = {}
-        found = zip(texts, urls, priors, strict=True)
-        rows = np.array([places.setdefault(pair, len(places)) for pair in found], np.int64)
-        texts, urls, kept = zip(*places, strict=True)
-        signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}
-    every = np.arange(len(texts))
-    return Pairs([query], [*texts], [*urls], 0 * every, every, signals), rows
-
-
-def _first_stage(request: ScoreRequest) -> dict[str, npt.NDArray[np.float32]]:
-    """Name -> [D] score and place by the first stage, NaN where they are not known."""
-    count = len(request.texts)
-    first, order = np.full((2, count), np.nan, dtype=np.float32)
-    if request.mix != "neural" and request.first_stage is not None:
-        first = np.array(request.first_stage, dtype=np.float32)
-        order = _places(request.first_stage)
-    elif request.in_order:
-        order = np.arange(1, count + 1, dtype=np.float32)
-    return {FIRST_STAGE: first, ORDER: order}
-
-
-def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
-    """Hash of all that the scores of a list depend on, and of whom they are kept for."""
-    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
-    content = f"{[*map(len, texts)]}{''.join(texts)}".encode("utf-8", "surrogatepass")
-    numbers = [signal.tobytes() for _, signal in sorted(pairs.signals.items())]
-    return hashlib.blake2b(b"".join([caller, content, *numbers])).digest()
-
-
-def _priors(request: ScoreRequest) -> Sequence[float]:
-    """[D] the prior of each document's rank by the first stage; 0 if there is none."""
-    if request.first_stage is None:
-        return [0.0] * len(request.texts)
-    priors: list[float] = prior_of_rank(_places(request.first_stage).astype(np.int64)).tolist()
-    return priors
-
-
-def _places(scores: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Place of each score, from 1 for the highest; equal ones keep their order."""
-    return places_of(np.zeros(len(scores), dtype=np.int64), np.array(scores))
-
-
-def quoted(text: str) -> str:
-    """A text as the value of a header."""
-    return text.encode("ascii", "backslashreplace").decode()
-
 
 # --- Routes ---------------------------------------------------------------------------------------
 
@@ -276,7 +117,6 @@ def build(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        service.queue.start()
         with suppress(RuntimeError, ValueError):  # Only the main thread has signals.
             soon = reloading(reload or service.models.reload)
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, soon)
@@ -347,10 +187,7 @@ def _events(service: Service, log: Any) -> Route:
     async def endpoint(request: Request) -> Response:
         request.state.format = PlainErrors()
         check_media_type(request)
-        async with service.bodies.read(request) as body:
-            if len(body) > EVENT_BYTES:
-                problem = f"found {len(body)} bytes, expected {EVENT_BYTES} at most"
-                raise RequestError("body", problem)
+        async with service.bodies.read(request, EVENT_BYTES) as body:
             try:
                 content = orjson.loads(body)
             except orjson.JSONDecodeError as error:
@@ -365,135 +202,156 @@ def _events(service: Service, log: Any) -> Route:
     return Route("/events", endpoint, methods=["POST"])
 
 
-def _information(service: Service, needs_key: bool) -> list[Route]:
-    """Routes of the service's state, models, metrics and description."""
-
-    async def info(request: Request) -> Response:
-        model, limits = service.models.default, service.limits
-        content = {
-            "model_id": model.name,
-            "model_sha": model.version,
-            "model_dtype": "float32",
-            "served_model_name": model.name,
-            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
-            "max_concurrent_requests": limits.waiting_requests,
-            # Tokens, by TEI; here characters of a passage.
-            "max_input_length": MAX_CHARACTERS,
-            "long_documents": "best passage",
-            "max_batch_tokens": limits.waiting_documents,
-            "max_batch_requests": None,
-            "max_client_batch_size": limits.documents,
-            "auto_truncate": True,
-            "tokenization_workers": service.queue.threads,
-            "version": version("tweetrerank"),
-            "sha": None,
-            "docker_label": None,
-        }
-        return JSONResponse(content)
-
-    async def models(request: Request) -> Response:
-        listed = [_described(model) for model in service.models.served.values()]
-        return JSONResponse({"object": "list", "data": listed})
-
-    async def one_model(request: Request) -> Response:
-        request.state.format = formats.RERANK
-        return JSONResponse(_described(service.models.choose(request.path_params["id"], False)))
-
-    async def health(request: Request) -> Response:
-        model = service.models.default
-        return _status(await service.queue.is_well(model.scorer, model.name))
-
-    async def ready(request: Request) -> Response:
-        return _status(not service.queue.is_full)
-
-    async def metrics(request: Request) -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    endpoints = dict.fromkeys(("/health", "/ping"), health) | {"/ready": ready, "/info": info}
-    endpoints |= dict.fromkeys(("/models", "/v1/models"), models) | {"/metrics": metrics}
-    endpoints |= {"/v1/models/{id}": one_model}
-    content = openapi([*endpoints], needs_key)
-
-    async def description(request: Request) -> Response:
-        return JSONResponse(content)
-
-    endpoints |= {"/openapi.json": description}
-    return [Route(path, endpoint) for path, endpoint in endpoints.items()]
+# --- From a request to its answer -----------------------------------------------------------------
 
 
-def _described(model: ServedModel) -> dict[str, Any]:
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "tweetrerank",
-        "model_type": "rerank",
-        "weight": model.weight,  # λ
-        "reads_order": model.reads_lists,
-    }
+class Service:
+    """Scores documents. ``in_order``: whether they stand in the order of a first stage, best first,
+    where a request does not say."""
+
+    def __init__(
+        self,
+        models: Models,
+        limits: Limits,
+        threads: int,
+        log_texts: bool = False,
+        in_order: bool = True,
+    ) -> None:
+        self.models, self.limits, self.log_texts = models, limits, log_texts
+        self._in_order = in_order
+        self.bodies = BodyReader(limits)
+        self._windows: LRUCache[bytes, npt.NDArray[np.float32]] = LRUCache(
+            WINDOWS, lambda scores: scores.nbytes + 100
+        )
+        self.metrics = Metrics(lambda: self.queue.queued, lambda: models.served.values())
+        most = limits.waiting_documents, limits.waiting_requests
+        self.queue = Queue(threads, *most, self.metrics.batch)
+
+    async def endpoint(self, request: Request) -> Response:
+        """The response to a request for scores; raises RequestError."""
+        request.state.record.format = request.state.format.name
+        async with self.bodies.read(request) as body:
+            return await unless_gone(self._respond(request, body), request)
+
+    async def _respond(self, request: Request, body: bytes) -> Response:
+        state, path = request.state, request.scope["path"].rstrip("/") or "/"
+        record: Record = state.record
+        deadline = deadline_of(request) or record.started + self.limits.answer
+        state.format = TEI if b'"texts"' in body else PATHS[path]
+        read = partial(formats.read, body, self.limits.documents)
+        wanted = await self._apart(read, deadline) if len(body) > LARGE else read()
+        wire = state.format = TEI if wanted.is_tei else PATHS[path]
+        record.format = wire.name
+        if wire.needs_media_type:
+            check_media_type(request)
+        model = self.models.choose(wanted.model, True)
+        response = await self.score(wanted, model, record, deadline, wire.later_first)
+        content = orjson.dumps(wire.write(response, record))
+        record.total = time.perf_counter() - record.started
+        headers = record.headers() | {"x-mix": response.mix, "x-model": quoted(model.name)}
+        return Response(content, headers=headers, media_type="application/json")
+
+    async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
+        """The result of work that would hold Python's lock for long, by a process that scores."""
+        call = partial(self.models.default.scorer.call, function=work)
+        return (await self.queue.run(call, deadline=deadline))[0]
+
+    async def score(
+        self,
+        request: ScoreRequest,
+        model: ServedModel,
+        record: Record,
+        deadline: float | None,
+        later_first: bool = False,
+    ) -> ScoreResponse:
+        """The scores of a request, whose sizes and times are added to the record.
+
+        Raises RequestError if the queue is full, or the deadline is past.
+        """
+        record.model, record.device = model.name, model.loaded.device
+        record.documents += len(request.texts)
+        record.truncated += request.truncated
+        long = sum(len(text) > MAX_CHARACTERS for text in request.texts)
+        record.split += long
+        record.characters += sum(map(len, [request.query, *request.texts]))
+        if self.log_texts:
+            record.texts = [*record.texts, request.query, *request.texts]
+        if request.in_order is None:
+            request = replace(request, in_order=self._in_order)
+        read = request.texts
+        if long:
+            passages = partial(best_passages, [request.query] * len(read), read)
+            read = await self._apart(passages, deadline)
+        pairs, rows = pairs_of(replace(request, texts=read), model)
+        record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
+        key = _key(pairs, model, record.caller) if model.reads_lists else b""
+        if (logits := self._windows.get(key)) is None:
+            hits_before = model.counts.hits
+            scored = await self.queue.score(model.scorer, model.name, pairs, deadline)
+            logits = scored.scores
+            record.queue = max(record.queue, scored.queued)
+            record.inference += scored.inference
+            # Of other requests too, at the same time.
+            record.cache_hits += min(max(0, model.counts.hits - hits_before), len(pairs))
+        else:
+            record.cache_hits += len(pairs)
+        if key:
+            self._windows[key] = logits
+        return model.respond(request, logits[rows], later_first)
 
 
-def _status(is_well: bool) -> Response:
-    content = {"status": "ok" if is_well else "unavailable", "unix": time.time()}
-    return JSONResponse(content, 200 if is_well else 503)
+def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
+    """The distinct pairs of a request without long texts, and the pair [D] of each document.
+
+    Equal documents are scored once, so that they get the same score; but by a model of lists each
+    in its place.
+    """
+    query, texts = request.query[:MAX_CHARACTERS], request.texts
+    urls: Sequence[str] = [url[:MAX_CHARACTERS] for url in request.urls]
+    rows, signals = np.arange(len(texts)), dict[str, npt.NDArray[np.float32]]()
+    if model.reads_lists:
+        signals = _first_stage(request)
+    else:
+        priors = np.zeros(len(texts))
+        if model.reads_prior and request.first_stage is not None:
+            priors = prior_of_rank(_places(request.first_stage).astype(np.int64))
+        places: dict[tuple[str, str, float], int] = {}
+        found = zip(texts, urls, priors.tolist(), strict=True)
+        rows = np.array([places.setdefault(pair, len(places)) for pair in found], np.int64)
+        texts, urls, kept = zip(*places, strict=True)
+        signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}
+    every = np.arange(len(texts))
+    return Pairs([query], [*texts], [*urls], 0 * every, every, signals), rows
 
 
-def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description, with the models of requests as schemas."""
-    kinds = formats.Request, formats.RankFieldsRequest
-    template = "#/components/schemas/{name}"
-    names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
-    schemas = _lax(schemas)
-    some = {"type": "array", "minItems": 1}
-    for kind in kinds:
-        schemas[kind.__name__]["anyOf"] = [
-            {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
-        ]
-    schemas["RankFieldsRequest"]["required"].append("rank_fields")
-    schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
-    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
-    body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
-    # "/" is as /rerank; GET is the page's there.
-    post = {"post": {"requestBody": body, "responses": responses}}
-    paths: dict[str, Any] = {path: post for path in PATHS if path != "/"}
-    for path in information:
-        is_open = needs_key and path in PUBLIC
-        paths[path] = {"get": {"responses": responses} | ({"security": []} if is_open else {})}
-        if "{id}" in path:
-            wanted = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-            paths[path]["get"]["parameters"] = [wanted]
-    description: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": "tweetrerank", "version": version("tweetrerank")},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
-    if needs_key:
-        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        description["security"] = [{"key": []}]
-    return description
+def _first_stage(request: ScoreRequest) -> dict[str, npt.NDArray[np.float32]]:
+    """Name -> [D] score and place by the first stage, NaN where they are not known."""
+    count = len(request.texts)
+    first, order = np.full((2, count), np.nan, dtype=np.float32)
+    if request.mix != "neural" and request.first_stage is not None:
+        first = np.array(request.first_stage, dtype=np.float32)
+        order = _places(request.first_stage)
+    elif request.in_order:
+        order = np.arange(1, count + 1, dtype=np.float32)
+    return {FIRST_STAGE: first, ORDER: order}
 
 
-_TEXTS: Mapping[str, dict[str, Any]] = {
-    "integer": {"pattern": "^[0-9]{1,9}$"},
-    "number": {"pattern": r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"},
-    "boolean": {"enum": [True, False, 1, 0, "true", "false"]},
-}
-"""Type -> the texts that are taken for it."""
+def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
+    """Hash of all that the scores of a list depend on, and of whom they are kept for."""
+    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
+    content = f"{[*map(len, texts)]}{''.join(texts)}".encode("utf-8", "surrogatepass")
+    numbers = [signal.tobytes() for _, signal in sorted(pairs.signals.items())]
+    return hashlib.blake2b(b"".join([caller, content, *numbers])).digest()
 
 
-def _lax(schema: Any) -> Any:
-    """A schema, with texts where they are taken for numbers and flags."""
-    if isinstance(schema, list):
-        return [*map(_lax, schema)]
-    if not isinstance(schema, dict):
-        return schema
-    own = {key: _lax(value) for key, value in schema.items()}
-    kind = own.get("type")
-    if isinstance(kind, str) and kind in _TEXTS:
-        kinds = [kind, "string", *(["integer"] if kind == "boolean" else [])]
-        own |= {"type": kinds} | _TEXTS[kind]
-    return own
+def _places(scores: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Place of each score, from 1 for the highest; equal ones keep their order."""
+    return places_of(np.zeros(len(scores), dtype=np.int64), np.array(scores))
+
+
+def quoted(text: str) -> str:
+    """A text as the value of a header."""
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -619,3 +477,135 @@ class ServiceMiddleware:
         # All keys are compared, whichever it is, so that the time tells nothing.
         same = [hmac.compare_digest(given, known.encode()) for known in keys]
         return scheme.lower() == "bearer" and any(same)
+
+
+# --- The service itself ---------------------------------------------------------------------------
+
+
+def _information(service: Service, needs_key: bool) -> list[Route]:
+    """Routes of the service's state, models, metrics and description."""
+    models, limits = service.models, service.limits
+
+    async def info(request: Request) -> Response:
+        model = models.default
+        content = {
+            "model_id": model.name,
+            "model_sha": model.version,
+            "model_dtype": "float32",
+            "served_model_name": model.name,
+            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+            "max_concurrent_requests": limits.waiting_requests,
+            # Tokens, by TEI; here characters of a passage.
+            "max_input_length": MAX_CHARACTERS,
+            "long_documents": "best passage",
+            "max_batch_tokens": limits.waiting_documents,
+            "max_batch_requests": None,
+            "max_client_batch_size": limits.documents,
+            "auto_truncate": True,
+            "tokenization_workers": service.queue.threads,
+            "version": version("tweetrerank"),
+            "sha": None,
+            "docker_label": None,
+        }
+        return JSONResponse(content)
+
+    async def listed(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [*map(_described, models.served.values())]})
+
+    async def one_model(request: Request) -> Response:
+        request.state.format = formats.RERANK
+        return JSONResponse(_described(models.choose(request.path_params["id"], False)))
+
+    async def health(request: Request) -> Response:
+        return _status(await service.queue.is_well(models.default.scorer, models.default.name))
+
+    async def ready(request: Request) -> Response:
+        return _status(not service.queue.is_full)
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def description(request: Request) -> Response:
+        return JSONResponse(content)
+
+    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/info": info}
+    endpoints |= {"/models": listed, "/v1/models": listed, "/v1/models/{id}": one_model}
+    endpoints |= {"/metrics": metrics}
+    content = openapi([*endpoints], needs_key)
+    endpoints |= {"/openapi.json": description}
+    return [Route(path, endpoint) for path, endpoint in endpoints.items()]
+
+
+def _described(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "tweetrerank",
+        "model_type": "rerank",
+        "weight": model.weight,  # λ
+        "reads_order": model.reads_lists,
+    }
+
+
+def _status(is_well: bool) -> Response:
+    content = {"status": "ok" if is_well else "unavailable", "unix": time.time()}
+    return JSONResponse(content, 200 if is_well else 503)
+
+
+def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
+    """The OpenAPI description, with the models of requests as schemas."""
+    kinds = formats.Request, formats.RankFieldsRequest
+    template = "#/components/schemas/{name}"
+    names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
+    schemas = _lax(schemas)
+    some = {"type": "array", "minItems": 1}
+    for kind in kinds:
+        schemas[kind.__name__]["anyOf"] = [
+            {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
+        ]
+    schemas["RankFieldsRequest"]["required"].append("rank_fields")
+    schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
+    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
+    body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
+    # "/" is as /rerank; GET is the page's there.
+    post = {"post": {"requestBody": body, "responses": responses}}
+    paths: dict[str, Any] = {path: post for path in PATHS if path != "/"}
+    for path in information:
+        is_open = needs_key and path in PUBLIC
+        paths[path] = {"get": {"responses": responses} | ({"security": []} if is_open else {})}
+        if "{id}" in path:
+            wanted = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+            paths[path]["get"]["parameters"] = [wanted]
+    description: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "tweetrerank", "version": version("tweetrerank")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if needs_key:
+        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        description["security"] = [{"key": []}]
+    return description
+
+
+_TEXTS: Mapping[str, dict[str, Any]] = {
+    "integer": {"pattern": "^[0-9]{1,9}$"},
+    "number": {"pattern": r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"},
+    "boolean": {"enum": [True, False, 1, 0, "true", "false"]},
+}
+"""Type -> the texts that are taken for it."""
+
+
+def _lax(schema: Any) -> Any:
+    """A schema, with texts where they are taken for numbers and flags."""
+    if isinstance(schema, list):
+        return [*map(_lax, schema)]
+    if not isinstance(schema, dict):
+        return schema
+    own = {key: _lax(value) for key, value in schema.items()}
+    kind = own.get("type")
+    if isinstance(kind, str) and kind in _TEXTS:
+        kinds = [kind, "string", *(["integer"] if kind == "boolean" else [])]
+        own |= {"type": kinds} | _TEXTS[kind]
+    return own

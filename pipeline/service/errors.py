@@ -60,6 +60,9 @@ class RequestError(Exception):
         path = path_of(location)
         self.message = f"{path}: {message}" if path else message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RequestError, (self.kind, str(self), self.location, self.retry)
+
 
 def path_of(location: Location) -> str:
     """``documents[3].text`` for ``("documents", 3, "text")``."""

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import ne
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -21,6 +21,15 @@ from orjson import Fragment
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
 from rerankers.text.words import MAX_CHARACTERS
+
+_SURROGATES = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
+)
+"""An escaped surrogate, where no other backslash precedes; group 1 is the second half of a pair."""
+_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
+Value = TypeVar("Value")
 
 CHARACTERS_OF_TOKEN = 4  # Mean length of a token of English text in vendors' limits
 
@@ -111,6 +120,7 @@ class ScoreRequest:
         in_order: whether the documents stand in the order of a first stage, best first; None is as
             the service is set.
         truncated: number of documents that were cut as the request says.
+        is_tei: whether the request had ``texts``.
     """
 
     query: str
@@ -125,6 +135,7 @@ class ScoreRequest:
     shift: bool = False
     in_order: bool | None = None
     truncated: int = 0
+    is_tei: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,39 @@ class ScoreResponse:
     def best(self) -> Iterator[tuple[int, str]]:
         """(row, score) of the documents that the request wants, best first."""
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
+
+
+def read(body: bytes, most: int) -> ScoreRequest:
+    """The request of a body; raises RequestError."""
+    request: Request | None = None
+    if b'"rank_fields"' in body:
+        request = decoded(body, RankFieldsRequest)
+    if request is None or not request.rank_fields:
+        request = decoded(body, Request)
+    return score_request(request, most)
+
+
+def decoded(body: bytes, kind: type[Value]) -> Value:
+    """The JSON of a body; raises RequestError at the first value of another type.
+
+    Numbers and flags may be texts. Reading takes a time in proportion to the bytes: what is not in
+    ``kind`` is never built. Halves of surrogate pairs, which cut posts have, become U+FFFD.
+    """
+    for is_last in (b"\\u" not in body, True):
+        try:
+            return msgspec.json.decode(body, type=kind, strict=False)
+        except msgspec.ValidationError as error:
+            message, path = _AT.fullmatch(str(error)).groups()  # type: ignore[union-attr]
+            if missing := _MISSING.fullmatch(message):
+                path = f"{path}.{missing[1]}" if path else missing[1]
+                message = "found no value, expected one"
+            raise RequestError("value", f"{path}: {message}" if path else message) from None
+        except (ValueError, RecursionError) as error:
+            if is_last or isinstance(error, RecursionError):
+                raise RequestError("json", f"found no JSON in the body: {error}") from None
+        body = body.replace(rb"\\", rb"\u005c")
+        body = _SURROGATES.sub(lambda m: m[0] if m[1] else rb"\ufffd", body)
+    raise AssertionError
 
 
 def score_request(request: Request, most: int) -> ScoreRequest:
@@ -189,6 +233,7 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         request.shift is True,
         None if request.order is None else request.order == "first_stage",
         truncated,
+        name == "texts",
     )
 
 

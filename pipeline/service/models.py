@@ -16,12 +16,8 @@ from pipeline.defaults import UNTUNED_WEIGHT
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import Source as Found
 from pipeline.ranking.build import best_source
-from pipeline.ranking.checkpoints import (
-    Calibration,
-    calibration_of,
-    check_reads_given,
-    tuned_weight,
-)
+from pipeline.ranking.checkpoints import check_reads_given
+from pipeline.ranking.tuning import Calibration, tuning_of
 from pipeline.service.errors import RequestError
 from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
 from pipeline.service.record import LOG
@@ -123,9 +119,10 @@ def probability(value: float) -> str:
 
 def _tuned(directory: Path, loaded: Loaded) -> tuple[float, Calibration]:
     """λ, 1 of a model that reads the first stage's scores, and the calibration."""
-    weight, _ = tuned_weight(directory) or (UNTUNED_WEIGHT, "")
-    weight = 1.0 if FIRST_STAGE in loaded.signals else weight
-    return weight, calibration_of(directory) or Calibration()
+    found = tuning_of(directory)
+    weight = found.weight if found else UNTUNED_WEIGHT
+    calibration = (found and found.calibration) or Calibration()
+    return 1.0 if FIRST_STAGE in loaded.signals else weight, calibration
 
 
 class Models:

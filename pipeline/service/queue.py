@@ -1,15 +1,13 @@
-"""The queue of requests, each with a deadline, and the threads that take them to the scorers."""
+"""The queue of requests, each with a deadline, for the processes that score."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from threading import Condition, Thread
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline.service.errors import RequestError
 from pipeline.service.worker import Scorer, Scores
@@ -17,42 +15,27 @@ from rerankers.pairs import Pairs
 from rerankers.reranker import SOME
 
 CHECKED = 5.0  # Seconds without a score after which a service with work is not well
+Result = TypeVar("Result")
+LATE = "the deadline of the request is past"
 RECENT = 0.1  # Share of the last request in the mean seconds of a pair
 
 
-@dataclass(eq=False)
-class QueuedRequest:
-    """The pairs of a request, which are scored together.
+class Scored(NamedTuple):
+    """Scores [P] of a request; seconds of work, and before in the queue."""
 
-    Attributes:
-        scorer, name: of the model that scores them.
-        deadline: on the clock of ``time.perf_counter``; None is never.
-        queued, started, inference: times of its arrival and of its beginning; seconds of work.
-        dropped: nobody waits for it any more.
-    """
-
-    scorer: Scorer
-    name: str
-    pairs: Pairs
-    deadline: float | None = None
-    queued: float = field(default_factory=time.perf_counter)
-    started: float = 0.0
-    inference: float = 0.0
-    dropped: bool = False
-    future: Future[Scores] = field(default_factory=Future)
-
-    def __post_init__(self) -> None:
-        self.future.set_running_or_notify_cancel()  # A thread may always set its result.
+    scores: Scores
+    inference: float
+    queued: float
 
 
 class Queue:
-    """A bounded queue, and threads, one for each process that scores.
+    """A bounded queue in the order of arrival; all methods are of one event loop.
 
     Args:
-        threads: their number.
+        threads: number of processes that score.
         most_pairs: in the queue and in work.
         most_requests: the same for requests.
-        report: called with the number of pairs of each request, in a thread.
+        report: called with the number of pairs of each scored request.
     """
 
     def __init__(
@@ -64,106 +47,92 @@ class Queue:
     ) -> None:
         self.threads, self._report = threads, report
         self.most_pairs, self.most_requests = most_pairs, most_requests
-        self.pairs, self.requests = 0, 0
-        self._waiting: deque[QueuedRequest] = deque()
-        self._changed, self._ended = Condition(), False
+        self.pairs, self.requests, self.queued = 0, 0, 0
+        self._numbers, self._free = [*range(threads)], asyncio.Semaphore(threads)
+        self._pool = ThreadPoolExecutor(threads, "scores")
         self._seconds, self._last = 0.0, time.monotonic()  # Of a pair; time of the last score
-        self._threads = [
-            Thread(target=self._work, args=(number,), name=f"scores {number}", daemon=True)
-            for number in range(threads)
-        ]
-
-    def start(self) -> None:
-        """Begin to work."""
-        for thread in self._threads:
-            thread.start()
 
     def stop(self) -> None:
-        """End the threads after the requests that wait."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-
-    @property
-    def queued(self) -> int:
-        """Requests that no thread has taken yet."""
-        return len(self._waiting)
+        """End the threads after their work."""
+        self._pool.shutdown()
 
     @property
     def is_full(self) -> bool:
         """Whether no further request is taken."""
         return self.requests >= self.most_requests or self.pairs >= self.most_pairs
 
-    async def score(self, request: QueuedRequest) -> Scores:
-        """Scores [P] of a request; it is dropped if the caller is cancelled.
+    async def score(
+        self, scorer: Scorer, name: str, pairs: Pairs, deadline: float | None = None
+    ) -> Scored:
+        """Scores of a request by a model; raises as :meth:`run` does."""
+        work = partial(self._score, scorer, name, pairs)
+        (scores, inference), queued = await self.run(work, len(pairs), deadline)
+        self._report(len(pairs))
+        return Scored(scores, inference, queued)
 
-        Raises RequestError if the queue is full, or the deadline is past, or will be.
+    async def run(
+        self, work: Callable[[int], Result], size: int = 0, deadline: float | None = None
+    ) -> tuple[Result, float]:
+        """The result of ``work`` with the number of a free process, and seconds in the queue.
+
+        Args:
+            size: number of pairs.
+            deadline: on the clock of ``time.perf_counter``; None is never.
+
+        Raises:
+            RequestError: the queue is full, or the deadline is past, or will be.
         """
-        size, left = len(request.pairs), None
+        left = None
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
             raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)
-        if request.deadline is not None:
-            left = request.deadline - time.perf_counter()
-            if self._waiting and self._seconds * self.pairs / self.threads > left:
+        if deadline is not None:
+            if (left := deadline - time.perf_counter()) <= 0:
+                raise RequestError("deadline", LATE)
+            if self.queued and self._seconds * self.pairs / self.threads > left:
                 problem = f"{self.pairs} documents are waiting, for longer than the deadline"
                 raise RequestError("deadline", problem)
         self.pairs, self.requests = self.pairs + size, self.requests + 1
-        self._put(request)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(request.future), left)
+            async with asyncio.timeout(left):
+                return await self._run(work)
         except TimeoutError:
-            raise RequestError("deadline", "the deadline of the request is past") from None
+            raise RequestError("deadline", LATE) from None
         finally:
-            request.dropped = True
             self.pairs, self.requests = self.pairs - size, self.requests - 1
 
     async def is_well(self, scorer: Scorer, name: str) -> bool:
-        """Whether there are scores: of the last seconds, else of some pairs before all others."""
-        if time.monotonic() - self._last < CHECKED:
+        """Whether there are scores: of the last seconds, else of a request or of some pairs."""
+        started = time.monotonic()
+        if started - self._last < CHECKED:
             return True
-        started, probe = time.monotonic(), QueuedRequest(scorer, name, SOME)
-        self._put(probe, is_first=True)
-        while not probe.future.done() and self._last < started:
-            if time.monotonic() > started + CHECKED:
-                break
+        probe = asyncio.create_task(self._run(partial(self._score, scorer, name, SOME)))
+        while self._last < started and not probe.done() and time.monotonic() < started + CHECKED:
             await asyncio.sleep(0.02)
-        probe.dropped = True
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
         return self._last >= started
 
-    def _put(self, request: QueuedRequest, is_first: bool = False) -> None:
-        with self._changed:
-            if is_first:
-                self._waiting.appendleft(request)
-            else:
-                self._waiting.append(request)
-            self._changed.notify()
+    def _score(self, scorer: Scorer, name: str, pairs: Pairs, number: int) -> tuple[Scores, float]:
+        started = time.perf_counter()
+        scores = scorer.score(number, name, pairs)
+        inference, self._last = time.perf_counter() - started, time.monotonic()
+        self._seconds += RECENT * (inference / max(1, len(scores)) - self._seconds)
+        return scores, inference
 
-    def _next(self) -> QueuedRequest | None:
-        """Wait for a request; none is the end."""
-        with self._changed:
-            while True:
-                while self._waiting:
-                    request, now = self._waiting.popleft(), time.perf_counter()
-                    if not (request.dropped or (request.deadline or now) < now):
-                        return request
-                if self._ended:
-                    return None
-                self._changed.wait()
+    async def _run(self, work: Callable[[int], Result]) -> tuple[Result, float]:
+        """Wait for a free process and for its work, which goes on if the caller is cancelled."""
+        started, self.queued = time.perf_counter(), self.queued + 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.queued -= 1
+        number, queued = self._numbers.pop(), time.perf_counter() - started
 
-    def _work(self, number: int) -> None:
-        while request := self._next():
-            self._report(len(request.pairs))
-            request.started = time.perf_counter()
-            try:
-                scores = request.scorer.score(number, request.name, request.pairs)
-            except Exception as error:
-                request.future.set_exception(error)
-                continue
-            request.inference = time.perf_counter() - request.started
-            self._last = time.monotonic()
-            of_pair = request.inference / max(1, len(scores))
-            self._seconds += RECENT * (of_pair - self._seconds)
-            request.future.set_result(scores)
+        def end(done: asyncio.Future[Result]) -> None:
+            self._numbers.append(number)
+            self._free.release()
+
+        running = asyncio.get_running_loop().run_in_executor(self._pool, work, number)
+        running.add_done_callback(end)
+        return await asyncio.shield(running), queued

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeVar
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
@@ -19,17 +16,6 @@ from pipeline.service.errors import RequestError
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
-
-# Escapes from left to right, so that an escaped backslash before a "u" is none of them.
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
-_AT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?")
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -67,8 +53,10 @@ class BodyReader:
         self.limits, self._held = limits, 0
 
     @asynccontextmanager
-    async def read(self, request: Request) -> AsyncIterator[bytes]:
+    async def read(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
         """A request's body, unpacked; it counts among those that are held until it is left.
+
+        ``most``: bytes, where they are fewer than the limit of all bodies.
 
         Raises RequestError for a body that is too large, too slow, cut, packed in another way
         than by gzip, or too much beside those of others.
@@ -77,18 +65,17 @@ class BodyReader:
         if coding not in ("gzip", "identity"):
             problem = f"found the encoding {coding[:100]!r} of the body, expected gzip or none"
             raise RequestError("media", problem)
-        body, size = bytearray(), 0
+        body, size, limit = bytearray(), 0, min(self.limits.body, most or self.limits.body)
         try:
-            await self._fill(body, request)
+            await self._fill(body, request, limit)
             if coding == "gzip":
-                size = len(unpacked := _unpacked(bytes(body), self.limits.body))
+                size = len(unpacked := _unpacked(bytes(body), limit))
                 self._held += size
             yield unpacked if coding == "gzip" else bytes(body)
         finally:
             self._held -= len(body) + size
 
-    async def _fill(self, body: bytearray, request: Request) -> None:
-        limit, most_held = self.limits.body, self.limits.held
+    async def _fill(self, body: bytearray, request: Request, limit: int) -> None:
         problem = f"found a body of more than {limit} bytes, expected at most that"
         with suppress(ValueError):
             if int(request.headers.get("content-length", 0)) > limit:
@@ -100,7 +87,7 @@ class BodyReader:
                     self._held += len(chunk)
                     if len(body) > limit:
                         raise RequestError("body", problem)
-                    if self._held > most_held and self._held > len(body):
+                    if self._held > self.limits.held and self._held > len(body):
                         raise RequestError("overload", "too many large requests at once", retry=1)
         except ClientDisconnect:
             raise RequestError("gone", "the client has gone") from None
@@ -120,32 +107,6 @@ def _unpacked(body: bytes, most: int) -> bytes:
         problem = f"found more than {most} bytes in the body, expected at most that"
         raise RequestError("body", problem)
     return content
-
-
-async def decoded(body: bytes, kind: type[Value]) -> Value:
-    """The JSON of a body; raises RequestError at the first value of another type.
-
-    Numbers and flags may be texts. Reading takes a time in proportion to the bytes: what is not in
-    ``kind`` is never built. Halves of surrogate pairs, which cut posts have, become U+FFFD.
-    """
-    for is_last in (b"\\u" not in body, True):
-        try:
-            return msgspec.json.decode(body, type=kind, strict=False)
-        except msgspec.ValidationError as error:
-            message, path = _AT.fullmatch(str(error)).groups()  # type: ignore[union-attr]
-            if missing := _MISSING.fullmatch(message):
-                path = f"{path}.{missing[1]}" if path else missing[1]
-                message = "found no value, expected one"
-            raise RequestError("value", f"{path}: {message}" if path else message) from None
-        except (ValueError, RecursionError) as error:
-            if is_last or isinstance(error, RecursionError):
-                raise RequestError("json", f"found no JSON in the body: {error}") from None
-        body = await asyncio.to_thread(_mended, body)
-    raise AssertionError
-
-
-def _mended(body: bytes) -> bytes:
-    return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], body)
 
 
 def check_media_type(request: Request) -> None:

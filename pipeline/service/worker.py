@@ -16,8 +16,9 @@ import socket
 import struct
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.util import Finalize
@@ -79,6 +80,9 @@ class Scorer(Protocol):
     def score(self, number: int, name: str, pairs: Pairs) -> Scores:
         """Scores [P] by process ``number``; raises RerankerError, RequestError."""
 
+    def call(self, number: int, function: Callable[[], Any]) -> Any:
+        """The result of a function by process ``number``; raises what it does."""
+
     def counts(self, name: str) -> Counts:
         """Hits, misses and bytes of a model's kept posts."""
 
@@ -97,151 +101,145 @@ class Here:
         """As :class:`Scorer` says."""
         return self._models[name].score(pairs)
 
+    def call(self, number: int, function: Callable[[], Any]) -> Any:
+        """As :class:`Scorer` says."""
+        return function()
+
     def counts(self, name: str) -> Counts:
         """As :class:`Scorer` says."""
         return self._models[name].counts
 
 
-class Template:
-    """The process that has loaded the models, to be forked.
+@dataclass
+class Worker:
+    """A process that scores, for one thread at a time.
 
-    ``cache`` are the bytes of the posts that a model keeps in each process that scores.
+    Attributes:
+        counts: name of a model -> those of its kept posts, as of the last answer.
+        pause: seconds before the next start, if it dies again.
+        next_start: on the clock of ``time.monotonic``.
     """
 
-    def __init__(self, sources: Mapping[str, Source], cache: int) -> None:
-        self._arguments, self._lock = (dict(sources), cache), Lock()
+    connection: Connection
+    pid: int
+    counts: dict[str, Counts] = field(default_factory=dict)
+    pause: float = 0.0
+    next_start: float = 0.0
+
+
+class Workers:
+    """Models in several processes, which are forked from one that has loaded the models.
+
+    ``cache`` are the bytes of the kept posts of all together.
+    """
+
+    def __init__(self, sources: Mapping[str, Source], cache: int, processes: int) -> None:
+        self._arguments, self._lock = (dict(sources), cache // processes), Lock()
+        self._processes, self._workers = processes, list[Worker]()
         self._whole: set[str] | None = None  # Names of the models that could be loaded at first
-        self._start()
+        self._load()
 
-    def _start(self) -> None:
-        self._ours, theirs = _pipe(LOADING)
-        process = CONTEXT.Process(
-            target=hold, args=(theirs, *self._arguments), name="models", daemon=True
-        )
-        process.start()
-        theirs.close()
-        # It ends when this end is closed: at our own end before it is waited for.
-        self._end = Finalize(self, self._ours.close, exitpriority=1)
-        self._loaded: dict[str, Loaded | Exception] | None = None
+    def start(self) -> dict[str, Loaded | Exception]:
+        """Start the processes: the models, or what is wrong with them; raises OSError."""
+        try:
+            loaded = self._wait()
+        except (EOFError, BlockingIOError):
+            problem = f"the process that loads the models has died, or takes {LOADING:g} s"
+            raise OSError(problem) from None
+        self._workers = [Worker(*self.fork()) for _ in range(self._processes)]
+        return loaded
 
-    def loaded(self) -> dict[str, Loaded | Exception]:
-        """The models, or what is wrong with them, once they are loaded; raises OSError."""
-        if self._loaded is None:
-            self._loaded = self._ours.recv()
-        assert self._loaded is not None
-        whole = {name for name, each in self._loaded.items() if isinstance(each, Loaded)}
-        self._whole = self._whole or whole
-        for name in self._whole - whole:
-            raise OSError(f"{name} cannot be loaded again: {self._loaded[name]}")
-        return self._loaded
+    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
+        """As :class:`Scorer` says."""
+        scores: Scores = self._ask(number, name, pairs)
+        return scores
+
+    def call(self, number: int, function: Callable[[], Any]) -> Any:
+        """As :class:`Scorer` says."""
+        return self._ask(number, "", function)
+
+    def _ask(self, number: int, name: str, given: Any) -> Any:
+        """The answer of a process; RequestError if none can be started, or they die.
+
+        A process that has died, or does not answer in time, is replaced, once.
+        """
+        worker = self._workers[number % self._processes]
+        for _ in range(2):
+            try:
+                worker.connection.send((name, given))
+                answer, counts = worker.connection.recv()
+            except (EOFError, OSError) as error:
+                self._replace(worker, is_late=isinstance(error, BlockingIOError))
+                continue
+            worker.counts[name], worker.pause = counts, 0.0
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        last = "the process that scores has died twice of the same request"
+        raise RequestError("unready", last, retry=1)
+
+    def counts(self, name: str) -> Counts:
+        """As :class:`Scorer` says."""
+        return sum((worker.counts.get(name, Counts()) for worker in self._workers), Counts())
 
     def fork(self) -> tuple[Connection, int]:
-        """A new process that scores, and its id; a template that has died is replaced.
-
-        Raises OSError if the template dies again.
-        """
+        """A new process that scores, and its id; if those that hold the models die, an OSError."""
         with self._lock:
             try:
                 return self._fork()
             except (EOFError, OSError):
                 LOG.error("the process that holds the models has died; another one loads them")
                 self._end()
-                self._start()
+                self._load()
             try:
                 return self._fork()
             except EOFError as error:
                 raise OSError("the process that holds the models dies at its start") from error
 
+    def _load(self) -> None:
+        """Start the process that loads the models."""
+        self._ours, theirs = _pipe(LOADING)
+        arguments = theirs, *self._arguments
+        CONTEXT.Process(target=hold, args=arguments, name="models", daemon=True).start()
+        theirs.close()
+        # It ends when this end is closed: at our own end before it is waited for.
+        self._end = Finalize(self, self._ours.close, exitpriority=1)
+        self._loaded: dict[str, Loaded | Exception] = {}
+
+    def _wait(self) -> dict[str, Loaded | Exception]:
+        """The models, or what is wrong with them, once they are loaded; raises OSError."""
+        self._loaded = self._loaded or self._ours.recv()
+        whole = {name for name, each in self._loaded.items() if isinstance(each, Loaded)}
+        self._whole = self._whole or whole
+        for name in self._whole - whole:
+            raise OSError(f"{name} cannot be loaded again: {self._loaded[name]}")
+        return self._loaded
+
     def _fork(self) -> tuple[Connection, int]:
-        self.loaded()
+        self._wait()
         ours, theirs = _pipe(ANSWER)
         send_handle(self._ours, theirs.fileno(), None)
         theirs.close()
         return ours, self._ours.recv()
 
-
-class Worker:
-    """A process that scores, for one thread at a time.
-
-    ``counts``: name of a model -> those of its kept posts, as of the last answer.
-    """
-
-    def __init__(self, template: Template) -> None:
-        self._template, self.counts = template, dict[str, Counts]()
-        self._pause, self._next_start = 0.0, 0.0
-        self._ours, self._pid = template.fork()
-
-    def score(self, name: str, pairs: Pairs) -> Scores:
-        """Scores of pairs; raises what :meth:`Workers.score` does.
-
-        A process that has died, or does not answer in time, is replaced, once.
-        """
-        for _ in range(2):
-            try:
-                self._ours.send((name, pairs))
-                answer, counts = self._ours.recv()
-            except (EOFError, OSError) as error:
-                self._replace(is_late=isinstance(error, BlockingIOError))
-                continue
-            self.counts[name], self._pause = counts, 0.0
-            if isinstance(answer, Exception):
-                raise answer
-            scores: Scores = answer
-            return scores
-        last = "the process that scores has died twice of the same request"
-        raise RequestError("unready", last, retry=1)
-
-    def _kill(self) -> None:
-        """End the process, whose late answer must not be that of another request."""
-        if not self._ours.closed:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            self._ours.close()
-
-    def _replace(self, is_late: bool) -> None:
+    def _replace(self, worker: Worker, is_late: bool) -> None:
         """Start another process; raises RequestError if there is none for now."""
         now = time.monotonic()
-        self._kill()
-        if now >= self._next_start:
+        if not worker.connection.closed:  # A late answer must not be that of another request.
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+            worker.connection.close()
+        if now >= worker.next_start:
             what = f"does not answer within {ANSWER:g} s" if is_late else "has died"
             LOG.error("a process that scores %s; another one starts", what)
-            self._pause = min(LONGEST_PAUSE, 2 * self._pause or 0.25)
-            self._next_start = now + self._pause
+            worker.pause = min(LONGEST_PAUSE, 2 * worker.pause or 0.25)
+            worker.next_start = now + worker.pause
             try:
-                self._ours, self._pid = self._template.fork()
+                worker.connection, worker.pid = self.fork()
                 return
             except OSError as error:
                 LOG.error("no process that scores can be started: %s", error)
         raise RequestError("unready", "a process that scores is being replaced", retry=1)
-
-
-class Workers:
-    """Models in several processes; ``cache`` are the bytes of the kept posts of all together."""
-
-    def __init__(self, sources: Mapping[str, Source], cache: int, processes: int) -> None:
-        self._template = Template(sources, cache // processes)
-        self._processes, self._workers = processes, list[Worker]()
-
-    def start(self) -> dict[str, Loaded | Exception]:
-        """Start the processes: the models, or what is wrong with them; raises OSError."""
-        try:
-            loaded = self._template.loaded()
-        except (EOFError, BlockingIOError):
-            problem = f"the process that loads the models has died, or takes {LOADING:g} s"
-            raise OSError(problem) from None
-        self._workers = [Worker(self._template) for _ in range(self._processes)]
-        return loaded
-
-    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
-        """As :class:`Scorer` says.
-
-        RequestError is raised if a process cannot be started, or dies again and again.
-        """
-        return self._workers[number % self._processes].score(name, pairs)
-
-    def counts(self, name: str) -> Counts:
-        """As :class:`Scorer` says."""
-        return sum((worker.counts.get(name, Counts()) for worker in self._workers), Counts())
 
 
 def _pipe(seconds: float) -> tuple[Connection, Connection]:
@@ -315,15 +313,15 @@ def work(connection: Connection, models: Mapping[str, Model]) -> None:
     # PR_SET_PDEATHSIG: it ends with its template, even in work.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     while True:
-        name, pairs = connection.recv()
+        name, given = connection.recv()
         answer: Any
         try:
-            answer = models[name].score(pairs)
+            answer = models[name].score(given) if name else given()
         except Exception as error:
             error.add_note(traceback.format_exc())  # It is lost on the way.
             answer = error
-        connection.send((answer, models[name].counts))
-        del answer, pairs
+        connection.send((answer, models[name].counts if name else Counts()))
+        del answer, given
         if time.monotonic() > trimmed + TRIM and not connection.poll():
             give_back()
             trimmed = time.monotonic()

@@ -20,10 +20,8 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.ranking.retrievers import Candidates, doc_ids_of
-from rerankers.features.meaning import unit
 from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import sums_of
-from rerankers.text.spaces import general
+from rerankers.text.spaces import text_vectors
 
 ENGINES = BM25(k1=1.2, b=0.75)
 """The defaults of Lucene, OpenSearch and Elasticsearch."""
@@ -104,12 +102,7 @@ def _bm25(texts: Sequence[str]) -> Scores:
 
 def _cosine(texts: Sequence[str]) -> Scores:
     """Cosine of the sums of general word vectors."""
-
-    def vectors(of: Sequence[str]) -> npt.NDArray[np.float32]:
-        lexicon = Lexicon.from_texts(of)
-        return unit(sums_of(lexicon.texts, general().vectors(lexicon.words)))
-
     # Blocks bound the kept words.
-    blocks = [vectors(texts[start : start + 4096]) for start in range(0, len(texts), 4096)]
+    blocks = [text_vectors(texts[start : start + 4096]) for start in range(0, len(texts), 4096)]
     known = np.concatenate(blocks)
-    return lambda topic: known @ vectors([topic.text])[0]
+    return lambda topic: known @ text_vectors([topic.text])[0]

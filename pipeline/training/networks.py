@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,28 +75,32 @@ def train(
     network = build()
     examples = _examples(network, data, settings)
     with step_bar(examples.steps_of_epoch(settings)) as progress:
-        parts = _Parts(settings, progress)
+        parts, best = _Parts(progress), []
         if development is not None:
             held_out = _examples(network, development, settings)
             rows = np.arange(len(held_out.relevant))
-            epochs = parts.train("training", network, examples, held_out, development, rows).best
-            figures = {"development": parts.figures["training"]}
-            return parts.outcome(network, figures, epochs, vectors)
-        groups = data.groups if settings.held_out_of == "each" else ()
-        share, queries = settings.held_out, examples.pairs.query_index
-        best = []
-        for fold in split_topics(queries, folds, settings.seed, share, groups, data.twins):
-            network, held_out = build(), examples.take(fold.held_out)
-            training = examples.take(data.to_train(fold.training))
-            history = parts.train(fold.name, network, training, held_out, data, fold.held_out)
-            best.append(history.best)
+            chosen_by = held_out, development, rows
+            best.append(parts.train("development", network, examples, settings, chosen_by).best)
+        else:
+            groups = data.groups if settings.held_out_of == "each" else ()
+            share, queries = settings.held_out, examples.pairs.query_index
+            for fold in split_topics(queries, folds, settings.seed, share, groups, data.twins):
+                network, training = build(), examples.take(data.to_train(fold.training))
+                chosen_by = examples.take(fold.held_out), data, fold.held_out
+                best.append(parts.train(fold.name, network, training, settings, chosen_by).best)
         epochs = round(statistics.median(best))
-        if folds > 1:
+        if len(best) > 1:
             network, rows = build(), data.to_train(np.arange(len(examples.relevant)))
-            parts.settings = dataclasses.replace(settings, epochs=epochs)
             every = examples if len(rows) == len(examples.relevant) else examples.take(rows)
-            parts.train("all topics", network, every)
-        return parts.outcome(network, parts.figures, epochs, vectors, folds)
+            final = dataclasses.replace(settings, epochs=epochs)
+            parts.train("all topics", network, every, final)
+    record = {
+        "vectors": vectors.name,
+        "training": dataclasses.asdict(settings),
+        "epochs": epochs,
+        "histories": parts.histories,
+    }
+    return Outcome(network, parts.run, parts.figures, record, 0 if development else folds)
 
 
 class _Parts:
@@ -105,57 +109,43 @@ class _Parts:
     ``progress`` is called with the part's name, the epoch, the step and a message.
 
     Attributes:
+        run: scores of the held-out pairs of all parts.
         figures: part -> MAP of its held-out topics.
+        histories: part -> figures of every epoch.
     """
 
-    def __init__(self, settings: Settings, progress: Any) -> None:
-        self._settings = self.settings = settings
+    def __init__(self, progress: Callable[[str, int, int, str], object]) -> None:
         self._progress = progress
+        self.run: Run = {}
         self.figures: dict[str, float] = {}
-        self._held_out_run: Run = {}
-        self._histories: dict[str, Sequence[Mapping[str, float]]] = {}
+        self.histories: dict[str, Sequence[Mapping[str, float]]] = {}
 
     def train(
         self,
         part: str,
         network: Network,
         examples: Examples,
-        held_out: Examples | None = None,
-        data: JudgedCandidates | None = None,
-        rows: Rows | None = None,
+        settings: Settings,
+        held_out: tuple[Examples, JudgedCandidates, Rows] | None = None,
     ) -> History:
-        """Train on a part; pairs ``rows`` of ``data``, ``held_out``, choose the epoch."""
-        measure_name = "RR" if self.settings.select == "mrr" else "AP"
+        """Train on a part; held-out examples, rows of these candidates, choose the epoch."""
+        others, data, rows = held_out or (None, None, np.zeros(0, np.int64))
 
         def measure(scores: npt.NDArray[np.float32]) -> float:
-            assert data is not None and rows is not None
-            return data.mean_of(measure_name, data.run_of(rows, scores))
+            assert data
+            name = "RR" if settings.select == "mrr" else "AP"
+            return data.mean_of(name, data.run_of(rows, scores))
 
-        progress = partial(self._progress, part)
-        history = train_loop(network.model, examples, held_out, measure, self.settings, progress)
-        self._histories[part] = history.epochs
-        if held_out and data and rows is not None:
-            run = data.run_of(rows, score_tokenized(network.model, held_out.pairs))
-            self._held_out_run |= run
+        # A training that a development part stops is called ``training``.
+        shown = "training" if part == "development" else part
+        progress = partial(self._progress, shown)
+        history = train_loop(network.model, examples, others, measure, settings, progress)
+        self.histories[shown] = history.epochs
+        if others and data:
+            run = data.run_of(rows, score_tokenized(network.model, others.pairs))
+            self.run |= run
             self.figures[part] = data.mean_of("AP", run)
         return history
-
-    def outcome(
-        self,
-        network: Network,
-        figures: Mapping[str, float],
-        epochs: int,
-        vectors: Path,
-        folds: int = 0,
-    ) -> Outcome:
-        """The kept network with what is known of its training."""
-        record = {
-            "vectors": vectors.name,
-            "training": dataclasses.asdict(self._settings),
-            "epochs": epochs,
-            "histories": self._histories,
-        }
-        return Outcome(network, self._held_out_run, figures, record, folds)
 
 
 def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> Examples:

@@ -16,6 +16,7 @@ from pipeline.command.options import (
 )
 from pipeline.command.ranking import EngineOptions
 from pipeline.errors import UsageError
+from pipeline.text import did_you_mean
 from rerankers import models
 from rerankers.networks.training.settings import Settings
 
@@ -104,6 +105,7 @@ def check(options: Options) -> None:
     if options.model not in models.names():
         raise UsageError(
             f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
+            + did_you_mean(options.model, models.names())
         )
     if options.vectors not in (None, NO_FILE) and not vector_file(options).is_file():
         folder = default_vectors(options.data).parent

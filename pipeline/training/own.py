@@ -21,10 +21,11 @@ from pipeline.errors import DataError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, Tuning, load_model, tuned_weight
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, load_model
 from pipeline.ranking.fusion import OFFICIAL
 from pipeline.ranking.interpolation import interpolate
 from pipeline.ranking.retrievers import retriever_for
+from pipeline.ranking.tuning import Tuning, tuning_of
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
@@ -86,12 +87,14 @@ def compare(
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
     topics = [topic for topic in found.topics if topic.query_id in qrels]
-    runs: dict[str, Run] = {"first stage": first}
+    depth = max(map(len, first.values()), default=0)
+    runs: dict[str, Run] = {"first stage" + f", best {depth}" * (not beside_default): first}
     if beside_default:
         runs |= _default_run(collection, topics)
     folder = checkpoints.SHIPPED / model / "all"
     if f"shipped {model}" not in runs and (folder / "config.json").exists():
-        weight, _ = tuned_weight(folder) or (UNTUNED_WEIGHT, "")
+        tuned = tuning_of(folder)
+        weight = tuned.weight if tuned else UNTUNED_WEIGHT
         shipped = load_model(model, collection, folder).mixed(weight)
         candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
         runs[f"shipped {model}"] = candidates.scored_by(shipped)

@@ -16,8 +16,9 @@ from pipeline.command.options import apply_changes
 from pipeline.command.ranking import engine_of
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, TUNING_FILE, Tuning, named_frequencies
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
 from pipeline.ranking.fusion import Rankers
+from pipeline.ranking.tuning import TUNING_FILE, Tuning
 from pipeline.training import trees
 from pipeline.training.folds import Outcome
 from pipeline.training.fusion import fusion_training_set, window_training_set
@@ -47,7 +48,9 @@ def train(options: Options, own: Collection | None = None) -> Path:
     """
     task = _task_of(options, own)
     directory, settings = task.directory, task.settings()
-    device = runtime.choose_device(options.device, options.threads, task.is_network)
+    device = runtime.choose_device(
+        options.device, options.threads, models.is_network(options.model)
+    )
     first_stage = task.first_stage()
     folds = min(options.folds, len(own.training_topics)) if own else options.folds
     vectors = vector_file(options)
@@ -97,7 +100,6 @@ class _Task:
         start: checkpoint of trees that are extended.
     """
 
-    is_network = False
     start: Path | None = None
 
     def __init__(self, options: Options, own: Collection | None) -> None:
@@ -198,8 +200,6 @@ class _Task:
 
 class _NetworkTask(_Task):
     """A training of a network on given posts."""
-
-    is_network = True
 
     def settings(self) -> Settings:
         """The settings of the model's configuration with the changes of ``--set``."""

@@ -15,8 +15,8 @@ from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
-from pipeline.ranking.checkpoints import Calibration, Tuning
 from pipeline.ranking.interpolation import ManyScores, mix, normalized_pair
+from pipeline.ranking.tuning import Calibration, Tuning
 from rerankers.logistic import logistic_regression
 
 HELD_OUT_FILE = "held_out.run.gz"

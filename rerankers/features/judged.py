@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -21,9 +20,7 @@ import numpy.typing as npt
 from rerankers.errors import RerankerError
 from rerankers.features.candidates import CandidateList, family
 from rerankers.features.given import Columns
-from rerankers.features.meaning import unit
-from rerankers.text.ragged import Ragged, sums_of
-from rerankers.text.spaces import general
+from rerankers.text.spaces import text_vectors
 from rerankers.text.words import words
 
 JUDGED = "judged"
@@ -61,7 +58,7 @@ class JudgedPosts:
     def __init__(self, topics: Sequence[tuple[str, Mapping[str, int]]]) -> None:
         self._topics = topics
         texts = [words(text) for text, _ in topics]
-        self._vectors = _vectors(texts)  # [J, E]
+        self._vectors = text_vectors([text for text, _ in topics])  # [J, E]
         self._topics_of: dict[str, list[int]] = {}
         """Words of a topic -> numbers of the topics that have these words."""
         self._judged: dict[str, list[tuple[int, bool]]] = {}
@@ -112,7 +109,7 @@ class JudgedPosts:
         judged = {row: self._judged.get(key_of(text), []) for row, text in enumerate(texts)}
         numbers = sorted({number for found in judged.values() for number, _ in found} - own)
         # No matrix product, whose rounding may depend on the number of rows: trees see it.
-        nearness = np.einsum("je,e->j", self._vectors[numbers], _vectors([asked])[0])
+        nearness = np.einsum("je,e->j", self._vectors[numbers], text_vectors([query])[0])
         cosines = dict(zip(numbers, nearness.tolist(), strict=True))
         values = np.tile(np.array([0, np.nan, 0, np.nan], dtype=np.float32), (len(texts), 1))
         for row, found in judged.items():
@@ -126,11 +123,3 @@ class JudgedPosts:
 def key_of(text: str) -> str:
     """64 bits of BLAKE2b of a post's text."""
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _vectors(texts: Sequence[Sequence[str]]) -> Array:
-    """[T, E] sum of the vectors of each text's words, of length 1, or 0."""
-    rows = {word: row for row, word in enumerate(dict.fromkeys(chain.from_iterable(texts)))}
-    numbers = np.array([rows[word] for text in texts for word in text], dtype=np.int64)
-    lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    return unit(sums_of(Ragged.from_lengths(numbers, lengths), general().vectors(list(rows))))

@@ -28,7 +28,7 @@ from rerankers.features.given import Columns
 from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Ragged, sums_of
-from rerankers.text.spaces import ADAPTED, GENERAL, WordSpace, general
+from rerankers.text.spaces import ADAPTED, GENERAL, SHORT, WordSpace, general, unit
 
 DEPTHS = (5, 10, 20, 50)
 
@@ -42,9 +42,6 @@ COMPARING = (1, 2, *range(6, 12))
 """Numbers of the features that compare the candidates with one another."""
 
 Array = npt.NDArray[np.float32]
-
-_SHORT = 1e-6
-"""Length up to which a vector counts as 0."""
 
 
 def meaning(name: str) -> Family:
@@ -86,7 +83,7 @@ def _columns(candidates: CandidateList, words: _Words) -> Columns:
     sums = words.sums()
     cosine = _products(sums, sums[0])[1:]
     # Vectors of length 1, weighted by IDF
-    by_idf = words.sums((words.idf / np.maximum(words.lengths, _SHORT)).astype(np.float32))
+    by_idf = words.sums((words.idf / np.maximum(words.lengths, SHORT)).astype(np.float32))
     first_stage = candidates.evidence
     mixed = (minmax(cosine) + first_stage) / 2
     parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
@@ -136,12 +133,6 @@ def _words(candidates: CandidateList, space: WordSpace) -> _Words:
     )
 
 
-def unit(vectors: Array) -> Array:
-    """Vectors [V, E] of length 1, or 0."""
-    lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
-    return vectors * np.where(lengths > _SHORT, 1 / np.maximum(lengths, _SHORT), 0)[:, None]
-
-
 def _products(vectors: Array, query: Array) -> Floats:
     """[N]; no matrix product, whose rounding may depend on the number of rows: trees see it."""
     return np.einsum("ne,e->n", vectors, query).astype(np.float64)
@@ -155,7 +146,7 @@ def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     query, count = unit(words.vectors[: len(compared)][compared]), len(candidates)
     if not len(query):
         return np.zeros(count), np.zeros(count)
-    cosines = np.einsum("qe,ve->qv", query, words.vectors) / np.maximum(words.lengths, _SHORT)
+    cosines = np.einsum("qe,ve->qv", query, words.vectors) / np.maximum(words.lengths, SHORT)
     best = np.zeros((len(query), count), dtype=np.float32)
     filled = words.texts.lengths[1:] > 0
     starts = words.texts.starts[1:-1][filled]

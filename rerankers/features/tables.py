@@ -104,11 +104,8 @@ class WordTable:
 
     def cut(self, texts: Sequence[str]) -> Ragged:
         """Rows (int32) of the words of each text."""
-        rows = self.rows(words.tokens_of(texts))
-        ends = np.flatnonzero(rows < 0)
-        # n ends, which are no words, precede the n-th text.
-        starts = np.concatenate([[0], ends - np.arange(len(ends))])
-        return Ragged(rows[rows >= 0].astype(np.int32), starts)
+        rows = Ragged.split(self.rows(words.tokens_of(texts)), -1)
+        return Ragged(rows.values.astype(np.int32), rows.starts)
 
     def spelled(self, rows: npt.NDArray[np.integer]) -> list[str]:
         """[L] words of rows."""

@@ -10,10 +10,7 @@ A tweet's identifier contains its time: the bits above the lowest 22 are millise
 no time: their features are 0, and no density includes them.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
 from rerankers.features.candidates import CandidateList, family, minmax
 from rerankers.features.given import Columns
@@ -78,22 +75,13 @@ def temporal(candidates: CandidateList) -> Columns:
     ``newer``: share of the candidates with a time that are newer, in [0, 1).
     """
     values = np.zeros((2 * len(WIDTHS) + 2, len(candidates)))
-    times = _times(candidates.doc_ids)
+    # 0 for identifiers without a time
+    times = np.array([milliseconds(d) or 0 for d in candidates.doc_ids], dtype=np.int64)
     timed = np.flatnonzero(times)
     if len(timed):
         times, weights = times[timed], minmax(candidates.signal(FIRST_STAGE))[timed] ** 2
         values[:, timed] = _features((times.max() - times) / _HOUR, weights)
     return [*values]
-
-
-def _times(doc_ids: Sequence[str]) -> npt.NDArray[np.int64]:
-    """:func:`milliseconds` of each identifier [N], 0 for identifiers without a time."""
-    joined, lengths = "".join(doc_ids), [*map(len, doc_ids)]
-    if joined.isascii() and joined.isdigit() and min(lengths) > 0 and max(lengths) < 19:
-        # The usual case: numbers of 63 bits.
-        numbers = np.fromiter(map(int, doc_ids), dtype=np.int64, count=len(doc_ids))
-        return np.where(numbers < _FIRST, 0, (numbers >> 22) + _EPOCH)
-    return np.array([milliseconds(doc_id) or 0 for doc_id in doc_ids], dtype=np.int64)
 
 
 def _features(ages: Floats, weights: Floats) -> Floats:

@@ -32,12 +32,9 @@ class Lexicon:
         else:
             found = [token for text in texts for token in (*treebank_words(text), END)]
         numbers = [rows.setdefault(token, len(rows)) for token in found]
-        places = np.array(numbers, dtype=np.int64)
-        ends = np.flatnonzero(places == 0)
-        # n ends, which are no words, precede the n-th text.
-        starts = np.concatenate([[0], ends - np.arange(len(ends))])
+        places = Ragged.split(np.array(numbers, dtype=np.int64), 0)
         words = [shortened(token) if is_ours else token for token in list(rows)[1:]]
-        return cls(words, Ragged(places[places > 0] - 1, starts))
+        return cls(words, Ragged(places.values - 1, places.starts))
 
     def trigrams(self) -> Ragged:
         """The character trigrams of each of the T words."""

@@ -41,6 +41,13 @@ class Ragged:
         values = np.concatenate([part.values for part in parts])
         return Ragged.from_lengths(values, np.concatenate([part.lengths for part in parts]))
 
+    @classmethod
+    def split(cls, values: Rows, end: int) -> Ragged:
+        """Lists that each ended with ``end``, which is left out."""
+        ends = np.flatnonzero(values == end)
+        # n ends, which are no values, precede the n-th list.
+        return cls(values[values != end], np.concatenate([[0], ends - np.arange(len(ends))]))
+
     def __len__(self) -> int:
         return len(self.starts) - 1
 

@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from rerankers.errors import RerankerError, warn
+from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import Growing, Ragged, Rows, sums_of
 from rerankers.text.vectors import WordVectors, reduced
 from rerankers.text.words import words as cut_words
@@ -43,6 +44,9 @@ FORMAT = "1"
 MOST_WORDS = 2**16
 """Words whose vectors a space keeps, 1 KB each; one more, and it begins again."""
 
+
+SHORT = 1e-6
+"""Length up to which a vector counts as 0."""
 
 LETTERS = 1.5
 """Letters for each piece of a word that is known: of Arabic or Chinese the pieces are letters."""
@@ -194,6 +198,18 @@ def general() -> WordSpace:
         return sums_of(pieces, vectors[ids].astype(np.float32)), pieces.lengths
 
     return WordSpace(vectors.shape[1], compute)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Vectors [V, E] of length 1, or 0."""
+    lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
+    return vectors * np.where(lengths > SHORT, 1 / np.maximum(lengths, SHORT), 0)[:, None]
+
+
+def text_vectors(texts: Sequence[str]) -> Vectors:
+    """[T, E] sum of the general vectors of each text's words, of length 1, or 0."""
+    lexicon = Lexicon.from_texts(texts)
+    return unit(sums_of(lexicon.texts, general().vectors(lexicon.words)))
 
 
 def general_vectors(texts: Iterable[str], common: int = 20_000, size: int = 100) -> WordVectors:

@@ -24,6 +24,16 @@ import numpy.typing as npt
 from rerankers import features
 from rerankers.devices import in_threads, threads
 from rerankers.errors import RerankerError, require_above_zero, require_at_least, require_choice
+from rerankers.explanation import (
+    WORD_STEPS,
+    Cell,
+    Column,
+    Explanation,
+    Feature,
+    Reasons,
+    Row,
+    shade_words,
+)
 from rerankers.features import CandidateLists
 from rerankers.pairs import Pairs
 from rerankers.reranker import Counts, Model, Progress, check_finite, silent
@@ -32,8 +42,6 @@ from rerankers.trees.recent import RecentPosts
 
 if TYPE_CHECKING:
     from lightgbm import Booster
-
-    from rerankers.explanation import Explanation
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
@@ -149,8 +157,6 @@ class Trees(Model):
 
         A post's contributions and the list's mean score add up to the post's score.
         """
-        from rerankers import explanation
-
         if not self.explains:
             return None
         values, added = self.contributions(pairs)
@@ -158,24 +164,20 @@ class Trees(Model):
         added = added - added.mean(axis=0)
         by_meaning = any(family.startswith("meaning:") for family in importances)
         posts = [(pairs.texts[row], pairs.urls[row]) for row in pairs.post_index[rows]]
-        shaded = explanation.shade_words(pairs.queries[0], posts, by_meaning)
+        shaded = shade_words(pairs.queries[0], posts, by_meaning)
         found = []
         for row, (text, url) in zip(rows, shaded, strict=True):
-            parts = [
-                *map(explanation.Feature, self.names, values[row].tolist(), added[row].tolist())
-            ]
+            parts = [*map(Feature, self.names, values[row].tolist(), added[row].tolist())]
             sums = _by_family((part.feature, part.added) for part in parts)
             order = sorted(parts, key=lambda part: -part.added)
             most = [part for part in order[:SHOWN] if part.added > 0]
             least = [part for part in order[-SHOWN:] if part.added < 0]
-            families = [
-                explanation.Row(name, None, (explanation.Cell(sums[name]),)) for name in importances
-            ]
-            found.append(explanation.Reasons(text, url, families, features=most + least))
+            families = [Row(name, None, (Cell(sums[name]),)) for name in importances]
+            found.append(Reasons(text, url, families, features=most + least))
         base = sum(float(scores[row]) - added[row].sum() for row in rows) / len(rows)
-        return explanation.Explanation(
-            *("contributions", MEASURE, explanation.WORD_STEPS),
-            *([explanation.Column("contribution")], found, float(base), importances),
+        columns = [Column("contribution")]
+        return Explanation(
+            "contributions", MEASURE, WORD_STEPS, columns, found, float(base), importances
         )
 
     @cached_property

@@ -4,7 +4,6 @@ New posts, and then the same ones for another query. What several families of fe
 computed by the first of them.
 """
 
-import asyncio
 import time
 from collections import defaultdict
 from dataclasses import replace
@@ -18,10 +17,9 @@ from benchmarks import Options, Row
 from benchmarks.service import CACHE, LOAD, MODEL, requests
 from pipeline.ranking.ranker import Stopwatch
 from pipeline.service.app import pairs_of
-from pipeline.service.formats import TEI, Request, score_request
+from pipeline.service.formats import TEI, read
 from pipeline.service.models import Models, ServedModel
 from pipeline.service.record import Record
-from pipeline.service.requests import decoded
 from rerankers import devices, features
 from rerankers.trees.boosting import Trees
 
@@ -49,7 +47,7 @@ def measure(options: Options) -> list[Row]:
 def _stages(model: ServedModel, trees: Trees, body: bytes) -> dict[str, float]:
     """CPU time of each stage of a request in TEI's form, in order."""
     watch = Stopwatch(time.process_time)
-    wanted = score_request(asyncio.run(decoded(body, Request)), LOAD)
+    wanted = read(body, LOAD)
     pairs, _ = pairs_of(replace(wanted, in_order=True), model)
     watch.stop("read the request")
     lists = features.CandidateLists(pairs, trees.families, trees.idf, trees.recent)

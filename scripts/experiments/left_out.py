@@ -11,7 +11,7 @@ trained, judged         this model trained further on four fifths of the topics 
                         fifth, in turn, without and with judgments for other topics
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,9 +22,9 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
-from pipeline.ranking.checkpoints import Calibration
 from pipeline.ranking.fusion import Rankers, UnionRetriever
 from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
+from pipeline.ranking.tuning import Calibration
 from pipeline.training.fusion import FORMS, WINDOW, fusion_training_set, window_training_set
 from pipeline.training.training_set import JudgedCandidates, searched_training_set
 from pipeline.training.trees import grower
@@ -117,26 +117,14 @@ def _model(name: str, configuration: str, left_out: str, data: Path | None) -> T
 
 @cache
 def _without(name: str, configuration: str, left_out: tuple[str, ...], data: Path | None) -> Trees:
-    found, grow_on = _training(name, configuration, data)
+    kind = models.find(name)
+    config, (found, table) = kind.configurations[configuration], _features(name, data)
+    names = features.names_of(config.families.split(","))
+    grow_on = grower(config, found, FeatureTable(names, table.values[:, : len(names)]))
     kept = ~np.isin(found.groups, left_out)
     lists = grow_on(np.flatnonzero(kept[found.candidates.texts().query_index]))
-    kind = models.find(name)
-    model: Trees = kind(
-        name=name, config=kind.configurations[configuration], idf=_idf(), lists=lists
-    )
+    model: Trees = kind(name=name, config=config, idf=_idf(), lists=lists)
     return model
-
-
-@cache
-def _training(
-    name: str, configuration: str, data: Path | None
-) -> tuple[JudgedCandidates, Callable[..., list[str]]]:
-    """The shipped model's training set, and a function that grows trees on some of its pairs."""
-    config = models.find(name).configurations[configuration]
-    found, table = _features(name, data)
-    names = features.names_of(config.families.split(","))
-    table = FeatureTable(names, table.values[:, : len(names)])
-    return found, grower(config, found, table)
 
 
 @cache

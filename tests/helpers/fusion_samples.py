@@ -33,22 +33,12 @@ def pairs_that_rm3_orders(topics: int = TOPICS) -> tuple[Pairs, np.ndarray]:
     return dataclasses.replace(pairs, signals=signals), relevant
 
 
-def of_topics(pairs: Pairs, chosen: np.ndarray) -> Pairs:
-    """The ``chosen`` [P] pairs only."""
-    return dataclasses.replace(
-        pairs,
-        query_index=pairs.query_index[chosen],
-        post_index=pairs.post_index[chosen],
-        signals={name: values[chosen] for name, values in pairs.signals.items()},
-    )
-
-
 def require_new_topics_ordered(name: str, config: Any) -> Trees:
     """Grow trees on all topics but the last three; there the relevant posts must come first."""
     pairs, relevant = pairs_that_rm3_orders()
     new = pairs.query_index >= TOPICS - 3
-    trees = fitted(name, config, of_topics(pairs, ~new), relevant[~new])
-    found = of_topics(pairs, new)
+    trees = fitted(name, config, pairs.take(np.flatnonzero(~new)), relevant[~new])
+    found = pairs.take(np.flatnonzero(new))
     scores = trees.score(found)
     for topic in np.unique(found.query_index):
         of_topic = found.query_index == topic

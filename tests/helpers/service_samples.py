@@ -8,7 +8,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -113,6 +113,9 @@ class GatedScorer:
     def counts(self, name: str) -> Counts:
         return Counts()
 
+    def call(self, number: int, function: Callable[[], Any]) -> Any:
+        return function()
+
     def score(self, number: int, name: str, pairs: Pairs) -> npt.NDArray[np.float32]:
         self.seen.append(len(pairs))
         _, rows = np.unique(pairs.query_index, return_index=True)
@@ -126,6 +129,9 @@ class GatedScorer:
         return np.array(lengths, dtype=np.float32) + 100 * np.array(queries, dtype=np.float32)
 
 
+_FIELDS = frozenset(("id", "object", "model", "mix", "results", "data", "meta", "usage"))
+
+
 class Wire(NamedTuple):
     """A wire format.
 
@@ -136,21 +142,21 @@ class Wire(NamedTuple):
         score: field of the score in a result.
         fields: of the answer.
         result: fields of a result.
-        raw: fields that ask for logits, if it has any.
+        raw: fields that ask for logits.
         echo: fields that ask for the texts.
         top: field of the number of results.
     """
 
     path: str
-    documents: str
-    extra: dict[str, Any]
-    results: str
-    score: str
-    fields: set[str]
-    result: set[str]
-    raw: dict[str, Any]
-    echo: dict[str, Any]
-    top: str
+    extra: Mapping[str, Any]
+    documents: str = "documents"
+    results: str = "results"
+    score: str = "relevance_score"
+    fields: Set[str] = _FIELDS
+    result: Set[str] = frozenset(("index", "relevance_score"))
+    raw: Mapping[str, Any] = {"raw_scores": True}
+    echo: Mapping[str, Any] = {"return_documents": "true"}
+    top: str = "top_n"
 
     def body(self, documents: Sequence[Any] = TEXTS, **more: Any) -> dict[str, Any]:
         """A request."""
@@ -163,33 +169,22 @@ class Wire(NamedTuple):
         return results
 
 
-_SCORED = {"index", "relevance_score"}
-_FIELDS = {"id", "object", "model", "mix", "results", "data", "meta", "usage"}
-_RAW, _ECHO = {"raw_scores": True}, {"return_documents": "true"}
+_TEI: dict[str, Any] = {"documents": "texts", "results": "", "score": "score", "fields": set()}
 WIRES = {
-    "tei": Wire(
-        *("/rerank", "texts", {}, "", "score", set(), {"index", "score"}),
-        *(_RAW, {"return_text": True}, "top_n"),
-    ),
-    "cohere": Wire(
-        *("/v2/rerank", "documents", {"model": "rerank-v3.5"}, "results", "relevance_score"),
-        *(_FIELDS, _SCORED, _RAW, _ECHO, "top_n"),
-    ),
-    "jina": Wire(
-        *("/v1/rerank", "documents", {"model": "jina-reranker-v2"}, "results", "relevance_score"),
-        *(_FIELDS, _SCORED, _RAW, _ECHO, "top_n"),
-    ),
+    "tei": Wire("/rerank", {}, **_TEI, result={"index", "score"}, echo={"return_text": True}),
+    "cohere": Wire("/v2/rerank", {"model": "rerank-v3.5"}),
+    "jina": Wire("/v1/rerank", {"model": "jina-reranker-v2"}),
     "voyage": Wire(
-        *("/v1/rerank", "documents", {"model": "rerank-2.5", "truncation": True}, "data"),
-        *("relevance_score", _FIELDS, _SCORED, _RAW, _ECHO, "top_k"),
+        "/v1/rerank", {"model": "rerank-2.5", "truncation": True}, results="data", top="top_k"
     ),
     "infinity": Wire(
-        *("/infinity/rerank", "documents", {"return_documents": False}, "results"),
-        *("relevance_score", _FIELDS - {"data"} | {"created"}, _SCORED, _RAW, _ECHO, "top_n"),
+        "/infinity/rerank", {"return_documents": False}, fields=_FIELDS - {"data"} | {"created"}
     ),
     "vllm": Wire(
-        *("/rerank", "documents", {}, "results", "relevance_score"),
-        *(_FIELDS, _SCORED | {"document"}, {"use_activation": False}, {}, "top_n"),
+        *("/rerank", {}),
+        result={"index", "relevance_score", "document"},
+        raw={"use_activation": False},
+        echo={},
     ),
 }
 """Name -> wire format, as its clients use it."""

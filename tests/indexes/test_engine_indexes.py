@@ -110,11 +110,11 @@ def test_deep_searches_are_read_page_by_page(index: OwnIndex, method: Method) ->
         index._engine.request("PUT", path, {"index.max_result_window": None})
 
 
-def test_several_shards_and_ids_that_are_texts(server: Server, tmp_path: Path) -> None:
+def test_ids_that_are_texts(server: Server, tmp_path: Path) -> None:
     posts = [Post(f"p{post.doc_id}", post.text, f"http://x/{post.doc_id}") for post in POSTS]
     indexes.build(posts, tmp_path / "local", [])
     address = server.address()
-    build(address, posts, [], tmp_path / "kept", "", shards=3)
+    build(address, posts, [], tmp_path / "kept", "")
     topics = [topic._replace(max_doc_id=None) for topic in TOPICS]
     with (
         LuceneIndex.open(tmp_path / "local") as local,

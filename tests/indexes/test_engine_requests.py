@@ -183,16 +183,16 @@ def test_topics_without_an_answer_are_asked_again_and_named() -> None:
     with stub(answer) as url:
         engine = connect(url)
         fate.update(b=[busy, partial, hits(2.0)])
-        found = search(engine, bodies, 100, several_shards=False)
+        found = search(engine, bodies, 100)
         assert list(found) == ["a", "b", "c"]
         assert asked == [["a", "b", "c"], ["b"], ["b"]]
         assert [hit["_score"] for hit in found["b"]] == [2.0]
         fate.update(b=[busy] * 9, c=[busy] * 9)
         with pytest.raises(EngineError, match=r"topics b, c without an answer: .*queue full"):
-            search(engine, bodies, 100, several_shards=False)
+            search(engine, bodies, 100)
         fate.update(b=[wrong], c=[])
         with pytest.raises(EngineError, match=r"topic b without an answer: .*400: no field"):
-            search(engine, bodies, 100, several_shards=False)
+            search(engine, bodies, 100)
 
 
 class FakeIndex:

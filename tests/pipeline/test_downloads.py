@@ -168,7 +168,7 @@ def test_the_catalogue_is_sound() -> None:
         if entry.url and not entry.cuts:
             assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
         assert entry.groups
-        assert all(group.startswith(tuple(downloads.terms())) for group in entry.groups)
+        assert all(group.startswith(tuple(downloads.content()["terms"])) for group in entry.groups)
 
 
 # The command fetch
@@ -210,7 +210,7 @@ def test_everything_is_what_can_be_fetched(
     script.main(script.Options((), data=tmp_path))
     told = capsys.readouterr().err
     assert told.startswith("put there by hand (fetch with a collection's name says how): ")
-    assert "trecqa/train-all" in told and told.count("general/") == len(named.OF_OTHER_KINDS) == 10
+    assert "trecqa/train-all" in told and told.count("general/") == len(named.general()) == 10
     for name, problem in (("trecqa-all-raw", "sentences"), ("jsquad-train", "questions")):
         with pytest.raises(DataError, match=f"it is not published: {problem} "):
             script.main(script.Options((name,), data=tmp_path))

@@ -101,5 +101,5 @@ def test_a_named_collection(command: Command, tmp_path: Path) -> None:
         with LuceneIndex.open(place, collection.post_files()) as opened:
             assert {*opened.posts} == {*collection.posts()}
             assert opened.manifest.rebuild == (
-                f"python -m pipeline.index --collection mb2012 --index {place} --data {tmp_path}"
+                f"python -m pipeline.index --collection mb2012 --data {tmp_path} --index {place}"
             )

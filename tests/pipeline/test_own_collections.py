@@ -18,8 +18,9 @@ from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import Loading, Tuning, load_model
+from pipeline.ranking.checkpoints import Loading, load_model
 from pipeline.ranking.retrievers import retriever_for
+from pipeline.ranking.tuning import Tuning
 from pipeline.training.own import FEWEST, own_config, own_training_set
 from rerankers import models
 from rerankers.checkpoint import load, write_config

@@ -162,6 +162,7 @@ def test_packed_responses(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -
     [
         *(b"", b"[]", b"\xff{}", b'{"hits":{"hits":[{"_id":"1"', b'{"hits":' * 5000),
         b'{"hits":{"hits":[5,{"_score":"x"},{}]}}',
+        b'{"hits":{"hits":[{"_score":-9549511700.0}]}}',
         b'{"hits":{"hits":[{"_score":1.0,"_source":{"contents":"half \\ud83d"}}]}}',
     ],
 )

@@ -92,8 +92,6 @@ def test_from_searches_to_judgments_and_a_comparison(
     numbers = r"^searches +repeated +without a click +wins +losses +ties\n +3 +0 +"
     assert re.search(numbers, done.out, re.M)
     assert "not known to be better" in done.out
-    assert "--log: found no --engine" in command("serve", "--log", log).err
-    assert "--challenger: found no --log" in command("serve", "--challenger", "mp_hcnn").err
 
 
 @pytest.mark.parametrize("is_plain", [True, False])

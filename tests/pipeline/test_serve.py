@@ -14,9 +14,9 @@ from helpers.reranking_samples import POSTS
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
 from starlette.testclient import TestClient
 
-from pipeline.ranking.checkpoints import tuned_weight
 from pipeline.ranking.interpolation import interpolate
-from pipeline.service.formats import between_links
+from pipeline.ranking.tuning import tuning_of
+from pipeline.service.formats import Request, between_links
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,11 @@ def test_the_answer_has_the_format(client: TestClient, wire: Wire) -> None:
     answer = client.post(wire.path, json=wire.body())
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["x-mix"] == "neural"
+    headers = answer.headers
+    assert (headers["x-mix"], headers["x-compute-type"]) == ("neural", "cpu")
+    assert int(headers["x-compute-characters"]) == sum(map(len, [QUERY, *TEXTS]))
+    for name in ("total", "queue", "inference", "compute"):
+        assert 0 <= int(headers[f"x-{name}-time"]) < 60_000
     content = answer.json()
     assert isinstance(content, dict) is bool(wire.fields)
     assert not wire.fields or set(content) == wire.fields
@@ -103,24 +107,28 @@ def test_equal_scores_keep_the_order_of_the_request(client: TestClient, wire: Wi
     assert [result["index"] for result in results] == (expected[::-1] if is_tei else expected)
 
 
-def test_null_is_no_value(client: TestClient, wire: Wire) -> None:
-    optional = ["model", "top_n", "top_k", "raw_scores", "return_documents", "return_text"]
-    optional += ["use_activation", "truncate", "mix", "rank_fields", "truncation"]
-    more = dict.fromkeys(set(optional) - set(wire.extra))
-    plain = wire.results_of(client.post(wire.path, json=wire.body()).json())
-    assert wire.results_of(client.post(wire.path, json=wire.body(**more)).json()) == plain
-    documents = [{"text": text, "url": None, "first_stage_score": None} for text in TEXTS]
-    assert len(wire.results_of(client.post(wire.path, json=wire.body(documents)).json())) == len(
-        TEXTS
-    )
+OPTIONAL = {*Request.__struct_fields__} - {"query", "documents", "texts"}
 
 
 def test_laxness_of_servers(client: TestClient, wire: Wire) -> None:
-    """Numbers and flags as texts, whole numbers with a point, 0 results for all."""
+    """Numbers and flags as texts, whole numbers with a point, 0 results for all; null is no value,
+    unknown fields are ignored, and vendors' names of models where there is one."""
     every = wire.results_of(client.post(wire.path, json=wire.body()).json())
-    for top, count in (("3", 3), (3.0, 3), (0, len(TEXTS)), ("0", len(TEXTS))):
-        body = wire.body(**{wire.top: top, "raw_scores": "false", "truncate": "true"})
-        assert wire.results_of(client.post(wire.path, json=body).json()) == every[:count]
+    flags: dict[str, Any] = {"raw_scores": "false", "truncate": "true"}
+    for fields, count in (
+        *(({wire.top: top, **flags}, 3) for top in ("3", 3.0)),
+        *(({wire.top: top, **flags}, len(TEXTS)) for top in (0, "0")),
+        (dict.fromkeys(OPTIONAL - {*wire.extra}), len(TEXTS)),
+        ({"priority": 0, "max_chunks_per_doc": 10, "x": {"y": [1]}}, len(TEXTS)),
+        ({"documents" if wire.documents == "texts" else "texts": None}, len(TEXTS)),
+    ):
+        answer = client.post(wire.path, json=wire.body() | fields)
+        assert wire.results_of(answer.json()) == every[:count]
+    answer = client.post(wire.path, json=wire.body() | {"model": "gpt-17"})
+    assert answer.headers["x-model"] == "mp_hcnn"
+    documents = [{"text": text, "url": None, "first_stage_score": None} for text in TEXTS]
+    answer = client.post(wire.path, json=wire.body(documents))
+    assert len(wire.results_of(answer.json())) == len(TEXTS)
 
 
 def test_one_answer_for_all_vendors(client: TestClient) -> None:
@@ -131,17 +139,10 @@ def test_one_answer_for_all_vendors(client: TestClient) -> None:
         assert answer["results"] == answers[0]["results"]
         plain = [{**item, "document": item["document"]["text"]} for item in answer["results"]]
         assert answer["data"] == plain
-    assert client.post("/invocations", json=WIRES["tei"].body()).json()[0].keys() == {
-        *("index", "score"),
-    }
-
-
-def test_unknown_fields_are_ignored(client: TestClient, wire: Wire) -> None:
-    """Also vendors' names of models, where there is one."""
-    body = wire.body(priority=0, max_chunks_per_doc=10, truncation_direction="Right", x={"y": [1]})
-    answer = client.post(wire.path, json=body | {"model": "gpt-17"})
-    assert answer.status_code == 200
-    assert wire is WIRES["tei"] or answer.json()["model"] == "mp_hcnn"
+    tei = [
+        client.post(p, json=WIRES["tei"].body()).json() for p in ("/", "/rerank", "/invocations")
+    ]
+    assert tei[0] == tei[1] == tei[2]
 
 
 SCORED = [{**document, "first_stage_score": n % 5 - 1.5} for n, document in enumerate(DOCUMENTS)]
@@ -152,7 +153,7 @@ def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
     content = answer.json()
     assert answer.headers["x-mix"] == "interpolated"
     assert not wire.fields or content["mix"] == "interpolated"
-    weight, _ = tuned_weight(models().default.checkpoint.directory) or (0, "")
+    weight = tuning_of(models().default.checkpoint.directory).weight
     assert 0 < weight < 1
     neural = {str(n): float(score) for n, score in enumerate(logits(POSTS))}
     first = {str(n): float(post["first_stage_score"]) for n, post in enumerate(SCORED)}
@@ -188,11 +189,6 @@ def test_extreme_first_stage_scores(client: TestClient, score: float) -> None:
     answer = client.post("/v2/rerank", json=WIRES["cohere"].body(documents))
     assert answer.status_code == 200
     assert all(0 <= result["relevance_score"] <= 1 for result in answer.json()["results"])
-
-
-def test_the_root_is_that_of_text_embeddings_inference(client: TestClient) -> None:
-    body = {"query": QUERY, "texts": TEXTS}
-    assert client.post("/", json=body).json() == client.post("/rerank", json=body).json()
 
 
 def test_fields_that_make_up_a_document(client: TestClient) -> None:
@@ -296,14 +292,6 @@ def test_metrics() -> None:
     assert 'tweetrerank_seconds_count{index="",model="",outcome="value",stage="total"} 1.0' in lines
     names = {line.split("{")[0] for line in lines if not line.startswith("#")}
     assert {"tweetrerank_model_info", "tweetrerank_cache_hits", "tweetrerank_cache_bytes"} <= names
-
-
-def test_headers_of_times(client: TestClient, wire: Wire) -> None:
-    headers = client.post(wire.path, json=wire.body()).headers
-    assert int(headers["x-compute-characters"]) == sum(map(len, [QUERY, *TEXTS]))
-    assert headers["x-compute-type"] == "cpu"
-    for name in ("total", "queue", "inference", "compute"):
-        assert 0 <= int(headers[f"x-{name}-time"]) < 60_000
 
 
 README = Path(__file__).parents[2] / "pipeline" / "service" / "README.md"

@@ -121,15 +121,15 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
 ) -> None:
     others = {*descendants(os.getpid())}
     scorer = scorer_of(checkpoint.directory, 1)
-    starts, fork = [], worker.Template.fork
+    starts, fork = [], worker.Workers.fork
 
-    def broken(template: worker.Template) -> object:
+    def broken(template: Workers) -> object:
         started = fork(template)
         starts.append(started[1])
         os.kill(started[1], signal.SIGKILL)
         return started
 
-    monkeypatch.setattr(worker.Template, "fork", broken)
+    monkeypatch.setattr(worker.Workers, "fork", broken)
     os.kill(first_that_scores(others), signal.SIGKILL)
     end = time.monotonic() + 2
     while time.monotonic() < end:

@@ -11,7 +11,7 @@ from helpers.service_samples import GatedScorer, run_apart
 
 from pipeline.service import queue
 from pipeline.service.errors import RequestError
-from pipeline.service.queue import Queue, QueuedRequest
+from pipeline.service.queue import Queue
 from rerankers.errors import RerankerError
 from rerankers.pairs import Pairs
 
@@ -21,17 +21,19 @@ def scorer() -> GatedScorer:
     return GatedScorer()
 
 
-def queued(scorer: GatedScorer, *texts: str, query: str = "", seconds: float = 60) -> QueuedRequest:
+async def score(
+    waiting: Queue, scorer: GatedScorer, *texts: str, query: str = "", seconds: float = 60
+) -> list[float]:
     rows = np.arange(len(texts))
     pairs = Pairs([query], texts, [""] * len(texts), 0 * rows, rows)
-    return QueuedRequest(scorer, "name", pairs, time.perf_counter() + seconds)
+    scored = await waiting.score(scorer, "name", pairs, time.perf_counter() + seconds)
+    return list(scored.scores.tolist())
 
 
 def run(use: Callable[[Queue], Coroutine[Any, Any, None]], threads: int = 1) -> None:
     waiting = Queue(threads, most_pairs=1000, most_requests=10)
 
     async def main() -> None:
-        waiting.start()
         try:
             await use(waiting)
         finally:
@@ -43,7 +45,7 @@ def run(use: Callable[[Queue], Coroutine[Any, Any, None]], threads: int = 1) -> 
 
 async def blocked(waiting: Queue, scorer: GatedScorer) -> "asyncio.Task[Any]":
     """The task of a request in work, at a closed gate."""
-    task = asyncio.create_task(waiting.score(queued(scorer, "first")))
+    task = asyncio.create_task(score(waiting, scorer, "first"))
     await asyncio.to_thread(scorer.begun.wait, 10)
     return task
 
@@ -54,17 +56,15 @@ def test_requests_are_scored_whole_and_in_their_order(scorer: GatedScorer) -> No
     async def use(waiting: Queue) -> None:
         first = await blocked(waiting, scorer)
         texts = [("a",), ("fail", "b"), ("bb", "ccc")]
-        tasks = [
-            asyncio.create_task(waiting.score(queued(scorer, *each, query="q"))) for each in texts
-        ]
+        tasks = [asyncio.create_task(score(waiting, scorer, *each, query="q")) for each in texts]
         await asyncio.sleep(0)
         assert waiting.queued == 3
         scorer.gate.set()
-        assert (await first).tolist() == [5]
-        assert (await tasks[0]).tolist() == [101]
+        assert await first == [5]
+        assert await tasks[0] == [101]
         with pytest.raises(RerankerError, match="fail"):
             await tasks[1]
-        assert (await tasks[2]).tolist() == [102, 103]
+        assert await tasks[2] == [102, 103]
         assert scorer.first_texts == [["first"], ["a"], ["fail"], ["bb"]]
 
     run(use)
@@ -76,15 +76,17 @@ def test_what_cannot_be_in_time_is_refused_at_once(scorer: GatedScorer) -> None:
     async def use(waiting: Queue) -> None:
         first = await blocked(waiting, scorer)
         with pytest.raises(RequestError, match="deadline of the request is past"):
-            await waiting.score(queued(scorer, "late", seconds=0.05))
+            await score(waiting, scorer, "late", seconds=0.05)
         waiting._seconds = 0.1
-        more = asyncio.create_task(waiting.score(queued(scorer, *["x"] * 100)))
+        more = asyncio.create_task(score(waiting, scorer, *["x"] * 100))
         await asyncio.sleep(0)
         with pytest.raises(RequestError, match="for longer than the deadline") as raised:
-            await waiting.score(queued(scorer, "a", seconds=5))
+            await score(waiting, scorer, "a", seconds=5)
         assert raised.value.kind == "deadline"
         with pytest.raises(RequestError, match="more than fit"):
-            await waiting.score(queued(scorer, *["x"] * 1000))
+            await score(waiting, scorer, *["x"] * 1000)
+        with pytest.raises(RequestError, match="deadline of the request is past"):
+            await score(waiting, scorer, "late", seconds=0)
         scorer.gate.set()
         await asyncio.gather(first, more)
         assert scorer.seen == [1, 100]
@@ -100,7 +102,7 @@ def test_health_is_the_age_of_the_last_score(
 
     async def use(waiting: Queue) -> None:
         tasks = [await blocked(waiting, scorer)]
-        tasks += [asyncio.create_task(waiting.score(queued(scorer, "x"))) for _ in range(5)]
+        tasks += [asyncio.create_task(score(waiting, scorer, "x")) for _ in range(5)]
         await asyncio.sleep(0.4)
         assert not await waiting.is_well(scorer, "name")
         asyncio.get_running_loop().call_later(0.1, scorer.gate.set)

@@ -78,20 +78,19 @@ def test_a_text_gets_the_prefix_of_its_teacher(tmp_path: Path, how: str) -> None
 
 
 @pytest.mark.slow
-def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_and_packages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_folder(tmp_path / "tiny")
     with pytest.raises(DataError, match=r"cannot be read as a sentence transformer"):
         open_teacher(str(tmp_path))
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(DataError, match=r"no sentence-transformers(?s:.*)tweetrerank\[adapt\]"):
         open_teacher(str(tmp_path / "tiny"))
-
-
-@pytest.mark.parametrize("name", teachers.NAMES)
-def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teachers, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match=rf"the teacher {name}(?s:.*)tweetrerank\[adapt\]"):
-        teachers.check_installed(name)
+    for name in teachers.NAMES:
+        with pytest.raises(DataError, match=rf"the teacher {name}(?s:.*)tweetrerank\[adapt\]"):
+            teachers.check_installed(name)
 
 
 @pytest.mark.parametrize("name", teachers.NAMES)

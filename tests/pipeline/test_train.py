@@ -116,24 +116,40 @@ def test_trained_checkpoint_keeps_its_tuned_weight(
     assert len(read_run(tmp_path / "run.txt")) == 8
 
 
+def test_windows_are_drawn_from_a_part_of_the_topics(data: Path, tmp_path: Path) -> None:
+    """Anew for each first stage; and the model has a calibration by topics held out in folds."""
+    lists = []
+    for topics in (1, 4):
+        folder = tmp_path / str(topics)
+        small = [f"topics={topics}", "trees=3", "minimum_leaf=1"]
+        changes = [word for change in small for word in ("--set", change)]
+        train(data, "window", "--test", "mb12", *changes, "--folds", "2", "--output", folder)
+        assert json.loads((folder / "lambda.json").read_text())["calibration"]
+        assert json.loads((folder / "config.json").read_text())["config"]["topics"] == topics
+        lists.append(metrics_of(folder)["topics"])
+    # A window of each first stage, a set and one batch or more.
+    assert 3 * 7 <= lists[0] < 3 * 8 * 4 <= lists[1]
+
+
 def test_leaked_topics_are_refused_or_warned_of(
     pipeline: Command, data: Path, tmp_path: Path
 ) -> None:
     everything = tmp_path / "everything"
     train(data, "mp_hcnn", *SMALL, "--output", everything)
-    with pytest.raises(DataError, match="none of the collections that mb2012 may be tuned on"):
-        HeldOut.read(everything, "mb2012", data)
-    output = tmp_path / "run.txt"
-    warned = pipeline(*SEARCH, "--candidates", "ql", "--checkpoint", everything, "--output", output)
+    output = ("--output", tmp_path / "run.txt")
+    warned = pipeline(*SEARCH, "--candidates", "ql", "--checkpoint", everything, *output)
     assert "was trained on mb2012" in warned.err
-
-
-def test_damaged_file_of_held_out_scores(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"held_out.run.gz: .*pipeline.train MODEL --test mb2012"):
-        HeldOut.read(tmp_path, "mb2012", data)
-    (tmp_path / "held_out.run.gz").write_bytes(gzip.compress(b"1 Q0 2 1 x tag\n"))
-    with pytest.raises(DataError, match=r"held_out.run.gz:1"):
-        HeldOut.read(tmp_path, "mb2012", data)
+    scores = everything / "held_out.run.gz"
+    for content, message in (
+        (scores.read_bytes(), "none of the collections that mb2012 may be tuned on"),
+        (gzip.compress(b"1 Q0 2 1 x tag\n"), r"held_out.run.gz:1"),
+        (None, r"held_out.run.gz: .*pipeline.train MODEL --test mb2012"),
+    ):
+        scores.unlink()
+        if content:
+            scores.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            HeldOut.read(everything, "mb2012", data)
 
 
 def test_fusion_is_trained_and_searched_with(pipeline: Command, data: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.official import trec_eval
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -290,19 +289,3 @@ def test_a_run_read_back_is_the_run_in_single_precision(tmp_path: Path, run: Any
         assert sorted(read[query_id], key=lambda d: (read[query_id][d], d), reverse=True) == order
     write_run(tmp_path / "again", read, "t")
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
-
-
-@pytest.mark.parametrize("low", [1.0, 16.0, 1e-40, -5.3, 3e38])
-def test_trec_eval_ranks_as_we_do(tmp_path: Path, low: float) -> None:
-    # Neighbours in double precision, four to eight of which share a single-precision number.
-    scores = {str(7 * n % 81): low * (1 + n // 2 * 2.0**-26) for n in range(80)}
-    assert len(set(scores.values())) == 40
-    assert len({single(score) for score in scores.values()}) < 25
-    # A topic for each document, in which it alone is relevant: its reciprocal rank tells where.
-    topics = {f"q{number}": doc_id for number, doc_id in enumerate(scores)}
-    write_run(tmp_path / "run", dict.fromkeys(topics, scores), "t")
-    write(tmp_path / "qrels", "".join(f"{q} 0 {d} 1\n" for q, d in topics.items()))
-    values = trec_eval(tmp_path / "qrels", tmp_path / "run", "recip_rank")["recip_rank"]
-    ranks = {doc_id: rank for rank, (doc_id, _) in enumerate(ranked(scores), start=1)}
-    # Up to rank 80 four digits tell ranks apart.
-    assert {q: values[q] for q in topics} == {q: f"{1 / ranks[d]:.4f}" for q, d in topics.items()}

@@ -1,20 +1,103 @@
-"""Tuning of λ against a naive search and official figures, and its file."""
+"""Mixtures by hand; tuning of λ against a naive search; its file, and calibration."""
 
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.reranking_samples import small
 
+from indexes.posts import Post
+from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.checkpoints import Tuning, calibration_of
-from pipeline.ranking.interpolation import interpolate
+from pipeline.ranking.interpolation import interpolate, normalize
+from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.tuning import Tuning, tuning_of
 from pipeline.training.tuning import calibrate, tune_weight
 from rerankers.checkpoint import SHIPPED
+from rerankers.reranker import Mixed
+
+# Mixtures
+
+
+def test_normalization_by_hand() -> None:
+    scores = {"a": 1.0, "b": 4.0, "c": 2.0, "d": 1.0}
+    assert normalize(scores) == pytest.approx({"a": 0, "b": 1, "c": 1 / 3, "d": 0})
+    assert normalize({}) == {}
+    assert normalize({"a": 0.1, "b": 0.1}) == {"a": 0.5, "b": 0.5}
+    assert normalize({"a": 0.1}) == {"a": 0.5}
+    for widest in ({"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}):
+        assert all(map(math.isfinite, normalize(widest).values()))
+
+
+LEXICAL: Run = {"1": {"a": 10.0, "b": 5.0, "c": 0.0}, "2": {"x": 3.0}, "3": {}}
+NEURAL: Run = {"1": {"c": 0.9, "b": 0.6, "a": -0.1, "other": 99.0}, "2": {"x": -1.0}, "4": {}}
+
+
+def test_mixing_by_hand() -> None:
+    run = interpolate(LEXICAL, NEURAL, 0.25)
+    # c 1, b 0.7, a 0 from the neural side: what is no candidate does not stretch the scale.
+    expected = {"a": 0.75 * 1, "b": 0.25 * 0.7 + 0.75 * 0.5, "c": 0.25}
+    assert run["1"] == pytest.approx(expected)
+    assert run["2"] == {"x": 0.5}
+    assert run["3"] == {}
+    assert list(run) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -1e39])
+def test_scores_that_are_no_numbers_are_refused(score: float) -> None:
+    """On either side, and such as single precision does not hold."""
+    bad = {"1": {**NEURAL["1"], "b": score}, "2": {"x": 0.0}}
+    for pair in ((LEXICAL, bad), ({"1": LEXICAL["1"] | {"b": score}}, NEURAL)):
+        with pytest.raises(DataError, match="topic 1, document b: found the score"):
+            interpolate(*pair, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("neural", "weight", "message"),
+    [
+        *((NEURAL, weight, r"λ: found .*, expected a number from") for weight in (-0.1, math.nan)),
+        ({**NEURAL, "1": {"a": 1.0}}, 0.0, "topic 1: found no neural score for 2 .*first is b"),
+        ({"1": NEURAL["1"]}, 0.5, "topic 2: found no neural score for 1 of its 1"),
+    ],
+)
+def test_what_cannot_be_mixed(neural: Run, weight: float, message: str) -> None:
+    with pytest.raises((DataError, UsageError), match=message):
+        interpolate(LEXICAL, neural, weight)
+
+
+def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
+    model = small("mp_hcnn", "robust")
+    posts = {doc_id: Post(doc_id, f"storm {doc_id}") for doc_id in "abcx"}
+    first: Run = {"1": {"a": 1 / 3, "b": 0.1, "c": 0.0}, "2": {"x": 3.0, "a": 1.0}}
+    found = Candidates([Topic("1", "storm"), Topic("2", "bbc cuts")], first, posts)
+    mixed, own = Mixed.of(model, 0.25, "tuned"), found.scored_by(model)
+    assert (mixed.name, mixed.reads, str(mixed.description)) == (
+        "mp_hcnn",
+        "lists",
+        "λ = 0.25 (tuned)",
+    )
+    assert found.scored_by(mixed) == interpolate(first, own, 0.25)
+    assert [name for name, _ in mixed.stages(found.pairs(), first_stage="ql")] == [
+        "mp_hcnn",
+        "mp_hcnn + ql (λ = 0.25)",
+    ]
+    # Nothing is mixed without scores, and with λ = 1.
+    unknown = replace(found, forms=dict.fromkeys(first, "order"))
+    ranked = [sorted(of, key=lambda d: -of[d]) for of in unknown.scored_by(mixed).values()]
+    assert ranked == [sorted(of, key=lambda d: -of[d]) for of in own.values()]
+    assert found.scored_by(Mixed.of(model, 1.0)) == own
+    assert (
+        model.mixed(0.5).weight == 0.5 and (trees := small("window", "general")).mixed(0.5) is trees
+    )
+
+
+# Tuning
 
 WEIGHTS = [step / 20 for step in range(21)]
 
@@ -129,4 +212,4 @@ def test_shipped_checkpoints_are_calibrated(model: str) -> None:
     folders = [path.parent for path in (SHIPPED / model).glob("*/config.json")]
     assert len(folders) == 5
     for folder in folders:
-        assert calibration_of(folder).slope > 0
+        assert tuning_of(folder).calibration.slope > 0

@@ -149,7 +149,7 @@ def naive_overlap(candidates: CandidateList) -> dict[str, Any]:
 
 def naive_first_stage(candidates: CandidateList) -> dict[str, Any]:
     scores = candidates.signal(FIRST_STAGE).tolist()
-    ranks = [1 / (1 + sum(other > score for other in scores)) for score in scores]
+    ranks = np.exp(-np.array(log_rank(scores)))
     return {"score": scores, "minmax": scaled(scores), "reciprocal_rank": ranks}
 
 
@@ -508,21 +508,14 @@ def test_query_words_are_found_in_links() -> None:
     assert {0.0, 1.0} < set(found["links.query_words"])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("RT @bbc: World Service #bbc #Cuts!", ["bbc", "Cuts"]),
-        ("as the collections have it ## bbc ## smile_safe", ["bbc", "smile_safe"]),
-        ("we are #1, item # 2, C# is no tag, nor is &#39; or a#b, ##  34m", []),
-        ("#g20 #2011elections #café", ["g20", "2011elections", "café"]),
-        ("", []),
-    ],
-)
-def test_hashtags_of_a_text(text: str, expected: list[str]) -> None:
-    assert hashtags(text) == expected
-
-
 def test_hashtags_match_by_their_words() -> None:
+    for text, expected in {
+        "RT @bbc: World Service #bbc #Cuts!": ["bbc", "Cuts"],
+        "as the collections have it ## bbc ## smile_safe": ["bbc", "smile_safe"],
+        "we are #1, item # 2, C# is no tag, nor is &#39; or a#b, ##  34m": [],
+        "#g20 #2011elections #café": ["g20", "2011elections", "café"],
+    }.items():
+        assert hashtags(text) == expected
     texts = ["bbc cuts", "#bbc", "## bbc ## Cuts", "#bbcworld", "# bbc_cuts", "#BBC bbc", "##  9m"]
     found = table(lists(texts), "hashtags")
     assert found["hashtags.has_hashtag"] == [0, 1, 1, 1, 1, 1, 0]

@@ -64,7 +64,6 @@ def test_words_of_the_shipped_vocabulary_are_read_as_they_are() -> None:
 
 
 def test_stop_words_are_written_as_words_are() -> None:
-    assert all(word == word.lower() for word in STOP_WORDS)
     text = "I don't know what she's doing. They're the ones we'll see, aren't they?"
     assert [word for word in words(text) if word not in STOP_WORDS] == ["know", "ones", "see"]
 
@@ -177,15 +176,9 @@ ENDINGS = [
 ]
 
 
-@pytest.mark.parametrize("beginning", ["", "tr", "agree"])
-def test_stems_are_those_of_nltk_for_all_endings(beginning: str) -> None:
-    whole = [beginning + ending for ending in ENDINGS]
-    assert [*map(stem, whole)] == [*map(STEMMER.stem, whole)]
-
-
-def test_stems_of_exceptions_are_those_of_nltk() -> None:
-    whole = [each for word in STEMMER.pool for each in (word, word.upper())]
-    assert len(whole) > 20
+def test_stems_are_those_of_nltk_for_all_endings_and_exceptions() -> None:
+    whole = [beginning + ending for beginning in ("", "tr", "agree") for ending in ENDINGS]
+    whole += [each for word in STEMMER.pool for each in (word, word.upper())]
     assert [*map(stem, whole)] == [*map(STEMMER.stem, whole)]
 
 

@@ -1,20 +1,26 @@
-"""Boosted trees by bit vectors: the values of LightGBM, bit by bit."""
+"""Trees: LightGBM's values by bit vectors, their growing, and posts that are kept between calls."""
 
-import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lightgbm
 import numpy as np
 import pytest
+from helpers import reranking_samples
+from helpers.fusion_samples import pairs_that_rm3_orders
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_config
 
-from rerankers import checkpoint
+from rerankers import checkpoint, features
 from rerankers.errors import RerankerError
+from rerankers.pairs import Pairs
+from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import Trees
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
 from rerankers.trees.lambdamart import Config
+from rerankers.trees.recent import RecentPosts
 
 
-def features(rows: int, columns: int) -> np.ndarray:
+def random_features(rows: int, columns: int) -> np.ndarray:
     """Random features, a tenth of them zero and a tenth missing."""
     random = np.random.default_rng(1)
     values = random.normal(size=(rows, columns)).round(1)
@@ -24,7 +30,7 @@ def features(rows: int, columns: int) -> np.ndarray:
 
 
 def grown(leaves: int, **options: Any) -> lightgbm.Booster:
-    values = features(4000, 6)
+    values = random_features(4000, 6)
     labels = np.nan_to_num(values) @ np.arange(6) + 3 * np.isnan(values[:, 0])
     options |= {"num_leaves": leaves, "min_data_in_leaf": 1, "verbosity": -1, "num_threads": 1}
     return lightgbm.train(options, lightgbm.Dataset(values, label=labels), 20)
@@ -33,7 +39,7 @@ def grown(leaves: int, **options: Any) -> lightgbm.Booster:
 @pytest.mark.parametrize("options", [{}, {"zero_as_missing": True}, {"use_missing": False}])
 @pytest.mark.parametrize("leaves", [2, 8, 9, 33, MOST_LEAVES])
 def test_trees_of_any_size_that_miss_values(leaves: int, options: dict[str, bool]) -> None:
-    booster, values = grown(leaves, **options), features(300, 6)
+    booster, values = grown(leaves, **options), random_features(300, 6)
     (found,) = Forest([booster.model_to_string()]).sums(values)
     np.testing.assert_array_equal(found, booster.predict(values, num_threads=1))
 
@@ -51,7 +57,7 @@ def test_a_value_at_a_threshold_goes_to_the_left() -> None:
 
 def test_several_lists_and_trees_without_a_split() -> None:
     lists = [grown(4), grown(2, min_gain_to_split=1e9), grown(7)]
-    trees, values = Forest([each.model_to_string() for each in lists]), features(5, 6)
+    trees, values = Forest([each.model_to_string() for each in lists]), random_features(5, 6)
     expected = [each.predict(values, num_threads=1) for each in lists]
     np.testing.assert_array_equal(trees.sums(values), expected)
     assert trees.sums(values[:0]).shape == (3, 0)
@@ -62,15 +68,6 @@ def test_several_lists_and_trees_without_a_split() -> None:
     assert Forest([nothing]).sums(values).tolist() == [[0.0] * 5]
 
 
-def test_the_shipped_trees() -> None:
-    model = checkpoint.load(checkpoint.SHIPPED / "window" / "all", "window")
-    assert isinstance(model, Trees)
-    values = features(200, len(model.names))
-    expected = np.mean([each.predict(values, raw_score=True) for each in model.boosters], axis=0)
-    model = dataclasses.replace(model, config=dataclasses.replace(model.config, trust=0.0))
-    np.testing.assert_array_equal(model.evaluate(values), expected.astype(np.float32))
-
-
 def test_larger_trees_and_other_kinds_are_errors() -> None:
     with pytest.raises(RerankerError, match="setting leaves: found 65, expected 64 at most"):
         Config(leaves=65, families="links")
@@ -78,3 +75,101 @@ def test_larger_trees_and_other_kinds_are_errors() -> None:
         Forest([grown(65).model_to_string()])
     with pytest.raises(ValueError, match="linear leaves"):
         Forest([grown(4, linear_tree=True).model_to_string()])
+
+
+# Growing
+
+
+def fitted(pairs: Pairs, relevant: np.ndarray, progress: Any = print, **changes: Any) -> Trees:
+    config = small_config("lambdamart", "all", **changes)
+    return reranking_samples.fitted("lambdamart", config, pairs, relevant, progress=progress)
+
+
+def test_training_is_independent_of_the_order_of_topics() -> None:
+    pairs, relevant = pairs_that_rm3_orders()
+    order = np.argsort(-pairs.query_index, kind="stable")
+    turned = fitted(pairs.take(order), relevant[order])
+    assert turned.files() == fitted(pairs, relevant).files()
+    with pytest.raises(RerankerError, match="found no training topic with both"):
+        fitted(pairs, np.zeros_like(relevant))
+
+
+def test_parts_choose_few_trees_for_random_labels() -> None:
+    pairs, _ = pairs_that_rm3_orders()
+    noise = np.random.default_rng(1).random(len(pairs)) < 0.3
+    chosen = fitted(pairs, noise, trees=40, parts=3)
+    every = fitted(pairs, noise, trees=40, parts=0)
+    ((few,), (all_of_them,)) = (chosen.boosters, every.boosters)
+    assert 1 <= few.num_trees() < all_of_them.num_trees() == 40
+
+
+def test_every_tree_is_progress() -> None:
+    told: list[str] = []
+    fitted(*pairs_that_rm3_orders(), told.append, trees=3, parts=2)
+    counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
+    assert told[:3] == counts
+    assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
+
+
+# Kept posts: the same scores, in bounded memory, of one source of IDF
+
+FAMILIES = ("given", "lexical", "overlap", "phrases", "links", "hashtags", "quality", "feedback",
+            "meaning:general")  # fmt: skip
+IDF = encoder().idf
+OTHER_IDF = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
+PAIRS = all_pairs([*QUERIES, "zzz new"], EVERY)
+
+
+def values(pairs: Pairs, idf: Idf = IDF, known: RecentPosts | None = None) -> list[object]:
+    table = features.table(pairs, FAMILIES, idf, known).values
+    return np.nan_to_num(table, nan=-1.0).tolist()
+
+
+def of_query(number: int) -> Pairs:
+    return PAIRS.take(np.flatnonzero(PAIRS.query_index == number))
+
+
+@pytest.mark.parametrize("max_bytes", [0, 40_000, 10**6])
+def test_features_are_those_of_posts_that_are_read(max_bytes: int) -> None:
+    """With new and known posts, and with posts that are dropped."""
+    kept = RecentPosts(max_bytes)
+    for number in [*range(len(QUERIES)), 0]:
+        pairs = of_query(number)
+        half = pairs.take(np.arange(len(pairs) // 2))
+        for part in (half, pairs):
+            assert values(part, known=kept) == values(part)
+            assert kept.bytes <= max_bytes
+    assert (kept.hits > 0) == (kept.bytes > 0) == (max_bytes > 0)
+
+
+def test_posts_of_another_source_are_not_used() -> None:
+    kept, pairs = RecentPosts(10**6), of_query(0)
+    for idf in (IDF, OTHER_IDF, IDF):
+        assert values(pairs, idf, kept) == values(pairs, idf)
+    assert not kept.hits
+    words = kept.words(OTHER_IDF)
+    older = kept.reader(pairs, kept.words(IDF))
+    assert words is not kept.words(IDF)
+    kept.words(OTHER_IDF)
+    older(np.arange(len(EVERY)))  # of a call that began before
+    assert not kept.bytes
+
+
+def test_threads_share_the_posts() -> None:
+    kept, expected = RecentPosts(40_000), [values(of_query(n)) for n in range(len(QUERIES))]
+    with ThreadPoolExecutor(4) as pool:
+        numbers = [*range(len(QUERIES))] * 5
+        found = pool.map(lambda number: values(of_query(number), known=kept), numbers)
+        assert [*found] == expected * 5
+    assert 0 < kept.bytes <= kept.max_bytes
+
+
+def test_a_model_keeps_posts() -> None:
+    ready = checkpoint.load(checkpoint.SHIPPED / "window" / "all")
+    scorer = ready.remembering(10**6)
+    pairs = of_query(0)
+    for hits in (0, len(EVERY)):
+        assert scorer.score(pairs).tolist() == ready.score(pairs).tolist()
+        assert scorer.counts[:2] == (hits, len(EVERY))
+    assert 0 < scorer.counts.bytes <= 10**6

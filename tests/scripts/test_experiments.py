@@ -53,21 +53,6 @@ def test_an_answer_cell_is_measured_and_computed_once(
     assert setup.result_file(cell).stat().st_mtime_ns == written
 
 
-def test_a_microblog_cell_is_mixed_and_a_failing_one_names_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_commands_here(monkeypatch)
-    setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data"), "cpu")
-    good = quick_cell(setup, "mb2012")
-    bad = quick_cell(setup, "mb2012", "training.optimizer=nonsense")
-    (result,), (message,) = run_cells([bad, good], setup)
-    assert result.cell == good
-    assert set(result.measures) == set(result.interpolated) == {"AP", "P@30"}
-    assert 0.0 <= (result.weight or 0.0) <= 1.0
-    assert message.startswith("Bag of words on mb2012, seed 1: ")
-    assert "nonsense" in message
-
-
 def test_official_runs_and_shipped_weights_are_only_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

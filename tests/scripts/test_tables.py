@@ -127,6 +127,8 @@ def computed(setup: Setup, cells: list[Cell], folder: Path) -> Finished:
 def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
     setup, results = mp_hcnn
     table = TABLES["figure3"]
+    assert set(results[1].measures) == set(results[1].interpolated) == {"AP", "P@30"}
+    assert 0.0 <= (results[1].weight or 0.0) <= 1.0
     qrels = setup.collection("mb2011").qrels or {}
     runs = (read_run(setup.run_file(r.cell)) for r in results)
     base, ours = (evaluate(qrels, run, ["AP"])["AP"] for run in runs)
@@ -155,9 +157,14 @@ def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> No
 
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
     depths = [result(TABLES["figure2"].systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
-    for name in ("figure2", "question-retrieval", "left-out"):
+    bins = {"pairs 0.1": 40.0, "probability 0.1": 0.15, "relevant 0.1": 0.2, "ECE": 0.05}
+    made = {
+        "figure2": depths,
+        "left-out": [result(system, "mb2011", **bins) for system in TABLES["left-out"].systems],
+        "question-retrieval": read_csv(RESULTS / TABLES["question-retrieval"].csv),
+    }
+    for name, results in made.items():
         table = TABLES[name]
-        results = depths if name == "figure2" else read_csv(RESULTS / table.csv)
         draw(tmp_path / f"{name}.png", table, results, Setup(tmp_path))
         assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
 

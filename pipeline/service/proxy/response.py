@@ -7,12 +7,13 @@ any form and keys in their order come through. What msgspec refuses is not reran
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
 _GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
@@ -31,7 +32,8 @@ class Hit(msgspec.Struct, frozen=True):
 
     index_name: str = msgspec.field(name="_index", default="")
     doc_id: str = msgspec.field(name="_id", default="")
-    score: float | None = msgspec.field(name="_score", default=None)
+    # Negative ones mark the parts of a hybrid query whose hits nobody has joined.
+    score: Annotated[float, Meta(ge=0)] | None = msgspec.field(name="_score", default=None)
     source: Members | None = msgspec.field(name="_source", default=None)
     fields: Members | None = None
     ignored_field_values: Members | None = None
@@ -69,17 +71,17 @@ class SearchResponse:
     members: Members
     found: Members  # Members of ``hits``
     raws: Sequence[Raw]  # The hits, in the engine's order
-    hits: Sequence[Hit] | None  # The same; None if there is no list of them
+    hits: Sequence[Hit] | None = None  # The same; None if there is no list of them to read
 
     @classmethod
     def read(cls, content: bytes | Raw) -> SearchResponse:
         """Read a response; raises a :data:`ResponseError`."""
         members = members_of(content)
         found = members_of(members["hits"]) if "hits" in members else {}
-        if "hits" not in found:
-            return cls(content, members, found, (), None)
-        hits = found["hits"]
-        return cls(content, members, found, _RAWS.decode(hits), _HITS.decode(hits))
+        with suppress(*ResponseError):
+            hits = found.get("hits", Raw())
+            return cls(content, members, found, _RAWS.decode(hits), _HITS.decode(hits))
+        return cls(content, members, found, ())
 
     def page(
         self,

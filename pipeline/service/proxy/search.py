@@ -163,7 +163,9 @@ def _options(kind: type[Options], content: Any, part: str) -> Options:
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        raise RequestError("value", f"{error}".replace("`$.", "`"), ("ext", part)) from None
+        message, _, path = str(error).partition(" - at `$.")
+        places = ("ext", part, path.rstrip("`")) if path else ("ext", part)
+        raise RequestError("value", message, places) from None
 
 
 def _window(
