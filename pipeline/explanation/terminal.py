@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.explanation.pages import signed
-from pipeline.explanation.topic import ExplainedTopic
+from pipeline.explanation.topic import ExplainedTopic, grade_text
 from pipeline.text import open_console, print_table
 from rerankers.explanation import Cell, Explanation, Row, Segment, visible
 
@@ -45,8 +45,11 @@ def print_explanation(topic: ExplainedTopic) -> None:
     for heading, doc_ids in topic.chosen.items():
         console.print(f"\n{heading.upper()}", style="bold")
         for doc_id in doc_ids:
-            console.print("\n" + visible("  ".join(topic.headline(doc_id))), style="bold")
-            console.print(", ".join(topic.changes[doc_id].stages))
+            grade, change = topic.grades.get(doc_id), topic.changes[doc_id]
+            judged = grade_text(grade) + ("" if grade is None else f" [{grade}]")
+            headline = f"#{change.last.rank}  {change.movement}  {judged}  post {doc_id}"
+            console.print("\n" + visible(headline), style="bold")
+            console.print(", ".join(f"{name} {place}" for name, place in change.places.items()))
             post = reasons[doc_id]
             console.print(_shaded(console, post.text) if post.text else "no text")
             console.print(_shaded(console, post.url) if post.url else "no URL")

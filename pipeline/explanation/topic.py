@@ -60,11 +60,6 @@ class RankChange:
         arrow = "▲" if self.gain > 0 else "▼"
         return f"{arrow} {abs(self.gain)} from {self.last.rank + self.gain}"
 
-    @property
-    def stages(self) -> list[str]:
-        """Each ranking's name with the post's place."""
-        return [f"{name} {place}" for name, place in self.places.items()]
-
 
 @dataclass(frozen=True)
 class ExplainedTopic:
@@ -84,13 +79,6 @@ class ExplainedTopic:
         """doc_id -> reasons, of the chosen posts."""
         doc_ids = [doc_id for doc_ids in self.chosen.values() for doc_id in doc_ids]
         return dict(zip(doc_ids, self.explanation.posts, strict=True))
-
-    def headline(self, doc_id: str) -> list[str]:
-        """A post's rank, movement, grade and id."""
-        grade, change = self.grades.get(doc_id), self.changes[doc_id]
-        number = "" if grade is None else f" [{grade}]"
-        judged = grade_text(grade) + number
-        return [f"#{change.last.rank}", change.movement, judged, f"post {doc_id}"]
 
 
 def explain(

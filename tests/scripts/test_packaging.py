@@ -174,6 +174,7 @@ def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
         names = wheel.namelist()
     shipped = {name for name in names if ".dist-info/" not in name}
     assert {"LICENSE", "NOTICE"} <= {name.rpartition("/licenses/")[2] for name in names}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= there
     assert shipped == there, "see [tool.setuptools.package-data] in pyproject.toml"
     assert max(path.stat().st_size for path in distributions) <= LARGEST_DISTRIBUTION
     done = run_python("-m", "twine", "check", "--strict", *distributions)

@@ -235,7 +235,7 @@ def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any
 
 def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
     """A search's results, best first."""
-    is_kept, result, topic = page.is_kept(request), page.search(request), request.topic
+    is_kept, result, topic = request in page.kept, page.search(request), request.topic
     units = normalized_pair(topic.query_id, result.first, {topic.query_id: result.model})
     grades = page.grades_of(topic)
     (record,) = result.ranking.to_dict()["topics"]
@@ -246,7 +246,7 @@ def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
             "time": time_of(topic.max_doc_id) if page.has_times else None,
             "judged": bool(grades),
         },
-        "first_stage": result.first_stage,
+        "first_stage": result.ranker.first_stage_name,
         "model": _described(page, request.model, result.ranker),
         "kept": is_kept,
         "milliseconds": {

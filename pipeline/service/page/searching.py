@@ -67,12 +67,6 @@ class SearchResult:
     ranker: PageRanker
     ranking: Ranking
 
-    @property
-    def first_stage(self) -> str:
-        """Name of the stage before the model's."""
-        assert self.ranker.retriever
-        return self.ranker.retriever.name
-
     @cached_property
     def model(self) -> Mapping[str, float]:
         """doc_id -> score of the model."""
@@ -130,7 +124,7 @@ class SearchPage:
             best = ranker(self.collection, device=self._device)
         self.index = best.retriever.index if best else self.collection.open_index()
         self._best = best
-        self._results: LRUCache[SearchRequest, SearchResult] = LRUCache(KEPT)
+        self.kept: LRUCache[SearchRequest, SearchResult] = LRUCache(KEPT)
         ids = self.index.id_range
         self.has_times = ids is not None and None not in map(milliseconds, ids)
 
@@ -176,21 +170,15 @@ class SearchPage:
 
     def search(self, request: SearchRequest) -> SearchResult:
         """The result of a search, unless it is one of the latest ones."""
-        if request not in self._results:
+        if request not in self.kept:
             chosen = self.rankers[request.model]
             if isinstance(chosen, Mixture):
                 method = METHODS[request.method]() if request.method else EngineQuery()
-                chosen = replace(
-                    chosen,
-                    retriever=IndexRetriever(self.index, method, self.collection.skips_own_id),
-                )
+                found = IndexRetriever(self.index, method, self.collection.skips_own_id)
+                chosen = replace(chosen, retriever=found)
             ranking = chosen.rank([request.topic], request.hits)
-            self._results[request] = SearchResult(request, chosen, ranking)
-        return self._results[request]
-
-    def is_kept(self, request: SearchRequest) -> bool:
-        """Whether a search is one of the latest ones."""
-        return request in self._results
+            self.kept[request] = SearchResult(request, chosen, ranking)
+        return self.kept[request]
 
     def grades_of(self, topic: Topic) -> Mapping[str, int]:
         """doc_id -> grade: the collection's judgments, and over them those given here."""
