@@ -389,6 +389,8 @@ def draw_gains(figure: Any, table: Table, results: Sequence[Result], setup: Setu
 def draw_reliability(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """Share of relevant posts by their probability: a panel per system, a line per collection."""
     rows = [row for s in table.systems if (row := Row(table, s, results)).curves()]
+    if not rows:
+        raise DataError("found no result with probabilities, expected some to draw")
     for axes, row in zip(figure.subplots(1, len(rows), sharey=True), rows, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="right")
         for name in table.collections:
