@@ -193,23 +193,27 @@ def stored_posts(directory: Path) -> Iterator[Post]:
             reader = _reader_of(directory)
             stored = reader.storedFields()
             living = java_class("org.apache.lucene.index.MultiBits").getLiveDocs(reader)
-        for place in range(reader.maxDoc()):
+            places = range(reader.maxDoc())
+        for place in places:
             with JAVA_LOCK:
                 if living and not living.get(place):
                     continue
                 document = stored.document(place)
                 names = (ID, "raw", CONTENTS)
                 doc_id, raw, text = (document.get(name) for name in names)
-            where = f"{directory}: post {doc_id}"
+            where = f"{directory}: post {doc_id or place}"
+            if doc_id is None or (raw is None and text is None):
+                raise CollectionError(
+                    f"{where}: found no stored {'text' if doc_id else 'id'}, expected a field id, "
+                    "and the text in the field raw or contents (Pyserini's options --storeRaw and "
+                    "--storeContents)"
+                )
             if (raw or "").lstrip().startswith("{"):
                 yield as_post({**parsed(raw, where), "id": doc_id}, where)
-            elif raw is None and text is None:
-                raise CollectionError(
-                    f"{where}: found no stored text, expected one in the field raw or contents "
-                    "(Pyserini's options --storeRaw and --storeContents)"
-                )
             else:
                 yield Post(doc_id, raw if text is None else text)
+        with JAVA_LOCK:
+            reader.close()
 
 
 class LuceneIndex:

@@ -221,6 +221,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Load the models, listen, and serve until a signal."""
+    # Until the event loop runs, there is nothing to load again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     keys = read_keys(options.api_key_file) if options.api_key_file else []
     collections = collections_of(options)
     if options.grades and not collections:
@@ -233,8 +235,6 @@ def main(options: Options) -> None:
         _refuse(options, ("log",), "found no --engine, whose reranked searches are logged")
     if options.log is None:
         _refuse(options, ("challenger",), "found no --log, expected the folder of one")
-    # Until the event loop runs, there is nothing to load again.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     listening = bind(options.host, options.port)
     named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
     # People read stdout; the log is on stderr.

@@ -237,7 +237,7 @@ def _network(
 
 
 def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -> Resources:
-    """What the folder has of its collection for the model's features; for ``adapted`` see load."""
+    """Knowledge of a collection in the folder, for the model's features; ``adapted``: see load."""
     known: dict[str, Any] = {}
     path = adapted or directory / ADAPTED_FILE
     if (adapted or path.exists()) and f"meaning:{ADAPTED}" in families:

@@ -1,4 +1,4 @@
-"""Devices of networks, parallel work on the CPU, and what a GPU would have to be waited for."""
+"""Devices of networks, and parallel work on the CPU."""
 
 from __future__ import annotations
 
@@ -89,12 +89,8 @@ def share_threads() -> None:
         torch.set_num_threads(_chosen)
 
 
-def _in_fork() -> None:
-    """One thread in a forked process: the others, OpenMP's too, were not copied."""
-    set_threads(1)
-
-
-os.register_at_fork(after_in_child=_in_fork)
+# One thread in a forked process: the others, OpenMP's too, were not copied.
+os.register_at_fork(after_in_child=lambda: set_threads(1))
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class Model(ABC):
     reads: ClassVar[Reads]
 
     name: str
-    """Of its kind; see :mod:`rerankers.models`."""
+    """Name of its kind; see :mod:`rerankers.models`."""
     config: Any
     """Hyperparameters."""
     idf: Idf
@@ -111,9 +111,9 @@ class Model(ABC):
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Content of ``metrics.json``."""
     directory: Path = Path()
-    """Of its checkpoint."""
+    """Folder of its checkpoint."""
     resources: Resources = dataclasses.field(default_factory=dict)
-    """What is known of a collection, for pairs without their own."""
+    """Knowledge of a collection, for pairs without their own."""
     read_again: Callable[..., Model] | None = None
     """Reads its folder in another process; None of a model that was not read from one."""
 
@@ -129,7 +129,7 @@ class Model(ABC):
 
     @property
     def description(self) -> str:
-        """What becomes of a first stage's scores, for reports."""
+        """Use of a first stage's scores, for reports."""
         return "λ = 1 (its score contains the first stage's)"
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Model(ABC):
 
     @property
     def counts(self) -> Counts:
-        """Of the kept posts."""
+        """Counts of the kept posts."""
         return Counts()
 
     def warm_up(self) -> None:
@@ -357,7 +357,7 @@ class Mixed(Model):
     weight: float
     """λ, the model's share."""
     origin: str = "given"
-    """Of λ, for reports."""
+    """Origin of λ, for reports."""
 
     @classmethod
     def of(cls, model: Model, weight: float, origin: str = "given") -> Mixed:
@@ -370,17 +370,17 @@ class Mixed(Model):
 
     @property
     def families(self) -> Sequence[str]:
-        """Those of the model."""
+        """As the model."""
         return self.model.families
 
     @cached_property
     def signals(self) -> set[str]:
-        """Those of the model, and the scores that are mixed with its own."""
+        """The model's, and the scores that are mixed with its own."""
         return self.model.signals | ({FIRST_STAGE} if self.weight < 1 else set())
 
     @property
     def device(self) -> str:
-        """That of the model."""
+        """As the model."""
         return self.model.device
 
     @property
@@ -425,7 +425,7 @@ class Mixed(Model):
         yield f"{self.name} + {first_stage} (λ = {self.weight:g})", mixture
 
     def files(self) -> Mapping[str, bytes]:
-        """Those of the model."""
+        """As the model."""
         return self.model.files()
 
     def remembering(self, max_bytes: int) -> Self:
@@ -434,7 +434,7 @@ class Mixed(Model):
 
     @property
     def counts(self) -> Counts:
-        """Of the posts that the model keeps."""
+        """As the model."""
         return self.model.counts
 
     def warm_up(self) -> None:

@@ -31,7 +31,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +45,6 @@ Floats = npt.NDArray[np.float64]
 
 CHAMPION, CHALLENGER = 1, 2  # Teams of an interleaved search; 0 is none
 CLICK = re.compile(r".*click|add_to_cart|purchase", re.I | re.S)  # UBI's actions of satisfied users
-CHECKED = re.compile(rb'(.*), "crc32": (\d+)}\s*', re.S)
 MOST_START, MOST_NAME = 100_000, 512  # Posts before a page; characters of an id or an action
 MOST_TOLD = 3  # Lines that are passed over, with the reason
 WRONG = (ValueError, TypeError, AttributeError, RecursionError)  # Of a record in another form
@@ -55,7 +53,6 @@ CREATE TABLE pages (search, start, PRIMARY KEY (search, start)) WITHOUT ROWID"""
 CLICKED, SHOWN = (f"INSERT OR IGNORE INTO {table} VALUES (?, ?)" for table in ("clicks", "pages"))
 UNKNOWN = "SELECT count(DISTINCT search) FROM clicks WHERE search NOT IN (SELECT search FROM pages)"
 
-POSITIONS = 10  # Rows of a report's table; those below are one row
 RELEVANT, HIGHLY_RELEVANT = 0.5, 0.9  # Least probabilities of grades 1 and 2
 ROUNDS = 300  # Most rounds of expectation maximisation
 TOLERANCE = 1e-4  # The fit ends when no parameter changes by more in a round
@@ -115,12 +112,13 @@ def _lines(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 def checked_line(record: Mapping[str, Any]) -> bytes:
     """A line of a log: a JSON object whose last value is the CRC-32 of the others."""
     text = json.dumps(record).encode()
-    return b'%s, "crc32": %d}\n' % (text[:-1], crc32(text))
+    return b'%s, "crc32": %d}\n' % (text[:-1], zlib.crc32(text))
 
 
 def parsed_line(line: bytes) -> Any:
     """The value of a line of a log; raises ValueError if its CRC-32, if there is one, differs."""
-    if (found := CHECKED.fullmatch(line)) and crc32(found[1] + b"}") != int(found[2]):
+    text, is_checked, crc32 = line.rstrip().rpartition(b', "crc32": ')
+    if is_checked and crc32 != b"%d}" % zlib.crc32(text + b"}"):
         raise ValueError("found a changed line, expected the CRC-32 that it names")
     return json.loads(line)
 
@@ -161,7 +159,7 @@ def _read_search(record: dict[str, Any], known: sqlite3.Connection) -> dict[str,
     clicks = known.execute("SELECT post FROM clicks WHERE search = ?", (search_id,))
     own = {"query_id": search_id, "query": query or "", "shown": shown, "start": start}
     own |= {"time": moment, "teams": teams, "clicked": {post for (post,) in clicks} & {*shown}}
-    return record | own | {"topic": None}
+    return record | {"topic": None} | own
 
 
 def _ids(record: Mapping[str, Any], key: str) -> list[str]:
@@ -200,8 +198,7 @@ def read_click_log(path: Path) -> ClickLog:
     notes, impressions, with_click, misnamed = list[str](), 0, 0, 0
     numbers: dict[str, int] = {}  # Of normalized texts
     spellings = defaultdict[int, Counter[str]](Counter)
-    names: dict[str, str] = {}  # Normalized text -> query_id of the log, and back
-    texts: dict[str, str] = {}
+    names, texts = dict[str, str](), dict[str, str]()  # Normalized text -> query_id, and back
     pairs: dict[tuple[int, str], int] = {}
     entries = array("q")
     for search in read_searches(path, notes):
@@ -304,7 +301,7 @@ def report(log: ClickLog, examination: Floats, qrels: Qrels) -> str:
     places = np.unique(np.column_stack((log.pair, log.position)), axis=0)
     moved = (np.bincount(places[:, 0]) > 1).sum()
     shown, clicked = np.bincount(log.position), np.bincount(log.position, log.click)
-    first = np.arange(min(len(shown), POSITIONS + 1))
+    first = np.arange(min(len(shown), 11))  # Positions below the tenth are one row.
     columns = (np.add.reduceat(values, first) for values in (shown, clicked, shown * examination))
     rows = [
         (f"{place}", f"{count:,}", f"{clicks / count:.3f}", f"{looks / count:.3f}")

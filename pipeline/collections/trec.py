@@ -140,10 +140,13 @@ def run_of(run: Any) -> Run:
     Raises:
         UsageError: it is something else.
     """
-    run = getattr(run, "run", run)
+    run, ids = getattr(run, "run", run), (str, Integral)
     try:
         return {
-            _name(query_id): {_name(doc_id): _real(score) for doc_id, score in scores.items()}
+            str(_checked(query_id, ids, "id")): {
+                str(_checked(doc_id, ids, "id")): float(_checked(score, (Real,), "score"))
+                for doc_id, score in scores.items()
+            }
             for query_id, scores in run.items()
         }
     except (AttributeError, TypeError) as error:
@@ -152,16 +155,10 @@ def run_of(run: Any) -> Run:
         ) from None
 
 
-def _name(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | Integral):
-        raise TypeError(f"{value!r} is no id")
-    return str(value)
-
-
-def _real(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{value!r} is no score")
-    return float(value)
+def _checked(value: Any, kinds: tuple[type, ...], what: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise TypeError(f"{value!r} is no {what}")
+    return value
 
 
 def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array[float]":

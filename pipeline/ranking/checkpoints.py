@@ -7,10 +7,10 @@ Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the f
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,7 +164,9 @@ def note_elsewhere(collection: Collection) -> None:
             file=sys.stderr,
         )
     for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
-        source = Path(json.loads(path.read_text("utf-8")).get("collection_file") or "/")
+        source = Path("/")
+        with suppress(RerankerError):  # A damaged one of another collection
+            source = Path(checkpoints.read_json(path).get("collection_file") or "/")
         beside = collection.file and collection.file.resolve().parent == source.parent
         if beside and not source.exists():
             name = path.parent.name.removesuffix(ADAPTED_SUFFIX)

@@ -236,8 +236,8 @@ class Service:
     async def _respond(self, request: Request, body: bytes) -> Response:
         state, path = request.state, request.scope["path"].rstrip("/") or "/"
         record: Record = state.record
-        deadline = deadline_of(request) or record.started + self.limits.answer
         state.format = TEI if b'"texts"' in body else PATHS[path]
+        deadline = deadline_of(request) or record.started + self.limits.answer
         read = partial(formats.read, body, self.limits.documents)
         wanted = await self._apart(read, deadline) if len(body) > LARGE else read()
         wire = state.format = TEI if wanted.is_tei else PATHS[path]

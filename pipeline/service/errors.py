@@ -57,17 +57,12 @@ class RequestError(Exception):
     ) -> None:
         super().__init__(message)
         self.kind, self.location, self.retry = kind, location, retry
-        path = path_of(location)
+        parts = [f"[{key}]" if isinstance(key, int) else f".{key}" for key in location]
+        path = "".join(parts).removeprefix(".")
         self.message = f"{path}: {message}" if path else message
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RequestError, (self.kind, str(self), self.location, self.retry)
-
-
-def path_of(location: Location) -> str:
-    """``documents[3].text`` for ``("documents", 3, "text")``."""
-    parts = [f"[{key}]" if isinstance(key, int) else f".{key}" for key in location]
-    return "".join(parts).removeprefix(".")
 
 
 class ErrorFormat(ABC):

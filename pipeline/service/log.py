@@ -66,10 +66,8 @@ class Ranked(NamedTuple):
 
 
 class SearchLog:
-    """Writes a log; no method waits for the disk. ``is_plain``: queries are written, too.
-
-    ``days`` until files are deleted; ``share`` of searches that show posts of two models.
-    """
+    """Writes a log, with queries if it ``is_plain``; no method waits for the disk. ``days`` until
+    files are deleted; ``share`` of searches that show posts of two models."""
 
     def __init__(
         self, folder: Path, is_plain: bool = False, days: float = 30, share: float = 0
@@ -195,11 +193,17 @@ class SearchLog:
 
     def _append(self, lines: bytes, count: int) -> None:
         """Append all of the lines or nothing; on a new day, delete old files first."""
-        today = datetime.now(UTC).date()
+        today = f"{datetime.now(UTC):%Y-%m-%d}"
         try:
             if (name := f"searches-{today}-{self._run_id}.jsonl") != self._name:
                 self._name = name
-                self._delete_before(f"{today}")
+                # By the newest file's day: a clock that jumps deletes none.
+                files = self.folder.glob("searches-????-??-??-*.jsonl")
+                days = {path: path.name[9:19] for path in files}
+                newest = max((day for day in days.values() if day <= today), default=today)
+                oldest = f"{date.fromisoformat(newest) - self._days}"
+                for path in (path for path, day in days.items() if day < oldest):
+                    path.unlink(missing_ok=True)
             with open(self.folder / name, "ab", 0, opener=partial(os.open, mode=0o600)) as stream:
                 size = stream.tell()
                 if stream.write(lines) < len(lines):
@@ -210,14 +214,6 @@ class SearchLog:
             self._lose(count, str(error))
         with self._lock:
             self._waiting -= len(lines) + PLACE
-
-    def _delete_before(self, today: str) -> None:
-        """Delete old files, by the newest one's day: a clock that jumps deletes none."""
-        days = {path: path.name[9:19] for path in self.folder.glob("searches-????-??-??-*.jsonl")}
-        newest = max((day for day in days.values() if day <= today), default=today)
-        oldest = f"{date.fromisoformat(newest) - self._days}"
-        for path in (path for path, day in days.items() if day < oldest):
-            path.unlink(missing_ok=True)
 
     def _lose(self, count: int, problem: str) -> None:
         with self._lock:

@@ -51,14 +51,8 @@ def train(
 ) -> Outcome:
     """Train a network, with a progress bar.
 
-    Args:
-        name: of the model.
-        config: its hyperparameters.
-        idf: word frequencies.
-        settings: of the training.
-        folds: held-out parts of the topics, without a development part.
-        vectors: file of word vectors, or ``NO_FILE``.
-        device: to train on.
+    Without a development part, ``folds`` parts of the topics are held out. ``vectors`` is a file of
+    word vectors, or ``NO_FILE``.
     """
     data, development, texts = training_set.training, training_set.development, training_set.texts
     known = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)

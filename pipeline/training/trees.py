@@ -42,12 +42,8 @@ def train(
     """Grow trees on the topics of a training set; those of its development part are held out.
 
     Without such a part there are trees for each of the folds, whose topics they have not seen; of
-    several folds, the trees that are kept are grown on all topics.
-
-    Args:
-        name: of the model.
-        config: its hyperparameters.
-        start: checkpoint of trees to extend.
+    several folds, the trees that are kept are grown on all topics. ``start`` is the checkpoint of
+    trees to extend.
     """
     data, development = training_set.training, training_set.development
     record = {"training": {"seed": seed}}

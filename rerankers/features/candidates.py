@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class CandidateList:
     words: WordTable
     """The words of posts and query; shared by the topics."""
     resources: Resources = field(default_factory=dict)
-    """What is known of the collection."""
+    """Knowledge of the collection."""
     texts: Sequence[str] = ()
     """[N] whole texts of the posts."""
 
@@ -251,19 +251,22 @@ def normalised(scores: Floats) -> tuple[Floats, Floats, Floats]:
     return minmax(scores), z_score(scores), np.log1p(higher(scores))
 
 
+Columns = Sequence[npt.NDArray[Any]]
+"""K features of N candidates, each [N]; they may depend on the other candidates."""
+
+Compute = Callable[[CandidateList], Columns]
+
+
 class Family(NamedTuple):
-    """Features of one subject."""
+    """Features of one subject, and the signals that it reads (:class:`rerankers.pairs.Pairs`)."""
 
     names: Sequence[str]
-    """[K]"""
     signals: Sequence[str]
-    """Signals that it reads (:attr:`rerankers.pairs.Pairs.signals`)."""
-    columns: Callable[[CandidateList], Iterable[npt.NDArray[Any]]]
-    """Features of N candidates, each [N], which may depend on the other candidates."""
+    columns: Compute
 
     def compute(self, candidates: CandidateList) -> npt.NDArray[np.float32]:
         """[N, K]."""
-        return np.stack([*self.columns(candidates)], axis=1).astype(np.float32)
+        return np.stack(self.columns(candidates), axis=1).astype(np.float32)
 
 
 FAMILIES: dict[str, Family] = {}
@@ -273,14 +276,11 @@ PARAMETRIC: dict[str, tuple[str, Callable[[str], Family]]] = {}
 """Name -> name of the parameter, and its family; RerankerError for a wrong one."""
 
 
-def family(names: str, *signals: str) -> Callable[[_Columns], _Columns]:
+def family(names: str, *signals: str) -> Callable[[Compute], Compute]:
     """Decorator of a family: ``names`` of its features, which the docstring explains."""
 
-    def register(columns: _Columns) -> _Columns:
+    def register(columns: Compute) -> Compute:
         FAMILIES[columns.__name__] = Family(names.split(), signals, columns)
         return columns
 
     return register
-
-
-_Columns = Callable[[CandidateList], Iterable[npt.NDArray[Any]]]

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rerankers.features.candidates import CandidateList, Tokens, family, numbered
-from rerankers.features.given import Columns
+from rerankers.features.candidates import CandidateList, Columns, Tokens, family, numbered
 from rerankers.features.tables import Bools, Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Rows, among

@@ -4,17 +4,15 @@ Scores of different rankers or topics have no common scale, so they are normalis
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rerankers.errors import RerankerError
 from rerankers.features import candidates as lists
 from rerankers.features.candidates import (
     PARAMETRIC,
     CandidateList,
+    Columns,
     Family,
     family,
     higher,
@@ -23,8 +21,6 @@ from rerankers.features.candidates import (
     z_score,
 )
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
-
-Columns = Sequence[npt.NDArray[Any]]
 
 
 @family("score minmax reciprocal_rank", FIRST_STAGE)

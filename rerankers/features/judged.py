@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
-from rerankers.features.candidates import CandidateList, family
-from rerankers.features.given import Columns
+from rerankers.features.candidates import CandidateList, Columns, family
 from rerankers.text.spaces import text_vectors
 from rerankers.text.words import words
 

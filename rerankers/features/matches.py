@@ -1,12 +1,11 @@
-"""What query and post have in common: words, phrases, trigrams, links, hashtags, lexical scores."""
+"""Matches of query and post: words, phrases, trigrams, links, hashtags, lexical scores."""
 
 import itertools
 
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features.candidates import CandidateList, Tokens, family, normalised
-from rerankers.features.given import Columns
+from rerankers.features.candidates import CandidateList, Columns, Tokens, family, normalised
 from rerankers.features.tables import Floats
 from rerankers.text.ragged import Ragged, among, distinct_trigrams
 from rerankers.text.words import words

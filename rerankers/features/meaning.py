@@ -19,12 +19,12 @@ from rerankers.features.candidates import (
     LEAST_KNOWN,
     PARAMETRIC,
     CandidateList,
+    Columns,
     Family,
     minmax,
     z_score,
 )
 from rerankers.features.feedback import likeness, weights_of
-from rerankers.features.given import Columns
 from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Ragged, sums_of

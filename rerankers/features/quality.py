@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from rerankers.features.candidates import CERTAIN, CandidateList, family
-from rerankers.features.given import Columns
+from rerankers.features.candidates import CERTAIN, CandidateList, Columns, family
 
 
 @family(

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from rerankers.text import words
 from rerankers.text.ragged import Growing, Ragged, Rows, code_points, distinct_trigrams
-from rerankers.text.spaces import Known, Places, WordSpace
+from rerankers.text.spaces import Known, WordSpace
 from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
 
@@ -92,7 +92,8 @@ class WordTable:
         self._words, self._stems = _Tokens(), _Numbers()
         self._words[words.END] = -1
         self._columns = Growing([np.zeros(0, dtype) for dtype in "fi??"])
-        self._places: dict[WordSpace, Places] = {}
+        self._vectors: dict[WordSpace, tuple[Rows, Growing]] = {}
+        """Space -> place by row, -1 of words without a vector yet; vectors by place."""
 
     def __len__(self) -> int:
         return len(self._words.strings)
@@ -112,8 +113,16 @@ class WordTable:
         return [*map(self._words.strings.__getitem__, rows.tolist())]
 
     def vectors(self, rows: Rows, space: WordSpace) -> Known:
-        """Vectors of V distinct words in a space, and their lengths."""
-        return space.take_numbered(rows, self._places.setdefault(space, Places()), self.spelled)
+        """Vectors of V distinct words in a space, and their lengths; each is computed once."""
+        with self._lock:
+            places, known = self._vectors.get(space) or (rows[:0], Growing(space.take([])))
+            if (short := len(self) - len(places)) > 0:
+                places = np.concatenate([places, np.full(len(self) + short, -1)])
+            if len(new := rows[places[rows] < 0]):
+                places[new] = len(known) + np.arange(len(new))
+                known.append(*space.take(self.spelled(new)))
+            self._vectors[space] = places, known
+            return Known(*(array.take(places[rows], axis=0) for array in known.arrays()))
 
     def columns(self) -> WordColumns:
         """The properties of all words; those of words that are new since the last call are added.

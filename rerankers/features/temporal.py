@@ -12,8 +12,7 @@ no time: their features are 0, and no density includes them.
 
 import numpy as np
 
-from rerankers.features.candidates import CandidateList, family, minmax
-from rerankers.features.given import Columns
+from rerankers.features.candidates import CandidateList, Columns, family, minmax
 from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 

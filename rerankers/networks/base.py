@@ -143,21 +143,19 @@ class Reranker(nn.Module, ABC):
     def interactions(
         self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
     ) -> Interactions:
-        """The first two steps, with the arguments of :meth:`forward`."""
-        encoded = self.encode_queries(queries), self.encode_posts(posts)
-        interactions = self.interact(*encoded, query_of_post)
-        return interactions if features is None else {**interactions, FEATURES: features[:, None]}
-
-    def forward(
-        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
-    ) -> Tensor:
-        """Scores [P] of P posts, each with its query.
+        """The first two steps, for P posts, each with its query.
 
         Args:
             query_of_post: [P] row of the query of each post.
             features: [P, K] of :attr:`feature_families`; None without families.
         """
-        return self.integrate(self.interactions(queries, posts, query_of_post, features))
+        encoded = self.encode_queries(queries), self.encode_posts(posts)
+        interactions = self.interact(*encoded, query_of_post)
+        return interactions if features is None else {**interactions, FEATURES: features[:, None]}
+
+    def forward(self, *batch: Any) -> Tensor:
+        """Scores [P] by all four steps, with the arguments of :meth:`interactions`."""
+        return self.integrate(self.interactions(*batch))
 
     def interactions_are_fixed(self) -> bool:
         """Whether encoders and ``interact`` are not trained: training then calls them once."""

@@ -58,7 +58,7 @@ def score_tokenized(
         RerankerError: a score is not a finite number, or a batch does not fit into memory.
     """
     count, on_host = len(pairs.query_index), is_host(model.device_of())
-    size, scored = batch_size if on_host else ON_DEVICE * batch_size, []
+    size, scored = batch_size if on_host else ON_DEVICE * batch_size, list[Scored]()
     with evaluating(model):
         fast = fast_path(model, pairs)
         if fast:
@@ -142,7 +142,7 @@ def batches_of(pairs: Scorable, batch_size: int, is_mixed: bool = False) -> list
     Mixed batches have pairs of all lengths, so that those of a query are the same amount of work.
     They start with the largest: later ones reuse its memory, and threads end together.
     """
-    lengths, parts = pairs.lengths(), []
+    lengths, parts = pairs.lengths(), list[Rows]()
     for rows in lists_of(pairs.query_index, lengths):
         count = -(-len(rows) // batch_size)
         if is_mixed:

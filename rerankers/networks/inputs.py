@@ -107,7 +107,8 @@ class TextEncoder:
     ) -> dict[str, TokenIds]:
         """Words and trigrams of texts, with weights if there is a form of ``idf``."""
         lexicon = Lexicon.from_texts(texts, reading.tokens)
-        starts, word, weights, tokens = lexicon.texts.starts, lexicon.texts.values, None, {}
+        starts, word, tokens = lexicon.texts.starts, lexicon.texts.values, dict[str, TokenIds]()
+        weights: npt.NDArray[np.float32] | None = None
         if idf:
             weights = self.idf.weights(lexicon.words, idf != "relative")[word]
         for name in {WORDS, MASKED_WORDS}.intersection(inputs):
@@ -122,9 +123,9 @@ class TextEncoder:
             grams = lexicon.trigrams()
             if weights is not None:
                 weights = np.repeat(weights, grams.lengths)
-            if idf == "phrases":
-                # A trigram is in all posts of its word, which may be one that the source lacks.
-                weights = np.minimum(weights, self.idf.trigram_weights(grams.values))
+                if idf == "phrases":
+                    # A trigram is in all posts of its word, which the source may lack.
+                    weights = np.minimum(weights, self.idf.trigram_weights(grams.values))
             tokens[TRIGRAMS] = TokenIds(grams.values + 1, grams.starts[starts], weights)
         return tokens
 
@@ -146,7 +147,7 @@ class Scorable(Protocol):
 
 
 class Batch(NamedTuple):
-    """Arguments of :meth:`rerankers.networks.base.Reranker.forward`, which describes them."""
+    """Arguments of :meth:`rerankers.networks.base.Reranker.interactions`, which describes them."""
 
     queries: Inputs
     posts: Inputs

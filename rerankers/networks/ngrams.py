@@ -9,10 +9,9 @@ compare the scores with those of its own forward pass.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,10 +58,10 @@ class FastPath(Scorable):
     """
 
     def __init__(self, model: Model, pairs: Tokenized) -> None:
-        self.pairs, self.query_index, self.lengths = pairs, pairs.query_index, pairs.lengths
+        self.pairs, self.query_index = pairs, pairs.query_index
         self.towers: dict[str, tuple[TabulatedTower, list[tuple[str, int]]]] = {}
         """Name -> a tower with the inputs of posts that it encodes, and the terms read of each."""
-        self._last: tuple[int, Inputs, dict[str, QueryVectors]] | None = None
+        self._last: tuple[int, Inputs, dict[str, list[Tensor]]] | None = None
         is_cosine = model.config.similarity == "cosine"
         for name, tower in model.towers.items():
             inputs = [
@@ -71,14 +70,17 @@ class FastPath(Scorable):
                 if each.tower == name
             ]
             # A tower has the name of the query input that it encodes.
-            ids = used_ids([pairs.queries[name], *(pairs.posts[key] for key, _ in inputs)])
+            read = [pairs.queries[name], *(pairs.posts[key] for key, _ in inputs)]
+            times = np.bincount(np.concatenate([[0], *(each.values for each in read)]))
+            ids = 1 + np.flatnonzero(times[1:])
             self.towers[name] = TabulatedTower(tower, ids, is_cosine), inputs  # type: ignore[arg-type]
 
     def compared(self, model: Reranker, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         assert isinstance(model, Model)
         terms, vectors = self._query(model, int(self.query_index[rows[0]]))
-        posts, similarities = self.pairs.post_index[rows], {}
+        posts = self.pairs.post_index[rows]
+        similarities: dict[str, Sequence[WindowSimilarities]] = {}
         for name, (tower, inputs) in self.towers.items():
             # Inputs of one tower share its windows.
             parts = [self.pairs.posts[key].take(posts, longest) for key, longest in inputs]
@@ -93,7 +95,11 @@ class FastPath(Scorable):
         read = torch.from_numpy(np.minimum(url_lengths, model.config.url_trigrams))
         return model.features(pooled, terms, torch.zeros(len(rows), dtype=torch.int64), read)
 
-    def _query(self, model: Model, row: int) -> tuple[Inputs, dict[str, QueryVectors]]:
+    def lengths(self) -> Rows:
+        """[P] terms of each pair's post."""
+        return self.pairs.lengths()
+
+    def _query(self, model: Model, row: int) -> tuple[Inputs, dict[str, list[Tensor]]]:
         """Input -> terms [1, Lq] of a query, and tower -> its vectors; kept until it changes.
 
         A query without terms is read as one position of padding.
@@ -101,7 +107,7 @@ class FastPath(Scorable):
         last = self._last
         # Threads may need different queries at the same time.
         if last is None or last[0] != row:
-            index, vectors = np.array([row]), {}
+            index, vectors = np.array([row]), dict[str, list[Tensor]]()
             queries = {name: ids.batch(index, CPU) for name, ids in self.pairs.queries.items()}
             terms = model.cut_queries(queries)
             for name, (tower, _) in self.towers.items():
@@ -109,17 +115,6 @@ class FastPath(Scorable):
                 vectors[name] = tower.encode_query(Ragged(ids, np.array([0, len(ids)])))
             self._last = last = row, terms, vectors
         return last[1:]
-
-
-def used_ids(inputs: Iterable[Ragged]) -> Rows:
-    """Every identifier above 0 in ``inputs``, ascending."""
-    inputs = list(inputs)
-    highest = max((int(ids.values.max(initial=0)) for ids in inputs), default=0)
-    is_used = np.zeros(highest + 1, dtype=np.bool_)
-    for ids in inputs:
-        is_used[ids.values] = True
-    is_used[0] = False
-    return np.flatnonzero(is_used)
 
 
 def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Rows]:
@@ -143,18 +138,11 @@ def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Row
     return places * width + np.arange(width), which
 
 
-class QueryVectors(NamedTuple):
-    """Vectors ``levels`` [Lq, F] of a query at each depth; [1, Lq] of ``PADDING_SIMILARITY``."""
-
-    levels: Sequence[Tensor]
-    padding: Tensor
-
-
 @dataclass(frozen=True)
 class WindowSimilarities:
     """Similarities of P posts, stored once for each distinct window.
 
-    The methods are those of :class:`rerankers.networks.layers.pooling.PaddedSimilarities`.
+    The methods are those of :class:`rerankers.networks.layers.similarity.PaddedSimilarities`.
 
     Attributes:
         values: [U + 1, Lq] of U distinct windows; the last row is ``PADDING_SIMILARITY``.
@@ -243,8 +231,8 @@ class TabulatedTower:
         self.terms = vectors.mul_(self.scale(vectors))
         self.buffers = Buffers()
 
-    def encode_query(self, query: Ragged) -> QueryVectors:
-        """Vectors of one query, given as one sequence."""
+    def encode_query(self, query: Ragged) -> list[Tensor]:
+        """Vectors [Lq, F] of one query, given as one sequence, at each depth."""
         parts = [[bias.new_empty(0, len(bias))] for bias in self.biases]
 
         def keep(depth: int, done: int, count: int, vectors: Tensor) -> None:
@@ -254,23 +242,24 @@ class TabulatedTower:
         levels = [self.terms.index_select(0, torch.from_numpy(first))]
         for part, rows in zip(parts, deeper, strict=True):
             levels.append(torch.cat(part).index_select(0, torch.from_numpy(rows)))
-        return QueryVectors(levels, self.terms.new_full((1, len(first)), PADDING_SIMILARITY))
+        return levels
 
-    def similarities(self, posts: Ragged, query: QueryVectors) -> list[WindowSimilarities]:
+    def similarities(self, posts: Ragged, query: Sequence[Tensor]) -> list[WindowSimilarities]:
         """Similarities of a query with posts, at each depth."""
-        columns = [level.T.contiguous() for level in query.levels]
-        values, length = [query.padding] * len(query.levels), query.padding.shape[1]
+        columns = [level.T.contiguous() for level in query]
+        padding = self.terms.new_full((1, len(query[0])), PADDING_SIMILARITY)
+        values = [padding] * len(query)
 
         def multiply(depth: int, done: int, count: int, vectors: Tensor) -> None:
             if not done:
-                values[depth] = vectors.new_full((count + 1, length), PADDING_SIMILARITY)
+                values[depth] = vectors.new_full((count + 1, len(query[0])), PADDING_SIMILARITY)
             part = values[depth][done : done + len(vectors)]
             torch.mm(vectors, columns[depth], out=part).mul_(self.scale(vectors))
 
         first, *deeper = self.walk(posts, multiply)
         places, rows = distinct([first], is_exact=False)
         terms = self.terms.index_select(0, torch.from_numpy(first[places]))
-        values[0] = torch.cat([terms @ columns[0], query.padding])
+        values[0] = torch.cat([terms @ columns[0], padding])
         return [
             WindowSimilarities(values_of_depth, rows_of_depth, posts)
             for values_of_depth, rows_of_depth in zip(values, [rows, *deeper], strict=True)

@@ -20,7 +20,7 @@ _PIECE = re.compile(rf"(?s:.{{1,{HALF}}}(?=\s|\Z)|.{{{HALF}}})")
 
 
 def best_passages(queries: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """What is read of N texts, each for its query: the whole of a short one, else its best passage.
+    """Parts of N texts to read, each for its query: a short text whole, else its best passage.
 
     A passage has at most :data:`MAX_CHARACTERS` characters and ends between words. The best has the
     highest BM25 score (k₁ = 0.9, b = 0.4), by the statistics of the passages of all long texts of

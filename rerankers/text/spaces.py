@@ -16,9 +16,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, count, repeat
+from itertools import chain
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from safetensors.numpy import load_file, save
 
 from rerankers.errors import RerankerError, warn
 from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import Growing, Ragged, Rows, sums_of
+from rerankers.text.ragged import Ragged, Rows, sums_of
 from rerankers.text.vectors import WordVectors, reduced
 from rerankers.text.words import words as cut_words
 
@@ -39,10 +38,6 @@ GENERAL, ADAPTED = "general", "adapted"
 
 _WORDS, _CODES, _SCALES, _MAP, _SHA256 = "words", "codes", "scales", "linear", "sha256"
 FORMAT = "1"
-
-
-MOST_WORDS = 2**16
-"""Words whose vectors a space keeps, 1 KB each; one more, and it begins again."""
 
 
 SHORT = 1e-6
@@ -66,27 +61,18 @@ class Known(NamedTuple):
     is_known: Vectors
 
 
-class Places:
-    """Rows, by a word's number, of the vectors that a space keeps; -1 of those that it does not."""
-
-    def __init__(self) -> None:
-        self.rows, self.round = np.zeros(0, dtype=np.int64), -1
-
-
 class WordSpace:
-    """Vectors of any words; the last ones are kept. Safe in several threads.
+    """Vectors of any words.
 
     Args:
         size: E, of a vector.
-        compute: V words -> their vectors [V, E], and whether they are known [V].
+        compute: one or more words, V -> their vectors [V, E], and 1 for each known one [V], else 0.
     """
 
     def __init__(
         self, size: int, compute: Callable[[Sequence[str]], tuple[Vectors, Vectors]]
     ) -> None:
-        self.size = size
-        self._compute, self._lock, self._round = compute, Lock(), 0
-        self._forget()
+        self.size, self._compute = size, compute
 
     def vectors(self, words: Sequence[str]) -> Vectors:
         """Vectors of V words: [V, E]."""
@@ -94,60 +80,9 @@ class WordSpace:
 
     def take(self, words: Sequence[str]) -> Known:
         """Vectors of V words and their lengths."""
-        with self._lock:
-            return self._kept(self._find(words))
-
-    def take_numbered(
-        self, numbers: Rows, places: Places, spelled: Callable[[Rows], list[str]]
-    ) -> Known:
-        """The same for distinct words given by numbers; one that is in ``places`` is not looked up.
-
-        Args:
-            numbers: [V] of the words, from 0 on.
-            places: of the same numbering, filled here.
-            spelled: the words of numbers.
-        """
-        highest = int(numbers.max(initial=0))
-        with self._lock:
-            if places.round != self._round or len(places.rows) <= highest:
-                places.rows, places.round = np.full(2 * highest + 1024, -1), self._round
-            if len(new := numbers[places.rows[numbers] < 0]):
-                found = self._find(spelled(new))
-                if places.round != self._round:  # It began again, without the other words.
-                    new, found = numbers, self._find(spelled(numbers))
-                    places.rows[:], places.round = -1, self._round
-                places.rows[new] = found
-            return self._kept(places.rows[numbers])
-
-    def _kept(self, rows: Rows) -> Known:
-        return Known(*(array.take(rows, axis=0) for array in self._known.arrays()))
-
-    def _find(self, words: Sequence[str]) -> Rows:
-        """Rows of words among the kept ones, after adding new ones."""
-        rows = self._rows_of(words)
-        if len(missing := np.flatnonzero(rows < 0)):
-            new = [*dict.fromkeys(words[row] for row in missing.tolist())]
-            if len(self._rows) + len(new) > MOST_WORDS:
-                self._forget()
-                new = [*dict.fromkeys(words)]
-            self._add(new)
-            rows = self._rows_of(words)
-        return rows
-
-    def _rows_of(self, words: Sequence[str]) -> Rows:
-        return np.fromiter(map(self._rows.get, words, repeat(-1)), np.int64, len(words))
-
-    def _forget(self) -> None:
-        self._rows: dict[str, int] = {}
-        none = np.zeros(0, np.float32)
-        empty = np.zeros((0, self.size), np.float32), none, none
-        self._known, self._round = Growing(empty, MOST_WORDS), self._round + 1
-
-    def _add(self, words: Sequence[str]) -> None:
-        vectors, is_known = self._compute(words)
-        self._rows.update(zip(words, count(len(self._rows)), strict=False))
-        lengths = np.sqrt(np.einsum("ve,ve->v", vectors, vectors))
-        self._known.append(vectors, lengths, is_known)
+        none = np.zeros((0, self.size), np.float32), np.zeros(0, np.float32)
+        vectors, is_known = self._compute(words) if words else none
+        return Known(vectors, np.sqrt(np.einsum("ve,ve->v", vectors, vectors)), is_known)
 
 
 @lru_cache(maxsize=1)

@@ -130,7 +130,7 @@ class Trees(Model):
     lists: Sequence[str]
     """Trees of each objective in LightGBM's text format, which loses nothing."""
     recent: RecentPosts | None = None
-    """What was read of the last posts, if it is kept."""
+    """Tables of the last posts, if they are kept."""
 
     @cached_property
     def families(self) -> Sequence[str]:
@@ -258,7 +258,7 @@ class Trees(Model):
 
     @property
     def counts(self) -> Counts:
-        """Of the kept posts."""
+        """Counts of the kept posts."""
         kept = self.recent
         return Counts(kept.hits, kept.misses, kept.bytes) if kept else Counts()
 

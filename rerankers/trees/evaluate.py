@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,24 +28,13 @@ _TO_LEFT, _MISSING = 0b10, 0b1100
 """Bits of LightGBM's ``decision_type``."""
 
 _NONE, _ZERO = 0, 1
-"""What LightGBM takes for missing, which goes to the default side of a split: nothing (NaN is 0
+"""Values that LightGBM takes for missing, which go to the default side of a split: none (NaN is 0
 there), 0 and NaN, or, in the third case, NaN alone."""
 
 _ZERO_UP_TO = np.float32(1e-35)
 """Values that LightGBM takes for 0."""
 
 Floats = npt.NDArray[np.float32]
-
-
-class _Splits(NamedTuple):
-    """One split of each of T trees: each [T]."""
-
-    column: npt.NDArray[np.int64]
-    """Number of the row of :meth:`Forest._columns` that it reads."""
-    threshold: Floats
-    """Greater values go to the right."""
-    possible: npt.NDArray[np.unsignedinteger]
-    """A bit for each leaf that a row can still reach on the right; the first has the lowest."""
 
 
 class Forest:
@@ -72,10 +60,18 @@ class Forest:
         filled = [_filled(missing, to_left) for _, missing, to_left in self._kinds]
         self._filled = np.array(filled, dtype=np.float32)[:, None]
         self._misses_zero = np.array([m == _ZERO for _, m, _ in self._kinds], np.bool_)[:, None]
-        self._leaves = np.zeros((len(trees), most))
+        self._leaves, shape = np.zeros((len(trees), most)), (most - 1, len(trees))
+        # By place of a split; trees with fewer splits have ones that change nothing.
+        self._column, self._threshold = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        self._possible = np.full(shape, ~self._type(0))
+        """A bit for each leaf that a row can still reach on the right; the first has the lowest."""
+        numbers = {kind: number for number, kind in enumerate(self._kinds)}
         for row, tree in enumerate(trees):
             self._leaves[row, : len(tree.leaves)] = tree.leaves
-        self._steps = [self._step(trees, place) for place in range(most - 1)]
+            size = len(tree.kinds)
+            self._column[:size, row] = [numbers[kind] for kind in tree.kinds]
+            self._threshold[:size, row] = tree.thresholds
+            self._possible[:size, row] = [~self._type(bits) for bits in tree.excluded]
 
     def sums(self, values: Floats) -> npt.NDArray[np.float64]:
         """Sum of the values of each of S lists, for rows of features [P, K]: [S, P]."""
@@ -85,10 +81,11 @@ class Forest:
     def _sums(self, values: Floats) -> npt.NDArray[np.float64]:
         columns, one = self._columns(values), self._type(1)
         possible = np.full((len(self._leaves), len(values)), ~self._type(0))
-        for splits in self._steps:
-            goes_right = columns.take(splits.column, axis=0) > splits.threshold[:, None]
+        steps = zip(self._column, self._threshold, self._possible, strict=True)
+        for column, threshold, on_the_right in steps:
+            goes_right = columns.take(column, axis=0) > threshold[:, None]
             # All bits for a row that goes to the left
-            possible &= splits.possible[:, None] | (goes_right.astype(self._type) - one)
+            possible &= on_the_right[:, None] | (goes_right.astype(self._type) - one)
         leaf = np.bitwise_count(~possible & (possible - one))  # Bits below the lowest one
         first = np.arange(len(self._leaves))[:, None] * self._leaves.shape[1]
         found = self._leaves.reshape(-1).take(first + leaf)
@@ -102,21 +99,6 @@ class Forest:
         columns[is_zero] = 0
         is_missing = np.isnan(columns) | (is_zero & self._misses_zero)
         return np.where(is_missing, self._filled, columns)
-
-    def _step(self, trees: list[_Tree], place: int) -> _Splits:
-        """The splits at one place of all trees; trees without it get one that changes nothing."""
-        numbers = {kind: number for number, kind in enumerate(self._kinds)}
-        splits = _Splits(
-            np.zeros(len(trees), np.int64),
-            np.zeros(len(trees), np.float32),
-            np.full(len(trees), ~self._type(0)),
-        )
-        for row, tree in enumerate(trees):
-            if place < len(tree.kinds):
-                splits.column[row] = numbers[tree.kinds[place]]
-                splits.threshold[row] = tree.thresholds[place]
-                splits.possible[row] = ~self._type(tree.excluded[place])
-        return splits
 
 
 class _Tree:
@@ -156,7 +138,7 @@ class _Tree:
 
 
 def _filled(missing: int, to_left: bool) -> float:
-    """What goes in the place of a missing value, so that it goes to its side."""
+    """Replacement of a missing value, by which it goes to its side."""
     if missing == _NONE:
         return 0.0
     return -np.inf if to_left else np.inf

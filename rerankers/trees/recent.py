@@ -15,8 +15,10 @@ import numpy as np
 from rerankers.features.tables import COLUMNS, PostTable, WordTable
 from rerankers.pairs import Pairs
 from rerankers.text.ragged import Ragged, Rows
-from rerankers.text.spaces import MOST_WORDS
 from rerankers.text.vocabulary import Idf
+
+MOST_WORDS = 2**16
+"""Words whose properties and vectors are kept, 1 KB each; one more, and all begin again."""
 
 OBJECTS = 400
 """Bytes of a post's seven objects besides their content."""

@@ -122,6 +122,50 @@ GRAMMAR: dict[str, list[Any]] = {
             "sub_searches?6": [{"query": Q}, {"query": Q}],
         }
     ],
+    # Of one index, with wrong and rare values.
+    "text": [*["bbc world service cuts"] * 8, "cuts", "bbc world", "\ud83d", " ", "é\u0007", ""],
+    "number": [-2, 0, 7, 101, 130, "10", "x", 1.5, None, True, 9999, 20_000],
+    "name": ["contents", "url", "n", "*", "con*", "other", "_id", ""],
+    "names": ["$name", [], ["$name"], ["$name", "$name"], [{"field": "$name"}], True, False],
+    "changed query": [
+        *[{"match": {"contents": "$text"}}] * 4,
+        {"match": {"url": {"query": "$text", "operator": "or"}}},
+        {"multi_match": {"query": "$text", "fields": ["con*", "other"]}},
+        {"query_string": {"query": "$text", "default_field": "*"}},
+        {"simple_query_string": {"query": "$text", "fields": ["contents"]}},
+        {"bool": {"must": ["$changed query"], "$clause": {"match": {"n": "$text"}}}},
+        {"bool": {"filter": ["$changed query"], "must_not": [{"match": {"contents": "$text"}}]}},
+        {"dis_max": {"queries": ["$changed query", "$changed query"]}},
+        {"constant_score": {"filter": "$changed query"}},
+        *({"match": "$text"}, NO),
+    ],
+    "changed sort": [
+        *("_score", ["_score"], ["n"], [{"_score": "asc"}], [], {}, 5),
+        [{"_score": "desc"}, {"n": "asc"}],
+    ],
+    "changed search": [
+        {
+            "query": "$changed query",
+            "size?15": "$number",
+            "from?15": "$number",
+            "sort?10": "$changed sort",
+            "_source?10": "$names",
+            "fields?10": "$names",
+            "stored_fields?6": "$names",
+            "docvalue_fields?6": ["$name"],
+            "track_total_hits?6": "$number",
+            "search_after?6": [1.0],
+            "aggs?6": {"most": {"max": {"field": "n"}}},
+            "highlight?6": {"fields": {"contents": {}}},
+            "collapse?6": {"field": "$name"},
+            "explain?6": True,
+            "min_score?6": "$number",
+            "post_filter?6": "$changed query",
+            "rescore?6": {"window_size": 50, "query": {"rescore_query": "$changed query"}},
+            "ext?6": {},
+            "unknown?3": 5,
+        }
+    ],
     "template": [{"source": f"${kind}search", "params": {"a": "b"}} for kind in ("", "json ")],
 }
 """Symbol -> what may stand for it; ``key?6`` is there in six of a hundred."""

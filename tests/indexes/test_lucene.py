@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Command
-from helpers.index_samples import POSTS, TOPICS, random_posts
+from helpers.index_samples import POSTS, TOPICS
 from helpers.processes import run_python
 
 import indexes
@@ -273,28 +273,6 @@ def test_an_index_is_the_same_every_time_and_can_be_moved(
         )
 
 
-def interrupted(posts: Iterable[Post], error: BaseException) -> Iterator[Post]:
-    yield from posts
-    raise error
-
-
-@pytest.mark.parametrize("phase", ["reading", "indexing"])
-def test_an_interrupted_build_leaves_no_trace(
-    tmp_path: Path, built: Path, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
-    before, error = listing(tmp_path), KeyboardInterrupt()
-    monkeypatch.setattr(
-        "indexes.index.progress",
-        lambda posts, total, what: interrupted(posts, error) if what == phase else posts,
-    )
-    for folder in (built, tmp_path / "new"):
-        with pytest.raises(type(error)):
-            indexes.build(random_posts(50), folder, [])
-    assert listing(tmp_path) == before
-    with LuceneIndex.open(built) as index:
-        assert list(search_one(index, "alpha", QueryLikelihood())) == ["1", "20"]
-
-
 def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     """A limit on the size of files stands in for the disk."""
     code = (
@@ -314,15 +292,6 @@ def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     assert "cannot be written" in done.stdout
     assert listing(tmp_path) == before
     LuceneIndex.open(built).close()
-
-
-def test_what_is_no_index_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "file").write_text("thesis")
-    for kind, place in (("folder", tmp_path / "folder"), ("file", tmp_path / "folder" / "file")):
-        with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
-            indexes.build([Post("1", "x")], place, [])
-    assert listing(tmp_path) == ["folder", "folder/file"]
 
 
 def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
@@ -346,12 +315,16 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
     LuceneIndex.open(built).close()  # unchecked
 
 
-def test_folders_that_are_no_index(tmp_path: Path) -> None:
+def test_what_is_no_index_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="found no such folder, expected an index; build one"):
         LuceneIndex.open(tmp_path / "none")
-    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "file").write_text("thesis")
     with pytest.raises(CollectionError, match=r"found a folder that is not an index.*`indexes.bu"):
         LuceneIndex.open(tmp_path)
+    for kind, place in (("folder", tmp_path), ("file", tmp_path / "file")):
+        with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
+            indexes.build([Post("1", "x")], place, [])
+    assert listing(tmp_path) == ["file"]
 
 
 def test_damages_are_noticed(

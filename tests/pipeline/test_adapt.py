@@ -1,6 +1,7 @@
 """The command ``adapt`` with a tiny teacher, and the searches that read what it writes."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipeline.adaptation import teacher as teachers
 from pipeline.adaptation.teacher import FloatArray, Teacher
 from pipeline.collections.named import find
 from pipeline.collections.trec import read_run
+from rerankers.errors import RerankerError
 from rerankers.text.spaces import description_of
 from rerankers.text.words import words
 
@@ -147,7 +149,13 @@ def test_of_many_posts_a_sample_is_read(run: Run, mine: Path, teacher: Words) ->
     result = run(mine, "--posts", "20")
     assert result.code == 0, result.err
     assert "a sample of 20 of 61 posts" in result.err and teacher.encoded <= 20
-    assert description_of(find(str(mine)).adapted_path)["posts"] == "20"
+    path = find(str(mine)).adapted_path
+    assert description_of(path)["posts"] == "20"
+    other = mine.with_name("other.toml")
+    shutil.copy(mine, other)
+    shutil.copy(path, find(str(other)).adapted_path)
+    with pytest.raises(RerankerError, match="made from 20 posts of own/mine "):
+        assert find(str(other)).adapted_space
 
 
 @pytest.mark.parametrize("texts", [["storm"], ["storm", " "], ["...", "!", "?"]])

@@ -1,5 +1,6 @@
 """Batch jobs: scores, formats, rows that cannot be read; one on a Ray cluster."""
 
+import json
 import os
 import subprocess
 import sys
@@ -146,23 +147,8 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
     assert pa.types.is_dictionary(found.schema.field("kind").type)
 
 
-BAD = {
-    "{": "row: found '{', expected one JSON object a line",
-    "[1]": "row: found '[1]', expected a JSON object",
-    '{"query_id": "q", "query": "a", "doc_id": "d"}': "text: found nothing, expected a text",
-    '{"query_id": "q", "query": 5, "doc_id": "d", "text": "a"}': "query: found '5'",
-    '{"query_id": true, "query": "a", "doc_id": "d", "text": "a"}': "query_id: found 'True'",
-    '{"query_id": "q", "query": "a", "doc_id": 1.5, "text": "a"}': "doc_id: found '1.5'",
-    '{"query_id": "q", "query": "a", "doc_id": 1, "text": "a", "url": []}': "url: found '[]'",
-    '{"query_id": "q", "query": "a", "posts": []}': "posts: found '[]', expected nothing, as in",
-    '{"query_id": "q0-0", "query": "a", "doc_id": "d", "text": "a"}': "first_stage_score: found n",
-    '{"query_id": "q", "query": "a", "doc_id": "d", "text": "a", "first_stage_score": 1e300}': (
-        "first_stage_score: found '1e+300'"
-    ),
-    '{"query_id": "q", "query": "a", "doc_id": "d", "text": "a", "first_stage_score": 1, '
-    '"score": 1}': "score: found '1', expected no column of this name: rename it",
-    "[" * 100_000: "row: found '[[",
-}
+BAD = dict(map(json.loads, (ROOT / "tests/helpers/bad_rows.jsonl").read_text().splitlines()))
+BAD["[" * 100_000] = "row: found '[["
 
 
 def test_rows_that_cannot_be_read_are_put_aside(

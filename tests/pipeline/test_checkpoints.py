@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ from pipeline.collections.named import find
 from pipeline.errors import DataError
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import default_directory, directory_for
+from pipeline.ranking.tuning import Tuning, tuning_of
 from rerankers import checkpoint
+from rerankers.errors import RerankerError
 
 
 @pytest.fixture
@@ -57,6 +60,32 @@ def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
     assert default_directory("fusion", "mb2012", is_adapted=True) == mine
     adapted = add(shipped / "fusion" / "mb2012-adapted", "mb2011", "mb2013")
     assert default_directory("fusion", "mb2012", is_adapted=True) == adapted
+
+
+def test_what_is_lost_or_of_another_collection_is_refused(
+    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never passed over for a shipped model."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
+    mine = tmp_path / "checkpoints" / "fusion" / "own" / "mine"
+    mine.mkdir(parents=True)
+    metrics = {"trained_on": ["other"], "collection_file": "other.toml"}
+    (mine / "metrics.json").write_text(json.dumps(metrics))
+
+    def refused(message: str) -> None:
+        with pytest.raises(RerankerError, match=message):
+            default_directory("fusion", "own/mine")
+
+    refused(r"config\.json: found no readable JSON")
+    checkpoint.write_config(mine, {"model": "fusion"})
+    refused("mine: found a model trained for other, expected one for mine")
+    mine.rename(f"{mine}-adapted")
+    refused("mine-adapted: found no word vectors adapted to own/mine")
+    of_another = tmp_path / "lambda" / "fusion" / "all" / "own" / "mine.json"
+    tuning = Tuning(0.5, {0.0: 0.1}, 0.1, (), "AP", "minmax", 2, 1, (), ("other",))
+    replace(tuning, checkpoint="fusion/all").save(of_another)
+    with pytest.raises(DataError, match=r"λ of fusion/all tuned on other, expected .* mine"):
+        tuning_of(shipped / "fusion" / "all", "own/mine")
 
 
 def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None:

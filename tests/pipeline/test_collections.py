@@ -134,9 +134,12 @@ def test_values_in_memory(of: Callable[[list[dict[str, Any]]], Any]) -> None:
     assert collection.qrels == {"a": {"d1": 1}, "b": {"d2": 0}}
     with collection.open_index() as index:
         assert list(index.search(collection.topics, QueryLikelihood())["b"]) == ["d2"]
-    # Other topics search the same index; the command line sees the latest.
+    # Other topics search the same index, and changed posts are mended; commands see the latest.
+    posts = collection.file.with_name("posts.jsonl")
+    posts.write_text(posts.read_text().replace("d1", "d7"))
     again = named.open_collection(posts=POSTS, topics={"x": "ferry"}, qrels={"x": {"d2": 1}})
     assert again.index_directory == collection.index_directory and again.index_directory.exists()
+    assert texts_of(again) == TEXTS
     assert named.find(str(again.file)).topics == again.topics == [Topic("x", "ferry")]
     assert collection.topics[0].query_id == "a"
 

@@ -49,6 +49,13 @@ def client(served: StubEngine) -> Iterator[TestClient]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def limited(served: StubEngine) -> Iterator[TestClient]:
+    """A client who may read the indexes posts-* alone."""
+    with client_of(engine=served.url, defaults=SearchDefaults(indexes=("posts-*",))) as opened:
+        yield opened
+
+
 @pytest.fixture
 def direct(engine: StubEngine) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=engine.url) as opened:
@@ -471,30 +478,28 @@ POST _async_search, OPTIONS _search, OPTIONS _doc/1"""
 
 
 @pytest.mark.parametrize("call", READS.split(","))
-def test_reads_of_served_indexes_pass(engine: StubEngine, call: str) -> None:
+def test_reads_of_served_indexes_pass(limited: TestClient, engine: StubEngine, call: str) -> None:
     method, path = call.split()[0], f"/posts-1/{''.join(call.split()[1:])}".rstrip("/")
     body = {"query": {"match_all": {}}} if method == "POST" else None
-    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
-        answer = client.request(method, path, json=body)
-        assert answer.status_code == 200
-        request, sent = engine.requests.pop()
-        assert request.method == method
-        assert str(request.url).removeprefix(engine.url) == path.replace("fields=*", "fields=%2A")
-        assert sent == (json.dumps(body, separators=(",", ":")).encode() if body else b"")
-        other = client.request(method, path.replace("posts-1", "other"), json=body)
-        assert other.status_code == 403
-        if method == "POST":
-            assert client.request(method, path, json={"query": {"wrapper": {}}}).status_code == 403
-        assert engine.requests == []
+    answer = limited.request(method, path, json=body)
+    assert answer.status_code == 200
+    request, sent = engine.requests.pop()
+    assert request.method == method
+    assert str(request.url).removeprefix(engine.url) == path.replace("fields=*", "fields=%2A")
+    assert sent == (json.dumps(body, separators=(",", ":")).encode() if body else b"")
+    other = limited.request(method, path.replace("posts-1", "other"), json=body)
+    assert other.status_code == 403
+    if method == "POST":
+        assert limited.request(method, path, json={"query": {"wrapper": {}}}).status_code == 403
+    assert engine.requests == []
 
 
-def test_documents_by_their_ids(engine: StubEngine) -> None:
+def test_documents_by_their_ids(limited: TestClient, engine: StubEngine) -> None:
     both = [{"_index": "posts-1", "_id": "1"}, {"_index": "posts-2", "_id": "2"}]
-    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
-        for path, body in (("/posts-1/_mget", {"ids": ["1", "2"]}), ("/_mget", {"docs": both})):
-            assert client.post(path, json=body).status_code == 200
-            assert engine.bodies == [body]
-            assert engine.requests.pop()[0].url.path == path
+    for path, body in (("/posts-1/_mget", {"ids": ["1", "2"]}), ("/_mget", {"docs": both})):
+        assert limited.post(path, json=body).status_code == 200
+        assert engine.bodies == [body]
+        assert engine.requests.pop()[0].url.path == path
 
 
 BODIES = json.loads((Path(__file__).parents[1] / "helpers" / "searches.json").read_text())
@@ -502,23 +507,22 @@ BODIES = json.loads((Path(__file__).parents[1] / "helpers" / "searches.json").re
 WRAPPER = {"wrapper": {"query": "e30="}}
 
 
-def test_an_allow_list_decides(engine: StubEngine) -> None:
+def test_an_allow_list_decides(limited: TestClient, engine: StubEngine) -> None:
     """Wherever a part stands; and what is refused does not reach the engine."""
-    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
-        for body in BODIES["forbidden"]:
-            for path, content in (
-                ("_search", json.dumps(body)),
-                ("_count", json.dumps(body)),
-                ("_msearch", line_pair({}, body)),
-                ("_async_search", json.dumps(body)),
-            ):
-                answer = client.post(f"/posts-1/{path}", content=content)
-                assert answer.status_code == 403, (path, body)
-                assert answer.json()["error"]["type"] == "security_exception"
-        assert engine.requests == []
-        for body in BODIES["allowed"]:
-            assert client.post("/posts-1/_async_search", json=body).status_code == 200, body
-            assert engine.bodies[-1] == body
+    for body in BODIES["forbidden"]:
+        for path, content in (
+            ("_search", json.dumps(body)),
+            ("_count", json.dumps(body)),
+            ("_msearch", line_pair({}, body)),
+            ("_async_search", json.dumps(body)),
+        ):
+            answer = limited.post(f"/posts-1/{path}", content=content)
+            assert answer.status_code == 403, (path, body)
+            assert answer.json()["error"]["type"] == "security_exception"
+    assert engine.requests == []
+    for body in BODIES["allowed"]:
+        assert limited.post("/posts-1/_async_search", json=body).status_code == 200, body
+        assert engine.bodies[-1] == body
 
 
 def test_bounds_come_first(engine: StubEngine, client: TestClient) -> None:
@@ -633,17 +637,18 @@ HEADERS: list[Any] = [
         ("posts-1/_msearch", line_pair({})[:-1]),
     ],
 )
-def test_other_indexes_are_refused(engine: StubEngine, path: str, content: str) -> None:
+def test_other_indexes_are_refused(
+    limited: TestClient, engine: StubEngine, path: str, content: str
+) -> None:
     """Those of the engine itself first; nothing of the request reaches it."""
-    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
-        answer = client.post(f"/{path}", content=content)
-        assert answer.status_code in (400, 403), answer.text
-        if answer.status_code == 403:
-            assert answer.json()["error"]["type"] == "security_exception"
-            assert re.search("expected one of posts|not pass", answer.json()["error"]["reason"])
-        assert engine.requests == []
-        for good in ("posts-1", "posts-*", "posts-a*,posts-b"):
-            assert client.post(f"/{good}/_search", json=search()).status_code == 200
+    answer = limited.post(f"/{path}", content=content)
+    assert answer.status_code in (400, 403), answer.text
+    if answer.status_code == 403:
+        assert answer.json()["error"]["type"] == "security_exception"
+        assert re.search("expected one of posts|not pass", answer.json()["error"]["reason"])
+    assert engine.requests == []
+    for good in ("posts-1", "posts-*", "posts-a*,posts-b"):
+        assert limited.post(f"/{good}/_search", json=search()).status_code == 200
 
 
 def test_a_pattern_for_all_indexes_leaves_out_those_of_the_engine(
@@ -659,18 +664,19 @@ def test_a_pattern_for_all_indexes_leaves_out_those_of_the_engine(
     ]
 
 
-def test_one_search_of_several_is_refused_by_itself(engine: StubEngine) -> None:
+def test_one_search_of_several_is_refused_by_itself(
+    limited: TestClient, engine: StubEngine
+) -> None:
     lines = (
         line_pair({}) + line_pair({"index": ".keys"}) + line_pair({}, {"query": {"wrapper": {}}})
     )
-    with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts-*",))) as client:
-        for more, count in (("", 1), (line_pair({}, {"query": {"match_all": {}}}), 2)):
-            answer = client.post("/posts-1/_msearch", content=lines + more)
-            items = answer.json()["responses"]
-            assert [item["status"] for item in items] == [200, 403, 403, 200][: len(items)]
-            assert items[1]["error"]["type"] == "security_exception"
-            sent = engine.requests.pop()[1].split(b"\n")[:-1:2]
-            assert [json.loads(line) for line in sent] == [{"index": ["posts-1"]}] * count
+    for more, count in (("", 1), (line_pair({}, {"query": {"match_all": {}}}), 2)):
+        answer = limited.post("/posts-1/_msearch", content=lines + more)
+        items = answer.json()["responses"]
+        assert [item["status"] for item in items] == [200, 403, 403, 200][: len(items)]
+        assert items[1]["error"]["type"] == "security_exception"
+        sent = engine.requests.pop()[1].split(b"\n")[:-1:2]
+        assert [json.loads(line) for line in sent] == [{"index": ["posts-1"]}] * count
 
 
 def test_only_ids_that_went_out_come_back(engine: StubEngine, client: TestClient) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,6 @@ from helpers.engine_servers import SERVERS, running
 from helpers.proxy_samples import mixture, post, search, stub_engine
 from helpers.search_grammar import Searches
 from helpers.service_samples import QUERY, app_of, listening
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pipeline.service.proxy.search import SearchDefaults
 
@@ -277,73 +275,19 @@ def test_reranking_in_an_application(served: Served, capsys: pytest.CaptureFixtu
     assert scores == sorted(scores, reverse=True)
 
 
-fields = st.sampled_from(["contents", "url", "n", "*", "con*", "other", "_id", ""])
-numbers = st.integers(-2, 130) | st.sampled_from(["10", "x", 1.5, None, True, 9999, 20_000])
-texts = st.text(max_size=12) | st.sampled_from([QUERY, "cuts", "bbc world", "\ud83d", " "])
-MATCH: Any = {"match": {"contents": QUERY}}
-QUERIES: list[Callable[[str], Any]] = [
-    lambda text: {"match": {"contents": text}},
-    lambda text: {"match": {"url": {"query": text, "operator": "or"}}},
-    lambda text: {"multi_match": {"query": text, "fields": ["con*", "other"]}},
-    lambda text: {"query_string": {"query": text, "default_field": "*"}},
-    lambda text: {"simple_query_string": {"query": text, "fields": ["contents"]}},
-    lambda text: {"bool": {"must": [MATCH], "should": {"match": {"n": text}}}},
-    lambda text: {"bool": {"filter": [MATCH], "must_not": [{"match": {"contents": text}}]}},
-    lambda text: {"dis_max": {"queries": [MATCH, {"match": {"contents": text}}]}},
-    lambda text: {"constant_score": {"filter": {"match": {"contents": text}}}},
-    *(lambda text: {"match": text}, lambda text: {"match_all": {}}),
-]
-queries = st.builds(lambda of, text: of(text), st.sampled_from(QUERIES), st.just(QUERY) | texts)
-parts: dict[str, st.SearchStrategy[Any]] = {
-    "size": numbers,
-    "from": numbers,
-    "sort": st.sampled_from(["_score", ["_score"], ["n"], [{"_score": "asc"}], [], {}, 5])
-    | st.just([{"_score": "desc"}, {"n": "asc"}]),
-    "_source": st.booleans() | st.lists(fields, max_size=2) | fields,
-    "fields": st.lists(fields | st.builds(lambda f: {"field": f}, fields), max_size=2) | fields,
-    "stored_fields": st.sampled_from(["_none_", "*", ["contents"], []]),
-    "docvalue_fields": st.lists(fields, max_size=1),
-    "track_total_hits": st.booleans() | numbers,
-    "search_after": st.sampled_from([[1.0], [1.0, 5], []]),
-    "aggs": st.just({"most": {"max": {"field": "n"}}}) | texts,
-    "highlight": st.just({"fields": {"contents": {}}}),
-    "collapse": st.builds(lambda f: {"field": f}, fields),
-    "explain": st.booleans(),
-    "min_score": numbers,
-    "post_filter": queries,
-    "rescore": st.builds(
-        lambda n, q: {"window_size": n, "query": {"rescore_query": q}},
-        *[st.integers(1, 200), queries],
-    ),
-    "ext": st.sampled_from([{}, 5, None]),
-    "unknown": texts,
-}
+def test_mutated_searches_differ_in_order_and_scores_alone(served: Served) -> None:
+    made, options = Searches(1, served.index, served.index), served.options()
+    for _ in range(REQUESTS):
+        body = made.json("$changed search").encode()
+        if made.random.random() < 0.15:  # Changed bytes.
+            start = made.random.randrange(len(body))
+            end = start + made.random.randrange(4)
+            body = body[:start] + made.random.randbytes(made.random.randrange(4)) + body[end:]
+        parameters = made.random.choice(["", "", "?size=7", "?from=3&pretty", "?sort=n"])
+        compare(served, f"/{served.index}/_search", parameters, body, options)
 
 
-@st.composite
-def bodies(draw: st.DrawFn) -> bytes:
-    """A search with changed parts, or with changed bytes."""
-    content: dict[str, Any] = {"query": draw(queries)}
-    for name in draw(st.lists(st.sampled_from(sorted(parts)), max_size=3)):
-        content[name] = draw(parts[name])
-    body = json.dumps(content).encode()
-    if draw(st.integers(0, 5)) == 0:
-        start = draw(st.integers(0, len(body)))
-        body = body[:start] + draw(st.binary(max_size=3)) + body[start + draw(st.integers(0, 3)) :]
-    return body
-
-
-@settings(
-    max_examples=REQUESTS,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(body=bodies(), parameters=st.sampled_from(["", "", "?size=7", "?from=3&pretty", "?sort=n"]))
-def test_mutated_searches_differ_in_order_and_scores_alone(
-    served: Served, body: bytes, parameters: str
-) -> None:
-    options = served.options()
-    path = f"/{served.index}/_search"
+def compare(served: Served, path: str, parameters: str, body: bytes, options: Any) -> None:
     before = SESSION.post(served.direct + path + parameters, data=body, **options)
     answer = SESSION.post(served.proxy + path + parameters, data=body, **options)
     if "found no JSON object that can be read" in answer.text or answer.status_code == 403:

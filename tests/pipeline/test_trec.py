@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import math
 import struct
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.processes import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,31 +37,13 @@ def write(path: Path, content: str | bytes) -> Path:
 
 # Topics
 
-TIMES = "<querytime> Tue </querytime>\n<querytweettime> 0123 </querytweettime>"
+FILES = [*map(json.loads, (ROOT / "tests/helpers/trec_files.jsonl").read_text().splitlines())]
+"""Topics in XML, other files with one topic, and malformed files."""
 
 
-@pytest.mark.parametrize(
-    ("block", "expected"),
-    [
-        ("<num> Number: MB001 </num>\n<title> a  b </title>", Topic("1", "a b")),
-        ("<NUM>number:MB100</NUM><Title>a</TITLE>", Topic("100", "a")),
-        ("<num> Number: 301\n<title> over\ntwo lines\n<desc> more", Topic("301", "over two lines")),
-        ("<num>007</num><title>a</title>", Topic("007", "a")),
-        ("<num>MB7b</num><title></title>", Topic("MB7b", "")),
-        ("<num>1</num><title>&amp; &lt;3 &copy &amp;lt;</title>", Topic("1", "& <3 &copy &lt;")),
-        ("<num>1</num><title><![CDATA[a &#39;b&#x27; &eacute;]]></title>", Topic("1", "a 'b' é")),
-        (
-            "<head> Tipster\n<num> Number:  051\n<dom> Domain: Weather\n"
-            "<title> Topic:  storm warning\n\n<desc> Description:\nmore",
-            Topic("51", "storm warning"),
-        ),
-        ("<num> Number: 202\n<desc> Description: \nof\ntreaties", Topic("202", "of treaties")),
-        ("<identifier>10.2/4-AH</identifier><title lang='en'>a</title>", Topic("10.2/4-AH", "a")),
-        ("<num>1</num><title>i <b>x</b> > 😀 שלום</title>", Topic("1", "i <b>x</b> > 😀 שלום")),
-        (f"<num>1</num><query>a</query>{TIMES}", Topic("1", "a", "Tue", "0123")),
-    ],
-)
-def test_xml_topic(tmp_path: Path, block: str, expected: Topic) -> None:
+@pytest.mark.parametrize("row", [row for row in FILES if "block" in row])
+def test_xml_topic(tmp_path: Path, row: dict[str, Any]) -> None:
+    block, expected = row["block"], Topic(*row["topic"])
     bare = write(tmp_path / "bare", f"\n<top>\n{block}\n</top>\n")
     assert read_topics(bare) == [expected]
     wrapped = f'<?xml version="1.0"?>\n<!-- <top>\n\n -->\n<topics task="x">\n<top>{block}</top>'
@@ -72,24 +56,11 @@ def test_tsv_topics(tmp_path: Path) -> None:
     assert read_topics(write(tmp_path / "topics.tsv", content)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a", '<topics>\n<topic number="1" type="faceted">\n<query>storm warning</query>\n'
-         '<description>d</description><subtopic number="1">s</subtopic></topic></topics>'),
-        ("a", "<topics><topic><number>1</number><title>storm warning</title></topic></topics>"),
-        ("a", "<a><query><number>1</number><text>storm warning</text></query></a>"),
-        ("a", "query_id\ttext\n1\tstorm warning\n"),
-        ("a.tsv", "qid\tquery\n1\tstorm warning\n"),
-        ("a.tsv", "1\tstorm warning\n"),
-        ("a.csv", 'narrative,number,title\n"a, b",1,storm warning\n'),
-        ("a", "1:storm warning\n"),
-        ("a", '[{"topid": 1, "title": "storm  warning", "narrative": "n"}]'),
-        ("a", '{\n"_id": "1",\n"text": "storm warning"}'),
-    ],
-)  # fmt: skip
-def test_forms_of_topics(tmp_path: Path, name: str, content: str) -> None:
-    assert read_topics(write(tmp_path / name, content)) == [Topic("1", "storm warning")]
+@pytest.mark.parametrize("row", [row for row in FILES if "name" in row])
+def test_forms_of_topics(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert read_topics(write(tmp_path / row["name"], row["content"])) == [
+        Topic("1", "storm warning")
+    ]
 
 
 # Qrels and runs
@@ -148,68 +119,13 @@ def test_files_that_cannot_be_read(tmp_path: Path, read: Callable[[Path], Any]) 
         read(write(tmp_path / "x.gz", whole[:-9]))
 
 
-TOP = "<top><num>1</num><title>a</title></top>\n"
-GOOD, BEIR = "1 Q0 a 1 2.5 t\n", "query-id corpus-id score\n"
-MALFORMED: dict[Callable[[Path], Any], list[tuple[str | bytes, str]]] = {
-    read_topics: [
-        ("\n \n", ": found no topic"),
-        ("<topics></topics>", ": found no topic"),
-        ("1 haiti\n", ":1: found 0 tabs in '1 haiti', expected query_id<TAB>text"),
-        ("1\ta\n2\tb\tc\n", ":2: found 2 tabs"),
-        ("1\ta\n\tb\n", ":2: found '', expected a query_id of one word"),
-        ("1\ta\n\n2\tb\n1\tc\n", ":4: found a second topic 1, expected every id once; the f"),
-        (TOP + "\n<top>\n<num>MB01</num><query>b</query></top>", ":3: found a second topic 1, "),
-        (TOP + "\n\n<top>\n<num>2</num>\n", ":4: found '<top> 2', expected <top>"),
-        (TOP + "</top>\n", ":2: found '</top>'"),
-        (TOP + "<!-- a\n -->\n stray\n" + TOP, ":4: found 'stray'"),
-        ("<top>\n<num>1</num><title>a</title>\n" + TOP, ":1: found a second <top>"),
-        (TOP + "<top><title>a</title></top>", ":2: found a topic without <num>"),
-        (TOP + "<top><num>2</num></top>", ":2: found a topic without <title> or <query>"),
-        ("<top><num>1 2</num><title>a</title></top>", ":1: found '1 2', expected a query_id"),
-        ("<top><num>1</num><title>a</title><title>b</title></top>", ":1: found 2 <title>"),
-        (TOP[:-7] + "<querytweettime>now</querytweettime></top>", ":1: found 'now' in <querytwee"),
-        (b"1\tcaf\xe9\n", ":1: found the byte 0xe9"),
-        ('{"_id": "a"}', ':1: found the keys "_id", expected a text'),
-        ('{"text": "a"}', ':1: found the keys "text", expected an id under "query_id"'),
-        ("{", ":1: found '{', expected JSON"),
-    ],
-    read_run: [
-        (GOOD + "\n1 Q0 b 2 t\n", ":3: found 5 columns in '1 Q0 b 2 t', expected query_id Q0 doc"),
-        (GOOD + "1 Q0 b 2 1.5 my tag\n", ":2: found 7 columns"),
-        ("1 Q0 a\0 1 2 t\n", ":1: found a NUL byte"),
-        *(
-            (GOOD + f"1 Q0 b 2 {score} t\n", f":2: found the score '{score}', expected a number")
-            for score in ("nan", "-inf", "1e39", "1_0", "0x1p3", "١", "1,5")
-        ),
-        (GOOD * 2, ":2: found document a of topic 1 again, expected it once; the first is on line"),
-        (GOOD.encode() + b"1 Q0 \xff 2 1 t", ":2: found the byte 0xff"),
-    ],
-    read_qrels: [
-        ("", ": found no judgment"),
-        (f"{BEIR}a d1", ":2: found 2 columns in 'a d1', expected query-id corpus-id score"),
-        (f"{BEIR}a d1 x", ":2: found the relevance 'x'"),
-        ("a d1 1", ":1: found 3 columns in 'a d1 1', expected query_id 0 doc_id relevance"),
-        ("1 0 a 1\n1 Q0 a 1 2.5 t\n", ":2: found 6 columns in '1 Q0 a 1 2.5 t', expected query_id"),
-        ("1 0 a 1\n2 0 a 1\n\n1 0 a 0\n", ":4: found document a of topic 1 again, expected it"),
-        *(
-            (f"1 0 a {grade}\n", f":1: found the relevance {grade!r}, expected a whole number")
-            for grade in ("1.5", "x", "1_0", "²", "1000001", "-1000001")
-        ),
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("read", "content", "message"),
-    [(read, *row) for read, rows in MALFORMED.items() for row in rows],
-)
-def test_malformed_files(
-    tmp_path: Path, read: Callable[[Path], Any], content: str | bytes, message: str
-) -> None:
-    path = write(tmp_path / "file", content)
+@pytest.mark.parametrize("row", [row for row in FILES if "error" in row])
+def test_malformed_files(tmp_path: Path, row: dict[str, Any]) -> None:
+    read = {"read_topics": read_topics, "read_run": read_run, "read_qrels": read_qrels}
+    path = write(tmp_path / "file", row["content"].encode(row.get("encoding", "utf-8")))
     with pytest.raises(DataError) as caught:
-        read(path)
-    assert str(caught.value).startswith(f"{path}{message}")
+        read[row["read"]](path)
+    assert str(caught.value).startswith(f"{path}{row['error']}")
 
 
 # The tie rule, and writing

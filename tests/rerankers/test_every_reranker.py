@@ -31,7 +31,7 @@ from rerankers.networks.batches import score_tokenized
 from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import Network
 from rerankers.networks.training.examples import CachedInteractions
-from rerankers.networks.training.losses import listwise, pointwise
+from rerankers.networks.training.loop import listwise, pointwise
 from rerankers.pairs import Pairs
 from rerankers.reranker import Model
 

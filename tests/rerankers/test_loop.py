@@ -13,10 +13,10 @@ from torch import Tensor
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import Tokenized
-from rerankers.networks.training import losses
+from rerankers.networks.training import loop
 from rerankers.networks.training.examples import CachedInteractions, Examples
 from rerankers.networks.training.loop import History, copy_weights, train
-from rerankers.networks.training.settings import OPTIMIZERS, SAMPLINGS, SELECTIONS, Settings
+from rerankers.networks.training.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +51,8 @@ def run(
     return train(model, data, data if validate else None, measured, settings, **options)
 
 
+CHOICES = {each.name: each.metadata.get("choices", ()) for each in dataclasses.fields(Settings)}
+
 assert_same = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 # A learning rate for each optimizer that suits these few pairs.
@@ -66,8 +68,8 @@ def settings_of(sampling: str = "random", optimizer: str = "adamw", **changes: A
 @pytest.mark.parametrize(
     ("sampling", "optimizer", "loss"),
     [
-        *((sampling, "adamw", "pointwise") for sampling in SAMPLINGS),
-        *(("random", optimizer, "listwise") for optimizer in OPTIMIZERS),
+        *((sampling, "adamw", "pointwise") for sampling in CHOICES["sampling"]),
+        *(("random", optimizer, "listwise") for optimizer in CHOICES["optimizer"]),
         ("random", "adamw", "pairwise"),
     ],
 )
@@ -85,7 +87,7 @@ def test_losses_and_labels_that_teach_nothing_are_errors(monkeypatch: pytest.Mon
     model = model_of()
     with pytest.raises(RerankerError, match="no training topic"):
         train(model, examples_of(model, np.ones(48, dtype=bool)), None, lambda s: 0.0, FAST)
-    monkeypatch.setitem(losses.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
+    monkeypatch.setitem(loop.LOSSES, "listwise", lambda scores, count: scores.sum() * torch.nan)
     with pytest.raises(RerankerError, match=r"epoch 1, step 1: the loss is .*`learning_rate`"):
         run(model)
 
@@ -112,7 +114,7 @@ def test_early_stopping_keeps_the_best_epoch() -> None:
     assert_same(copy_weights(model), after_epoch[2])
 
 
-@pytest.mark.parametrize("select", SELECTIONS)
+@pytest.mark.parametrize("select", CHOICES["select"])
 def test_best_epoch_by_each_figure(select: str) -> None:
     """The lowest loss or the highest measure, recorded by its name."""
     settings = dataclasses.replace(FAST, select=select, patience=9, learning_rate=0.3)

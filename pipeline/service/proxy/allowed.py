@@ -10,13 +10,15 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from cachetools import LRUCache
 
 from pipeline.service.errors import RequestError
+from pipeline.service.record import Record
 
 Json = dict[str, Any]
 
@@ -59,14 +61,20 @@ def refused(found: str) -> RequestError:
 # --- Calls and indexes ----------------------------------------------------------------------------
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True)
+class EngineRequest:
     """A call that may pass, as the engine is to see it."""
 
+    record: Record
+    method: str
     kind: str
     path: str  # In visible ASCII; for templates, that of the searches made of them
     indexes: Sequence[str]  # Names and patterns in the path
     name: str  # Id at the end of the path; "" for none
-    parameters: dict[str, str]
+    parameters: Mapping[str, str]
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes = b""
+    deadline: float | None = None  # On the clock of ``time.perf_counter``; None is never
 
     @property
     def is_several(self) -> bool:
@@ -74,7 +82,9 @@ class Call(NamedTuple):
         return self.kind in ("searches", "templates")
 
 
-def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call:
+def read_call(
+    record: Record, method: str, path: str, query: str, served: Sequence[str]
+) -> EngineRequest:
     """A call by its path, which is still quoted; raises RequestError if it does not pass."""
     first, *rest = (unquote(part) for part in path.strip("/").split("/"))
     has_index = first not in _FIRST
@@ -92,7 +102,9 @@ def read_call(method: str, path: str, query: str, served: Sequence[str]) -> Call
         raise refused(f"the parameter {key[:100]!r}")
     parts = [quote(",".join(indexes), ",*:")] if indexes else []
     parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
-    return Call(kind, f"/{'/'.join(parts)}", indexes, name, parameters)
+    # Metrics have few names: those that are served.
+    record.index = next((p for n in indexes[:1] for p in served if matches(p, n)), "")
+    return EngineRequest(record, method, kind, f"/{'/'.join(parts)}", indexes, name, parameters)
 
 
 _RESERVED = tuple("._-+<")

@@ -27,7 +27,7 @@ from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Ranked, SearchLog
 from pipeline.service.models import ServedModel, probability
 from pipeline.service.proxy import allowed
-from pipeline.service.proxy.allowed import Call, dumped, strict
+from pipeline.service.proxy.allowed import EngineRequest, dumped, strict
 from pipeline.service.proxy.response import (
     MARK,
     Hit,
@@ -39,7 +39,7 @@ from pipeline.service.proxy.response import (
     read_responses,
 )
 from pipeline.service.proxy.search import Search, SearchDefaults, Window, read_search
-from pipeline.service.proxy.upstream import EngineRequest, EngineResponse, Upstream
+from pipeline.service.proxy.upstream import EngineResponse, Upstream
 from pipeline.service.record import LOG, Record
 from pipeline.service.requests import deadline_of, unless_gone
 from rerankers.interpolation import minmax, mix
@@ -100,35 +100,33 @@ class Proxy:
         request.state.format, record, scope = ENGINE_ERRORS, request.state.record, request.scope
         path = (scope.get("raw_path") or scope["path"].encode()).decode("utf-8", "replace")
         query, served = scope["query_string"].decode("utf-8", "replace"), self.defaults.indexes
-        call = allowed.read_call(scope["method"], path, query, served)
-        # Metrics have few names: those that are served.
-        record.index = next(
-            (p for n in call.indexes[:1] for p in served if allowed.matches(p, n)), ""
-        )
+        call = allowed.read_call(record, scope["method"], path, query, served)
+        parameters = dict(call.parameters)
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
-        accepted = call.parameters.pop("format", "") + request.headers.get("accept", "")
+        accepted = parameters.pop("format", "") + request.headers.get("accept", "")
         if is_yaml := "yaml" in accepted:
             headers = [*((n, v) for n, v in headers if n != "accept"), ("accept", _JSON)]
         deadline = None
         with suppress(RequestError):  # The header may be meant for the engine.
             deadline = deadline_of(request)
         async with self.service.bodies.read(request) as body:
-            body = call.parameters.pop("source", "").encode() if not body.strip() else body
-            call.parameters.pop("source_content_type", "")
+            body = parameters.pop("source", "").encode() if not body.strip() else body
+            parameters.pop("source_content_type", "")
             if "content-type" not in request.headers:
                 headers.append(("content-type", _JSON))
-            sent = EngineRequest(scope["method"], call, headers, body, record, deadline)
+            call = replace(
+                call, parameters=parameters, headers=headers, body=body, deadline=deadline
+            )
             work = self._pass if call.kind in _PASSED else self._search
             try:
-                return _written(await unless_gone(work(sent), request), call, is_yaml)
+                return _written(await unless_gone(work(call), request), call, is_yaml)
             finally:
                 self.upstream.release(record)
 
     async def _send(self, request: EngineRequest, body: bytes, **changes: Any) -> EngineResponse:
         """The engine's response to another body, and other parts of the call; a RequestError."""
         try:
-            call = request.call._replace(**changes)
-            return await self.upstream.send(replace(request, call=call, body=body))
+            return await self.upstream.send(replace(request, body=body, **changes))
         except RequestError as error:
             if error.kind != "large":
                 self.service.metrics.search(request.record, "away")
@@ -136,16 +134,16 @@ class Proxy:
 
     async def _pass(self, request: EngineRequest) -> Response:
         """A call around searches: its body is checked, and so are the ids in it."""
-        call, body, content = request.call, b"", dict[str, Any]()
-        if request.body.strip() and call.kind != "read":
+        body, content = b"", dict[str, Any]()
+        if request.body.strip() and request.kind != "read":
             content = strict(request.body)
-            self.grammar.check(content, _PASSED[call.kind])
+            self.grammar.check(content, _PASSED[request.kind])
             body = dumped(content)
-        if call.kind == "known":
+        if request.kind == "known":
             names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
-            self.grammar.check_ids(*names, call.name, call.parameters.get("scroll_id"))
+            self.grammar.check_ids(*names, request.name, request.parameters.get("scroll_id"))
         response = await self._send(request, body)
-        if call.kind in ("known", "open"):
+        if request.kind in ("known", "open"):
             with suppress(*ResponseError):
                 self._remember(members_of(response.content))
         return _response(response)
@@ -173,7 +171,7 @@ class Proxy:
             return self._unread(response, sent[0], request.record)
         work = (self._page(*pair, request) for pair in zip(parts, sent, strict=True))
         pages = await asyncio.gather(*work)
-        if not request.call.is_several:
+        if not request.is_several:
             [(page, ranked)] = pages
             reason = sent[0].reason or "not scored"
             answer = _response(response, bytes(page), ranked is not None, reason)
@@ -202,8 +200,8 @@ class Proxy:
 
     async def _read(self, request: EngineRequest) -> list[Search | RequestError]:
         """The searches of a request; raises RequestError for a single one that does not pass."""
-        call, bodies, headers = request.call, [request.body], [b"{}"]
-        if call.is_several:
+        bodies, headers = [request.body], [b"{}"]
+        if request.is_several:
             lines = request.body.split(b"\n")
             headers, bodies = lines[:-1:2], lines[1:-1:2]
             if len(lines) % 2 == 0 or lines[-1].strip() or not bodies:
@@ -211,18 +209,18 @@ class Proxy:
             if len(bodies) > SEARCHES:
                 problem = f"found {len(bodies):,} searches, expected at most {SEARCHES}"
                 raise RequestError("many", problem)
-        if call.kind.startswith("template"):
+        if request.kind.startswith("template"):
             bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
 
         def read() -> list[Search | RequestError]:
-            return [self._one(*pair, call) for pair in zip(headers, bodies, strict=True)]
+            return [self._one(*pair, request) for pair in zip(headers, bodies, strict=True)]
 
         searches = await _apart(len(request.body), read)
-        if not call.is_several and isinstance(searches[0], RequestError):
+        if not request.is_several and isinstance(searches[0], RequestError):
             raise searches[0]
         return searches
 
-    def _one(self, line: bytes, body: bytes, call: Call) -> Search | RequestError:
+    def _one(self, line: bytes, body: bytes, call: EngineRequest) -> Search | RequestError:
         """A search as the engine is to see it, with its header; or the reason why it may not."""
         try:
             content, header = strict(body or b"{}"), strict(line if line.strip() else b"{}")
@@ -235,7 +233,7 @@ class Proxy:
             if given or not (indexes or has_own):
                 names = [str(n) for v in given for n in (v if isinstance(v, list) else [v])]
                 indexes = allowed.readable(",".join(names).split(","), self.defaults.indexes)
-            search = read_search(content, call.parameters | header, self.defaults, indexes)
+            search = read_search(content, {**call.parameters, **header}, self.defaults, indexes)
             if search.window:
                 self._model(search.window)
             return search._replace(header=dumped(header | {"index": indexes}))
@@ -248,9 +246,8 @@ class Proxy:
         self.grammar.check(content, "template")
         told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
         headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
-        request = replace(request, headers=headers, method="POST")
-        path = "/_render/template"
-        response = await self._send(request, dumped(content), path=path, parameters={})
+        changes = {"headers": headers, "method": "POST", "path": "/_render/template"}
+        response = await self._send(request, dumped(content), **changes, parameters={})
         with suppress(*ResponseError):
             search = members_of(response.content).get("template_output", Raw(b""))
             if response.status == 200:
@@ -266,14 +263,14 @@ class Proxy:
         Texts are read from the hits' sources, which come anyway; where these lack a field, it is
         asked for, from then on at once.
         """
-        call, window = request.call, None if request.call.is_several else searches[0].window
+        window = None if request.is_several else searches[0].window
         bodies = [search.window.body if search.window else search.body for search in searches]
-        parameters, place = call.parameters, (call.path, *(window.added if window else ()))
+        place = (request.path, *(window.added if window else ()))
         short = window.short if window and place not in self._lacking else None
-        if window:
-            parameters = {name: v for name, v in parameters.items() if name not in ("from", "size")}
+        changed = ("from", "size") if window else ()
+        parameters = {name: v for name, v in request.parameters.items() if name not in changed}
         body = short or bodies[0]
-        if call.is_several:
+        if request.is_several:
             lines = zip((search.header for search in searches), bodies, strict=True)
             body = b"".join(line + b"\n" for pair in lines for line in pair)
         try:
@@ -286,7 +283,9 @@ class Proxy:
         if response.status == 200:
             with suppress(*ResponseError):
                 content = response.content
-                parts = await _apart(len(content), lambda: read_responses(content, call.is_several))
+                parts = await _apart(
+                    len(content), lambda: read_responses(content, request.is_several)
+                )
         if len(parts) != len(searches):
             return response, []
         if short and window:
@@ -415,7 +414,7 @@ def _response(
     return passed
 
 
-def _written(response: Response, call: Call, is_yaml: bool) -> Response:
+def _written(response: Response, call: EngineRequest, is_yaml: bool) -> Response:
     """A response as it is asked for: pretty, or YAML, which JSON in many lines is, too."""
     is_ours = response.headers.get("x-reranked") == "true"
     if is_yaml or (is_ours and call.parameters.get("pretty", "false") != "false"):

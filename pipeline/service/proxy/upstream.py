@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -15,7 +14,7 @@ import aiohttp
 from yarl import URL
 
 from pipeline.service.errors import RequestError
-from pipeline.service.proxy.allowed import LISTS, Call, names_of
+from pipeline.service.proxy.allowed import LISTS, EngineRequest, names_of
 from pipeline.service.record import Record
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
@@ -31,18 +30,6 @@ _OURS = frozenset(names_of(LISTS["connection"]))
 _NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 Headers = Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class EngineRequest:
-    """A request as it goes on to the engine."""
-
-    method: str
-    call: Call
-    headers: Headers
-    body: bytes
-    record: Record
-    deadline: float | None  # On the clock of ``time.perf_counter``; None is never
 
 
 class EngineResponse(NamedTuple):
@@ -104,7 +91,7 @@ class Upstream:
                         problem = f"{url}: the engine does not answer in time"
                         raise RequestError("deadline", problem) from None
                     # A page of a scroll that is lost cannot be read again.
-                    if last or (has_begun and request.call.kind == "known"):
+                    if last or (has_begun and request.kind == "known"):
                         problem = f"{url}: the engine does not answer: {type(error).__name__}"
                         raise RequestError("away", problem) from None
                     # Unless another search has noticed it before.
@@ -125,10 +112,10 @@ class Upstream:
                 max_line_size=_HEADER,
                 max_field_size=_HEADER,
             )
-        call, record, content = request.call, request.record, bytearray()
+        record, content = request.record, bytearray()
         async with self._session.request(
             request.method,
-            URL(f"{url}{call.path}?{urlencode(call.parameters)}".rstrip("?"), encoded=True),
+            URL(f"{url}{request.path}?{urlencode(request.parameters)}".rstrip("?"), encoded=True),
             headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
             data=request.body or None,
             timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),

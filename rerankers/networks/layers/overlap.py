@@ -40,16 +40,11 @@ class WordOverlap(nn.Module):
 
         Words are given for Q queries and P posts, with the row of each post's query.
         """
-        distinct = first_occurrences(query.ids)  # [Q, Lq]
+        earlier = torch.tril(query.ids.unsqueeze(2) == query.ids.unsqueeze(1), diagonal=-1)
+        # [Q, Lq], 1 for the first occurrence of a term
+        distinct = (query.ids.ne(0) & ~earlier.any(dim=2)).float()
         weights = torch.stack([distinct, distinct * query.weights], dim=2)
         without_stop_words = weights * self.content_words(query.ids).unsqueeze(2)
         of_words = torch.cat([weights, without_stop_words], dim=2)[query_of_post]  # [P, Lq, 4]
         same = query.ids[query_of_post].unsqueeze(2) == post_ids.unsqueeze(1)  # [P, Lq, Ld]
         return torch.bmm(same.any(dim=2).float().unsqueeze(1), of_words).squeeze(1)
-
-
-def first_occurrences(ids: Tensor) -> Tensor:
-    """1.0 for the first occurrence of a term in its text, else 0.0: [B, L], as ``ids``."""
-    same = ids.unsqueeze(2) == ids.unsqueeze(1)  # [B, L, L]
-    earlier = torch.tril(same, diagonal=-1).any(dim=2)
-    return (ids.ne(0) & ~earlier).float()

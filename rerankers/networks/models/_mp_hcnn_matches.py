@@ -17,7 +17,7 @@ import torch
 from rerankers.errors import RerankerError
 from rerankers.explanation import Cell, Column, Explanation, Reasons, Row, shade
 from rerankers.networks.inputs import TextEncoder, Tokenized
-from rerankers.networks.models.mp_hcnn import Model
+from rerankers.networks.models.mp_hcnn import Model, Pairing
 from rerankers.pairs import Pairs
 from rerankers.text import words as reading
 from rerankers.text.spans import Span, Word, find_url, find_words, trigram_spans
@@ -114,11 +114,13 @@ def find_matches(
 def _matches(model: Model, query: Any, posts: Any) -> list[dict[str, list[Matches]]]:
     """Matches of the inputs of one query with those of each post, without padding."""
     encoded, terms, config = model.encode_queries(query), model.encode_posts(posts), model.config
-    found: list[dict[str, list[Matches]]] = [{} for _ in terms[model.post_inputs[0]].ids]
+    count = len(terms[model.post_inputs[0]].ids)
+    pairs = Pairing(encoded, terms, torch.zeros(count, dtype=torch.int64))
+    found: list[dict[str, list[Matches]]] = [{} for _ in range(count)]
     for name, perspective in model.perspectives.items():
         query_length = int(encoded.terms[perspective.query_input].ids.count_nonzero())
         lengths = terms[perspective.post_input].ids.count_nonzero(dim=1).tolist()
-        for depth, level in enumerate(model.similarities(encoded, terms, perspective)):
+        for depth, level in enumerate(model.similarities(pairs, perspective)):
             values = level.values
             if config.normalization == "query":
                 values = level.query_softmax(config.temperature)

@@ -11,6 +11,7 @@ IDF.
 
 Choices where the paper is silent: the mean is over words that are not stop words. Counts are of
 distinct words, with stop words. Each unknown word has its own vector; in the paper all share one.
+The learning rate is fixed; the paper searches a grid.
 """
 
 from abc import abstractmethod

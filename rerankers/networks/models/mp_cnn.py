@@ -35,7 +35,7 @@ Deviations, and choices where the paper is silent:
   8 times the rate did not learn. The tables' row has 4 times the rate: half of the sum.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -46,7 +46,7 @@ from rerankers.errors import require_choice
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.convolutions import windows_from
 from rerankers.networks.layers.embeddings import word_vectors
-from rerankers.networks.training.settings import RAO_2016, Settings
+from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -78,17 +78,7 @@ class Model(Reranker):
 
     config_type = Config
     configurations = named(compact=Config(), paper=Config(dimension_filters=20, l1="elements"))
-    training_settings = Settings(
-        loss="pairwise",
-        learning_rate=1e-3,
-        weight_decay=1e-4,
-        positives=1,
-        negatives=8,
-        steps=40,
-        epochs=15,
-        patience=5,
-        select="mrr",
-    )
+    training_settings = replace(OF_ANSWERS, epochs=15)
     own_settings = named(paper=RAO_2016)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:

@@ -67,15 +67,8 @@ Four named configurations:
 
 ``small``
     ``robust`` with one layer and half of its filters: a quarter of the memory of a post, and half
-    of the time or less. It is the shipped one for any collection. AP in cross-validation over the
-    223 topics of the four microblog years, mean of two seeds: .347 after .349; on five collections
-    of other kinds, on which neither was trained, at the best λ: .528 after .529
-    (``tweetrerank tune --transfer``).
-
-    Word vectors of the shipped checkpoints are GloVe's with 100 numbers. AP in cross-validation by
-    topic within 2011 and 2012 was .426 and .254 with these, .426 and .269 with GloVe's and
-    skip-gram vectors of the posts reduced together to 100 numbers (``pipeline.vectors``, c78e682),
-    .408 and .271 with those of the posts alone. The mean of two seeds was no better than one seed.
+    of the time or less. It is the shipped one for any collection. Word vectors of the shipped
+    checkpoints are GloVe's with 100 numbers; ``scripts/results/notes.md`` has the figures.
 """
 
 import math
@@ -108,12 +101,12 @@ from rerankers.networks.layers.embeddings import (
     counts_of,
     mask_of,
 )
-from rerankers.networks.layers.pooling import (
+from rerankers.networks.layers.similarity import (
     PaddedSimilarities,
+    unit_length,
     weighted_mean,
     window_means,
 )
-from rerankers.networks.layers.similarity import unit_length
 from rerankers.networks.training.settings import RAO_2019
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
@@ -268,6 +261,14 @@ class PhraseVectors(NamedTuple):
     terms: Inputs
 
 
+class Pairing(NamedTuple):
+    """P posts, each with its query."""
+
+    queries: PhraseVectors
+    posts: Inputs  # Cut to the lengths that the model reads
+    query_of_post: Tensor  # [P] row of the query of each post
+
+
 class Part(NamedTuple):
     """Pairs that are compared together, padded to the lengths of their longest texts."""
 
@@ -364,33 +365,24 @@ class Model(Reranker):
         self, queries: PhraseVectors, posts: Inputs, query_of_post: Tensor
     ) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
-        pooled = {
-            name: self._pooled(queries, posts, query_of_post, perspective)
-            for name, perspective in self.perspectives.items()
-        }
+        pairs = Pairing(queries, posts, query_of_post)
+        pooled = {name: self._pooled(pairs, each) for name, each in self.perspectives.items()}
         url_lengths = posts[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
         return self.features(pooled, queries.terms, query_of_post, url_lengths)
 
-    def _pooled(
-        self,
-        queries: PhraseVectors,
-        posts: Inputs,
-        query_of_post: Tensor,
-        perspective: Perspective,
-    ) -> list[list[Tensor]]:
+    def _pooled(self, pairs: Pairing, perspective: Perspective) -> list[list[Tensor]]:
         """Results of :meth:`pool` at each depth; on a CPU for pairs of similar lengths at a time.
 
         Lengths that a GPU computes would have to be waited for.
         """
-        counts = self._counts(queries, posts, perspective)
-        if is_host(query_of_post.device):
-            parts = _by_lengths(*(each.count_nonzero(dim=1) for each in counts), query_of_post)
+        counts, rows = self._counts(pairs, perspective), pairs.query_of_post
+        if is_host(rows.device):
+            parts = _by_lengths(*(each.count_nonzero(dim=1) for each in counts), rows)
         else:
-            rows = torch.arange(len(query_of_post), device=query_of_post.device)
-            parts = [Part(rows, counts[0].shape[1], counts[1].shape[1])]
+            every = torch.arange(len(rows), device=rows.device)
+            parts = [Part(every, counts[0].shape[1], counts[1].shape[1])]
         pools = []
-        compared = self._compared(queries, posts, query_of_post, perspective, parts)
-        for part, depths in zip(parts, compared, strict=True):
+        for part, depths in zip(parts, self._compared(pairs, perspective, parts), strict=True):
             # All depths at once: calls cost more than these small matrices.
             joined = PaddedSimilarities(*map(torch.cat, zip(*depths, strict=True)))
             pooled = torch.stack(self.pool(joined, perspective)).unflatten(1, (-1, len(part.rows)))
@@ -399,51 +391,35 @@ class Model(Reranker):
         by_depth = torch.cat(pools, dim=2).index_select(2, order).unbind(1)
         return [list(level.unbind(0)) for level in by_depth]
 
-    def _counts(
-        self, queries: PhraseVectors, posts: Inputs, perspective: Perspective
-    ) -> tuple[Tensor, Tensor]:
+    def _counts(self, pairs: Pairing, perspective: Perspective) -> tuple[Tensor, Tensor]:
         """Positions that each one of the queries [Q, Lq] and posts [P, Ld] stands for."""
-        query_ids = queries.terms[perspective.query_input].ids
-        post_ids = posts[perspective.post_input].ids
+        query_ids = pairs.queries.terms[perspective.query_input].ids
+        post_ids = pairs.posts[perspective.post_input].ids
         if not self.reads_padding:
             return mask_of(query_ids), mask_of(post_ids)
-        return (
-            counts_of(query_ids, perspective.query_length),
-            counts_of(post_ids, perspective.post_length),
-        )
+        lengths = perspective.query_length, perspective.post_length
+        return counts_of(query_ids, lengths[0]), counts_of(post_ids, lengths[1])
 
-    def similarities(
-        self, queries: PhraseVectors, posts: Inputs, perspective: Perspective
-    ) -> list[PaddedSimilarities]:
-        """Similarities of P posts with one query, at each depth."""
-        lengths = [counts.shape[1] for counts in self._counts(queries, posts, perspective)]
-        rows = torch.arange(len(posts[perspective.post_input].ids))
-        part = Part(rows, *lengths)
-        return next(self._compared(queries, posts, torch.zeros_like(rows), perspective, [part]))
+    def similarities(self, pairs: Pairing, perspective: Perspective) -> list[PaddedSimilarities]:
+        """Similarities of all pairs, at each depth."""
+        lengths = [counts.shape[1] for counts in self._counts(pairs, perspective)]
+        part = Part(torch.arange(len(pairs.query_of_post)), *lengths)
+        return next(self._compared(pairs, perspective, [part]))
 
     def _compared(
-        self,
-        queries: PhraseVectors,
-        posts: Inputs,
-        query_of_post: Tensor,
-        perspective: Perspective,
-        parts: Sequence[Part],
+        self, pairs: Pairing, perspective: Perspective, parts: Sequence[Part]
     ) -> Iterator[list[PaddedSimilarities]]:
         """Similarities at each depth of the pairs of each part."""
-        query_counts, post_counts = self._counts(queries, posts, perspective)
-        tower, ids = perspective.tower, posts[perspective.post_input].ids
+        query_counts, post_counts = self._counts(pairs, perspective)
+        tower, ids = perspective.tower, pairs.posts[perspective.post_input].ids
         of_parts = self._levels(tower, [ids[part.rows, : part.post_length] for part in parts])
-        for (rows, query_length, post_length), post_levels in zip(parts, of_parts, strict=True):
-            own = query_of_post[rows]
+        for (rows, query_length, post_length), levels in zip(parts, of_parts, strict=True):
+            own = pairs.query_of_post[rows]
             counts = query_counts[own, :query_length], post_counts[rows, :post_length]
-            query_levels = [each[:, :query_length] for each in queries.levels[tower]]
-            pairs = zip(query_levels, post_levels, strict=True)
-            yield [
-                PaddedSimilarities(
-                    torch.bmm(query[own], post[:, :post_length].transpose(1, 2)), *counts
-                )
-                for query, post in pairs
-            ]
+            queries = [each[:, :query_length][own] for each in pairs.queries.levels[tower]]
+            posts = [each[:, :post_length].transpose(1, 2) for each in levels]
+            products = map(torch.bmm, queries, posts)
+            yield [PaddedSimilarities(values, *counts) for values in products]
 
     def pool(self, similarities: Any, perspective: Perspective) -> list[Tensor]:
         """Maximum and mean over each post, after the softmax if there is one: [P, Lq] each.

@@ -49,7 +49,7 @@ from rerankers.errors import require_above_zero, require_choice
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers.convolutions import perceptron, square_convolution
 from rerankers.networks.layers.embeddings import mask_of, word_vectors
-from rerankers.networks.training.settings import RAO_2016, Settings
+from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3
@@ -99,17 +99,7 @@ class Model(Reranker):
         compact=Config(),
         paper=Config(lstm_units=250, channel_share=1.0, activation="tanh", dropout=0.5),
     )
-    training_settings = Settings(
-        loss="pairwise",
-        optimizer="rmsprop",
-        learning_rate=1e-3,
-        weight_decay=1e-4,
-        positives=1,
-        negatives=8,
-        steps=40,
-        patience=5,
-        select="mrr",
-    )
+    training_settings = replace(OF_ANSWERS, optimizer="rmsprop")
     own_settings = named(paper=replace(RAO_2016, optimizer="rmsprop", learning_rate=1e-4))
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:

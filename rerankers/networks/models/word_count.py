@@ -20,7 +20,7 @@ from rerankers.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Config:
-    """Which of the two counts."""
+    """Choice of the count."""
 
     weighted: bool = False  # Sum of the common words' IDF instead of their number
 

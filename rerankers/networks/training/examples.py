@@ -1,4 +1,4 @@
-"""Judged pairs to train on, with comparisons of query and post computed once where possible.
+"""Judged pairs to train on, and the pairs of each step: positives and sampled negatives.
 
 A model with fixed vectors and filters compares the same pair in the same way in every epoch.
 Keeping the result (a few hundred numbers a pair) turns minutes of training into seconds.
@@ -6,7 +6,9 @@ Keeping the result (a few hundred numbers a pair) turns minutes of training into
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +16,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from rerankers.errors import RerankerError
 from rerankers.networks.base import Interactions, Reranker
-from rerankers.networks.batches import BATCH_SIZE, batches_of, evaluating
+from rerankers.networks.batches import BATCH_SIZE, batches_of, evaluating, represent_tokenized
 from rerankers.networks.inputs import Scorable, Tokenized
 from rerankers.networks.ngrams import fast_path
 from rerankers.networks.training.settings import Settings
 from rerankers.pairs import lists_of
 from rerankers.reranker import Progress, silent
-
-Rows = npt.NDArray[np.int64]  # Row numbers of pairs
+from rerankers.text.ragged import Rows
 
 
 @dataclass(frozen=True)
@@ -113,3 +115,164 @@ def _stack(parts: list[Tensor]) -> Tensor:
     """One tensor [B, L, K] of tensors with different numbers of positions L, padded with zeros."""
     length = max(part.shape[1] for part in parts)
     return torch.cat([F.pad(part, (0, 0, 0, length - part.shape[1])) for part in parts])
+
+
+class BatchSampler:
+    """Draws the pairs of each step, according to the settings' ``sampling``.
+
+    Its ``examples`` include corrupted pairs.
+
+    Raises:
+        RerankerError: there are no posts of other topics to corrupt pairs with.
+    """
+
+    def __init__(self, training: Examples, settings: Settings) -> None:
+        self.examples, self._topics, self._settings = training, training.topics(), settings
+        self._nearest: Mapping[int, Rows] | None = None
+        self._passes: dict[int, Rows] = {}
+        if settings.sampling == "corrupted":
+            self._corrupt()
+
+    def start_epoch(self, model: Reranker, epoch: int) -> None:
+        """Mine negatives for ``max`` and ``mix`` with the last epoch's model.
+
+        Those of the first epoch, counted from 1, are random.
+
+        Raises:
+            RerankerError: FAISS is not installed.
+        """
+        if self._settings.sampling in ("max", "mix") and epoch > 1:
+            vectors = represent_tokenized(model, self.examples.pairs)
+            self._nearest = _nearest(vectors, self._topics, self._settings.negatives)
+
+    def draw(self, step: int, rng: np.random.Generator) -> tuple[Rows, int]:
+        """Rows [lists, candidates] of a step, positives first, and the positives of each list.
+
+        Steps are counted from 0, over all epochs.
+        """
+        settings, count = self._settings, self._settings.positives
+        if settings.sampling == "pairs":
+            relevant = self.examples.relevant
+            rows = self._shuffled(step, len(relevant), settings.batch_pairs)
+            rows = np.concatenate([rows[relevant[rows]], rows[~relevant[rows]]])
+            return rows[None], int(relevant[rows].sum())
+        size = count * settings.negatives
+        if settings.steps:
+            lists = random_lists(self._topics, settings.batch_topics, count, size, rng)
+        else:
+            lists = self._next_lists(step, rng)
+        if self._nearest is not None:
+            self._mine(lists, self._nearest)
+        return lists, count
+
+    def _mine(self, lists: Rows, nearest: Mapping[int, Rows]) -> None:
+        """Put the negatives most similar to the positives into lists (Rao et al. 2016, 3.2).
+
+        All of them for ``max``, half of them (rounded up) for ``mix``.
+        """
+        positives, count = self._settings.positives, self._settings.negatives
+        mined = count if self._settings.sampling == "max" else -(-count // 2)
+        for row in lists:
+            blocks = row[positives:].reshape(positives, count)  # a view of the row
+            for positive, block in zip(row[:positives], blocks, strict=True):
+                # Repeated where the topic has fewer negatives.
+                block[:mined] = np.resize(nearest[int(positive)], mined)
+
+    def _next_lists(self, step: int, rng: np.random.Generator) -> Rows:
+        """Lists of one step through shuffled passes over all positives (Rao et al. 2016, code)."""
+        of_topics = [(row, topic.negatives) for topic in self._topics for row in topic.positives]
+        places = self._shuffled(step, len(of_topics), self._settings.batch_topics)
+        chosen = (of_topics[place] for place in places)
+        size = self._settings.negatives
+        return np.stack([np.append(row, rng.choice(others, size=size)) for row, others in chosen])
+
+    def _shuffled(self, step: int, count: int, size: int) -> Rows:
+        """Numbers [size] of one step through shuffled passes over ``count`` of them."""
+        places = np.arange(step * size, (step + 1) * size)
+        self._passes = {
+            number: self._passes[number]
+            if number in self._passes
+            else np.random.default_rng([self._settings.seed, number]).permutation(count)
+            for number in np.unique(places // count).tolist()
+        }
+        return np.array([self._passes[place // count][place % count] for place in places.tolist()])
+
+    def _corrupt(self) -> None:
+        """Add posts of other topics for each positive as its negatives (Qiu & Huang 2015, 5)."""
+        pairs, topics, settings = self.examples.pairs, self._topics, self._settings
+        if not isinstance(pairs, Tokenized):
+            raise TypeError("corrupted pairs are new ones, without cached interactions")
+        if len(topics) < 2:
+            raise RerankerError(
+                f"sampling corrupted takes negatives from other topics: found {len(topics)} topic "
+                "to train on, expected at least two; use the `sampling` random"
+            )
+        rng = np.random.default_rng([settings.seed, 0])
+        pools = [pairs.post_index[np.append(each.positives, each.negatives)] for each in topics]
+        everything = np.concatenate(pools)
+        owner = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
+        queries, posts, row = [], [], len(pairs.query_index)
+        self._topics = []
+        for number, topic in enumerate(topics):
+            size = len(topic.positives) * settings.negatives
+            # Topics may share posts: a relevant one is no negative.
+            relevant = np.isin(everything, pairs.post_index[topic.positives])
+            others = everything[(owner != number) & ~relevant]
+            if not len(others):
+                raise RerankerError(
+                    "sampling corrupted takes negatives from other topics: found a topic to which "
+                    "all of their posts are relevant; use the `sampling` random"
+                )
+            posts.append(rng.choice(others, size=size))
+            queries.append(np.full(size, pairs.query_index[topic.positives[0]]))
+            self._topics.append(TopicRows(topic.positives, np.arange(row, row + size)))
+            row += size
+        relevant = np.append(self.examples.relevant, np.zeros(row - len(pairs.query_index), bool))
+        new = pairs.with_pairs(np.concatenate(queries), np.concatenate(posts))
+        self.examples = Examples(new, relevant)
+
+
+def random_lists(
+    topics: list[TopicRows], lists: int, positives: int, negatives: int, rng: np.random.Generator
+) -> Rows:
+    """Lists of random positives and negatives, of different topics where there are enough.
+
+    All topics are equally likely, because average precision counts each topic once, however many
+    positives it has.
+
+    Returns:
+        [lists, positives + negatives] rows of pairs, positives first.
+    """
+    chosen = rng.choice(len(topics), size=lists, replace=lists > len(topics))
+    rows = []
+    for topic in chosen:
+        relevant = rng.choice(topics[topic].positives, size=positives)
+        rows.append(np.append(relevant, rng.choice(topics[topic].negatives, size=negatives)))
+    return np.stack(rows)
+
+
+def _nearest(vectors: Tensor, topics: list[TopicRows], count: int) -> dict[int, Rows]:
+    """Row of each positive -> rows of the ``count`` most similar negatives of its topic, by cosine.
+
+    Exact search with FAISS among the vectors [P, K] of all pairs, on a GPU where FAISS finds one.
+    """
+    try:
+        import faiss
+    except ImportError:
+        raise RerankerError(
+            "sampling max and mix search with FAISS, which is not installed; "
+            "pip install 'tweetrerank[cpu]' (or [gpu], never both), or use the `sampling` random"
+        ) from None
+    unit = np.array(vectors.numpy(), dtype=np.float32, order="C")  # Normalised in place.
+    faiss.normalize_L2(unit)
+    gpu = faiss.StandardGpuResources() if getattr(faiss, "get_num_gpus", lambda: 0)() else None
+    nearest = {}
+    for topic in topics:
+        index: Any = faiss.IndexFlatIP(unit.shape[1])
+        if gpu is not None:
+            index = faiss.index_cpu_to_gpu(gpu, 0, index)
+        index.add(unit[topic.negatives])
+        _, closest = index.search(unit[topic.positives], min(count, len(topic.negatives)))
+        for positive, places in zip(topic.positives.tolist(), closest, strict=True):
+            nearest[positive] = topic.negatives[places]
+    return nearest

@@ -1,4 +1,4 @@
-"""The training loop: steps, validation after each epoch, early stopping.
+"""The training loop: steps, validation after each epoch, early stopping; optimizers and losses.
 
 Every random choice follows from the seed and the epoch or step alone.
 """
@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
 
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import represent_tokenized, score_tokenized
 from rerankers.networks.layers.convolutions import ConvolutionTower
-from rerankers.networks.training.examples import Examples, Rows
-from rerankers.networks.training.losses import LOSSES, pointwise_loss
-from rerankers.networks.training.negatives import BatchSampler, random_lists
-from rerankers.networks.training.optimizers import clip_gradients, make_optimizer, steps_of
+from rerankers.networks.models.dssm import TrigramSums
+from rerankers.networks.training.examples import BatchSampler, Examples, Rows, random_lists
 from rerankers.networks.training.settings import Settings
+
+LARGE = 20_000
+"""Rows of a table from which on plain gradient descent has sparse gradients: a step reads a few
+thousand of them. Below about 10,000 dense ones are faster."""
 
 VALIDATION_BATCHES = 8  # Batches of a validation loss
 
@@ -99,11 +102,13 @@ def _validated(
     model: Reranker, validation: Examples, measure: Measure, settings: Settings
 ) -> dict[str, float]:
     """Figures of an epoch: the loss, if it selects the best one, then the measure."""
-    figures, scores = {}, score_tokenized(model, validation.pairs)
+    figures, scores = dict[str, float](), score_tokenized(model, validation.pairs)
     if _selects_by_lists(settings):
         figures["validation_loss"] = _validation_loss(model, validation, settings)
     elif settings.select == "loss":
-        figures["validation_loss"] = pointwise_loss(scores, validation.relevant)
+        figures["validation_loss"] = F.binary_cross_entropy_with_logits(
+            torch.from_numpy(scores), torch.from_numpy(validation.relevant).float()
+        ).item()
     measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
     return {**figures, measured: measure(scores)}
 
@@ -144,26 +149,25 @@ class EpochTrainer:
         torch.manual_seed(settings.seed * 1_000_003 + epoch)
         model.train()
         losses = []
-        with steps_of(self.optimizer):
-            for step in range(self.steps):
-                steps_done = (epoch - 1) * self.steps + step
-                rate = self._learning_rate(steps_done, setbacks)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = rate
-                rows, positives = self.sampler.draw(steps_done, rng)
-                loss = _loss(model, self.sampler.examples, rows, positives, settings)
-                self.optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                if settings.clipping:
-                    clip_gradients(model.parameters(), settings.clipping)
-                self.optimizer.step()
-                losses.append(loss.item())
-                if not np.isfinite(losses[-1]):
-                    raise RerankerError(
-                        f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                        "train with a smaller `learning_rate`"
-                    )
-                progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
+        for step in range(self.steps):
+            steps_done = (epoch - 1) * self.steps + step
+            rate = self._learning_rate(steps_done, setbacks)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            rows, positives = self.sampler.draw(steps_done, rng)
+            loss = _loss(model, self.sampler.examples, rows, positives, settings)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if settings.clipping:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clipping)
+            self.optimizer.step()
+            losses.append(loss.item())
+            if not np.isfinite(losses[-1]):
+                raise RerankerError(
+                    f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
+                    "train with a smaller `learning_rate`"
+                )
+            progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
         return float(np.mean(losses))
 
     def _learning_rate(self, steps_done: int, setbacks: int) -> float:
@@ -175,6 +179,36 @@ class EpochTrainer:
             case "plateau":
                 return settings.learning_rate * 0.5**setbacks
         return settings.learning_rate
+
+
+def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
+    rate, momentum, is_sgd = settings.learning_rate, settings.momentum, settings.optimizer == "sgd"
+    # All but the product of rate and gradient would move every row.
+    is_plain = is_sgd and not (momentum or settings.weight_decay or settings.clipping)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | TrigramSums):
+            module.sparse = is_plain and len(module.weight) >= LARGE
+    shares: dict[float, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            shares.setdefault(model.decay_share(name), []).append(parameter)
+    groups = [
+        {"params": parameters, "weight_decay": settings.weight_decay * share}
+        for share, parameters in shares.items()
+    ]
+    match settings.optimizer:
+        case "sgd":
+            # One pass over weights and gradients, a third of the time; dense gradients only.
+            fused = not is_plain
+            return torch.optim.SGD(groups, rate, momentum, nesterov=momentum > 0, fused=fused)
+        case "adadelta":
+            return torch.optim.Adadelta(groups, lr=rate, rho=0.95)
+        case "adagrad":
+            return torch.optim.Adagrad(groups, lr=rate)
+        case "rmsprop":
+            return torch.optim.RMSprop(groups, lr=rate)
+    return torch.optim.AdamW(groups, lr=rate)
 
 
 def _selects_by_lists(settings: Settings) -> bool:
@@ -202,3 +236,34 @@ def _validation_loss(model: Reranker, validation: Examples, settings: Settings) 
             rows = random_lists(topics, settings.batch_topics, count, size, rng)
             losses.append(_loss(model, validation, rows, count, settings).item())
     return float(np.mean(losses))
+
+
+Loss = Callable[[Tensor, int], Tensor]
+"""Scores [lists, candidates] (logits), in each list a topic's positives before its negatives, and
+the number of positives -> a loss."""
+
+
+def pointwise(scores: Tensor, positives: int) -> Tensor:
+    """Negative log likelihood of each pair's label (Rao et al. 2019, section 3.4)."""
+    labels = torch.zeros_like(scores)
+    labels[:, :positives] = 1.0
+    return F.binary_cross_entropy_with_logits(scores, labels)
+
+
+def pairwise(scores: Tensor, positives: int) -> Tensor:
+    """Hinge loss of each positive against each negative: Rao et al. (2016), section 3.1."""
+    differences = scores[:, :positives, None] - scores[:, None, positives:]
+    return F.relu(1.0 - differences).mean()
+
+
+def listwise(scores: Tensor, positives: int) -> Tensor:
+    """Cross-entropy of each positive among its topic's negatives (Cao et al. 2007, top one).
+
+    The other positives of the list are left out of the sum.
+    """
+    negatives = torch.logsumexp(scores[:, positives:], dim=1, keepdim=True)
+    chosen = scores[:, :positives]
+    return (torch.logaddexp(chosen, negatives) - chosen).mean()
+
+
+LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "pointwise": pointwise}

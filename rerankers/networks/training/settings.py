@@ -48,8 +48,8 @@ class Settings:
     select: str = _one_of("map", "mrr", "loss")
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
     precision: str = _one_of("fp32", "bf16")
-    """Of the products in MP-HCNN's trained convolutions: ``fp32`` or ``bf16``, which is up to three
-    times as fast; weights and all else stay in single precision."""
+    """Number format of the products in MP-HCNN's trained convolutions: ``fp32``, or ``bf16``, up to
+    three times as fast; weights and all else stay in single precision."""
     held_out: float = 0.15
     """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
     held_out_of: str = _one_of("all", "each")
@@ -119,3 +119,15 @@ RAO_2016 = replace(
     held_out=0.15,
 )
 """MP-CNN in Rao et al. (2016); the size of a batch is that of the authors' code."""
+
+OF_ANSWERS = Settings(
+    loss="pairwise",
+    learning_rate=1e-3,
+    weight_decay=1e-4,
+    positives=1,
+    negatives=8,
+    steps=40,
+    patience=5,
+    select="mrr",
+)
+"""This project's, for a few hundred answers: lists of one right answer and others."""
