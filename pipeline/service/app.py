@@ -225,7 +225,7 @@ class Service:
         )
         self.metrics = Metrics(lambda: self.queue.queued, lambda: models.served.values())
         most = limits.waiting_documents, limits.waiting_requests
-        self.queue = Queue(threads, *most, self.metrics.batch)
+        self.queue = Queue(threads, *most, self.metrics.batches.observe)
 
     async def endpoint(self, request: Request) -> Response:
         """The response to a request for scores; raises RequestError."""
