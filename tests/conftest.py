@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from helpers.processes import descendants
 
 from pipeline.command.options import run_command
 
@@ -71,10 +71,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _no_process_is_left() -> Iterator[None]:
     """Processes that score are deaf to SIGTERM; one that a test has stopped would stay for ever."""
     yield
-    if samples := sys.modules.get("helpers.service_samples"):
-        for process in samples.descendants(os.getpid()):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+    for process in descendants(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Programs in a process of their own."""
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,3 +41,18 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function in a new process, to which it and its arguments are sent."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result(timeout=300)
+
+
+def end_with_parent() -> None:
+    """``preexec_fn`` of a process that must not outlive these tests, even if they are killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and those that they have, the oldest first."""
+    started = [pid]
+    for parent in started:
+        children = Path(f"/proc/{parent}/task/{parent}/children")
+        started += map(int, children.read_text().split()) if children.exists() else []
+    return started[1:]

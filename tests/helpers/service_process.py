@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import httpx
 
-from helpers.processes import ROOT
+from helpers.processes import ROOT, end_with_parent
 from helpers.service_samples import WIRES
 
 BODY = WIRES["tei"].body(raw_scores=True)
@@ -57,6 +57,7 @@ def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> 
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=end_with_parent,
     )
     lines: list[str] = []
     stderr = process.stderr

@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Se
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -188,15 +187,6 @@ WIRES = {
     ),
 }
 """Name -> wire format, as its clients use it."""
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes that a process has started, and those that they have, the oldest first."""
-    started = [pid]
-    for parent in started:
-        children = Path(f"/proc/{parent}/task/{parent}/children")
-        started += map(int, children.read_text().split()) if children.exists() else []
-    return started[1:]
 
 
 def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

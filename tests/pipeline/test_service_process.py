@@ -16,9 +16,10 @@ import httpx
 import pytest
 import trustme
 from conftest import Command
+from helpers.processes import descendants
 from helpers.proxy_samples import stub_engine
 from helpers.service_process import Running, running
-from helpers.service_samples import QUERY, TEXTS, descendants
+from helpers.service_samples import QUERY, TEXTS
 
 import indexes
 from indexes.posts import Post

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.processes import run_python
+from helpers.processes import descendants, run_python
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
-from helpers.service_samples import descendants
 
 from pipeline.service import worker
 from pipeline.service.errors import RequestError
