@@ -343,6 +343,11 @@ class Model(ABC):
         return self.remembering(0)
 
 
+def _of_model(name: str) -> Any:
+    """A member of :class:`Mixed` that is its model's."""
+    return property(lambda mixed: getattr(mixed.model, name))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mixed(Model):
     """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
@@ -359,6 +364,12 @@ class Mixed(Model):
     origin: str = "given"
     """Origin of λ, for reports."""
 
+    # The model's own.
+    families, device, reads_given = map(_of_model, ("families", "device", "reads_given"))
+    explains, explain, files = map(_of_model, ("explains", "explain", "files"))
+    counts, warm_up = map(_of_model, ("counts", "warm_up"))
+    _warn_of_missing = _of_model("_warn_of_missing")
+
     @classmethod
     def of(cls, model: Model, weight: float, origin: str = "given") -> Mixed:
         """A model with its λ."""
@@ -368,34 +379,10 @@ class Mixed(Model):
     def __reduce__(self) -> tuple[Any, ...]:
         return Mixed.of, (self.model, self.weight, self.origin)
 
-    @property
-    def families(self) -> Sequence[str]:
-        """As the model."""
-        return self.model.families
-
     @cached_property
     def signals(self) -> set[str]:
         """The model's, and the scores that are mixed with its own."""
         return self.model.signals | ({FIRST_STAGE} if self.weight < 1 else set())
-
-    @property
-    def device(self) -> str:
-        """As the model."""
-        return self.model.device
-
-    @property
-    def reads_given(self) -> bool:
-        """As the model."""
-        return self.model.reads_given
-
-    @property
-    def explains(self) -> Literal["matches", "contributions", ""]:
-        """As the model."""
-        return self.model.explains
-
-    def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Reasons for the model's own scores."""
-        return self.model.explain(pairs, rows)
 
     @property
     def description(self) -> str:
@@ -424,25 +411,9 @@ class Mixed(Model):
         check_finite(mixture)
         yield f"{self.name} + {first_stage} (λ = {self.weight:g})", mixture
 
-    def files(self) -> Mapping[str, bytes]:
-        """As the model."""
-        return self.model.files()
-
     def remembering(self, max_bytes: int) -> Self:
         """The mixture of a model that keeps what it reads of the last posts."""
         return dataclasses.replace(self, model=self.model.remembering(max_bytes))
-
-    @property
-    def counts(self) -> Counts:
-        """As the model."""
-        return self.model.counts
-
-    def warm_up(self) -> None:
-        """As the model."""
-        self.model.warm_up()
-
-    def _warn_of_missing(self, pairs: Pairs) -> None:
-        self.model._warn_of_missing(pairs)
 
 
 def short(value: object) -> str:

@@ -82,8 +82,8 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
         DataError: all problems of the file and of the files that it names.
     """
     if (foreign := ForeignIndex(path)).files:
-        place, name = IndexPlace(_group(path.resolve(), {})), path.resolve().name
-        return Collection(name, post_source=foreign, index=place, title=str(path), file=path)
+        whole, place = path.resolve(), IndexPlace(_group(path.resolve(), {}))
+        return Collection(whole.name, post_source=foreign, index=place, title=str(path), file=path)
     if path.is_dir():
         return _read_beir(path)
     content, problems = _read(path), list[str]()

@@ -312,11 +312,11 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
     if model.reads_lists:
         signals = _first_stage(request)
     else:
-        priors = np.zeros(len(texts))
+        priors: Sequence[float] = [0.0] * len(texts)
         if model.reads_prior and request.first_stage is not None:
-            priors = prior_of_rank(_places(request.first_stage).astype(np.int64))
+            priors = prior_of_rank(_places(request.first_stage).astype(np.int64)).tolist()
         places: dict[tuple[str, str, float], int] = {}
-        found = zip(texts, urls, priors.tolist(), strict=True)
+        found = zip(texts, urls, priors, strict=True)
         rows = np.array([places.setdefault(pair, len(places)) for pair in found], np.int64)
         texts, urls, kept = zip(*places, strict=True)
         signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}

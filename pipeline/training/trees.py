@@ -76,7 +76,7 @@ def train(
 
 def grower(
     config: Any, data: JudgedCandidates, table: FeatureTable, start: Any = None
-) -> Callable[[Rows, Report], list[str]]:
+) -> Callable[..., list[str]]:
     """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``.
 
     Of mixed collections all have the same weight, and lists lack families at random.

@@ -98,7 +98,8 @@ def _trained_further(
     query_ids = [topic.query_id for topic in found.topics]
     for fold in fold_topics(query_ids, FOLDS, seed=1):
         is_held_out = np.isin(query_ids, fold)[pairs.query_index]
-        known = [each[~is_held_out] for each in (table.values, relevant, pairs.query_index)]
+        rows = np.flatnonzero(~is_held_out)
+        known = table.values[rows], relevant[rows], pairs.query_index[rows]
         model = replace(start, config=config, lists=grow(config, table.names, *known, start))
         scores[is_held_out] = model.evaluate(table.values[is_held_out])
     return found.run_of(scores)

@@ -389,10 +389,13 @@ def draw_gains(figure: Any, table: Table, results: Sequence[Result], setup: Setu
 def draw_reliability(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
     """Share of relevant posts by their probability: a panel per system, a line per collection."""
     rows = [row for s in table.systems if (row := Row(table, s, results)).curves()]
+    if not rows:
+        raise DataError("found no result with probabilities, expected some to draw")
     for axes, row in zip(figure.subplots(1, len(rows), sharey=True), rows, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="right")
-        for name in table.collections:
-            bins = row.curves(name)
+        for name, bins in ((name, row.curves(name)) for name in table.collections):
+            if not bins:
+                continue
             x, y, pairs = (list(bins[key].values()) for key in ("probability", "relevant", "pairs"))
             (line,) = axes.plot(x, y, linewidth=1, label=name)
             axes.scatter(x, y, [4 * count**0.35 for count in pairs], color=line.get_color())

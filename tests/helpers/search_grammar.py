@@ -74,7 +74,8 @@ GRAMMAR: dict[str, list[Any]] = {
         *({kind: {"query": Q}} for kind in ("template", "rule")),
     ],
     "aggregation": [
-        {"filter": Q},
+        {"filter": Q, "aggs?50": {"a": "$aggregation"}},
+        {"wrapper": {"query": "$base64 query"}},
         {"filters": {"filters": {"a": Q, "meta": Q}}},
         {"filters": {"filters": [Q]}},
         {"adjacency_matrix": {"filters": {"a": Q}}},
@@ -106,7 +107,7 @@ GRAMMAR: dict[str, list[Any]] = {
             "post_filter?6": Q,
             "rescore?6": "$rescore",
             "sort?6": "$sort",
-            "collapse?6": {"field": "url", "inner_hits": {"name": "x", "post_filter?50": Q}},
+            "collapse?6": {"field": "url", "inner_hits": {"name": "x", "sort?50": "$sort"}},
             "highlight?6": {"fields": {"contents": {"highlight_query": Q}}},
             "script_fields?6": {"x": {"script": "$script"}},
             "runtime_mappings?6": {"x": "$runtime"},

@@ -10,7 +10,7 @@ import random
 import re
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -34,7 +34,6 @@ SLOWEST = 5.0
 """Seconds for a response; requests of 2,000 documents and of 1 MB are among those at once."""
 
 EXPECTED = {200, 307, 400, 401, 404, 405, 408, 411, 413, 414, 415, 422, 424, 429, 431, 503, 504}
-MOST_CONNECTIONS = 60
 
 SPECIAL = [
     *(b"[" * 3000 + b"]" * 3000, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 100_000),
@@ -67,14 +66,10 @@ HEADERS: dict[str, Sequence[str]] = {
 
 
 class Request(NamedTuple):
-    """Bytes to send.
-
-    Attributes:
-        is_http: without it the connection may end without a response; None leaves it open.
-    """
+    """Bytes to send; if they are no HTTP the connection may end without a response."""
 
     raw: bytes
-    is_http: bool | None = True
+    is_http: bool
 
 
 def body_of(chance: random.Random) -> tuple[str, bytes]:
@@ -117,9 +112,6 @@ def request(number: int) -> Request:
     elif kind in (3, 4, 5):
         name = chance.choice(list(HEADERS))
         headers[name] = chance.choice(HEADERS[name])
-    elif kind == 6:
-        headers |= {f"X-{n}": "y" * chance.choice((1, 500)) for n in range(300)}
-        is_http = False
     elif kind == 7:
         length, is_http = chance.choice(["-1", "x", "", "99999999999", "+3", "0"]), False
     elif kind == 8:
@@ -128,10 +120,6 @@ def request(number: int) -> Request:
         body = f"{size}\r\n".encode() + body + b"\r\n0\r\n\r\n"
     elif kind == 9:
         tail = chance.choice([b"\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 50])
-    elif kind == 10:
-        headers["X-Long"], is_http = "y" * chance.choice((60_000, 70_000, 1_000_000)), False
-    elif kind == 11:  # The rest of its head never comes.
-        return Request(b"POST /rerank HTTP/1.1\r\nX: " + b"y" * chance.choice((0, 9, 90_000)), None)
     if kind != 8:
         headers["Content-Length"] = length or str(len(body))
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
@@ -139,19 +127,10 @@ def request(number: int) -> Request:
     return Request("\r\n".join([*lines, "", ""]).encode() + body + tail, is_http)
 
 
-SILENT: deque[socket.socket] = deque(maxlen=2 * MOST_CONNECTIONS)
-"""Connections that are left open; a dropped one is closed."""
-
-
 def sent(port: int, number: int) -> tuple[int, str]:
     """Status of the response to request ``number``, 0 without one, and its mistake, if any."""
     mutated, started = request(number), time.perf_counter()
     parts = []
-    if mutated.is_http is None:
-        SILENT.append(socket.create_connection(("127.0.0.1", port), timeout=2 * SLOWEST))
-        with suppress(ConnectionError):
-            SILENT[-1].sendall(mutated.raw)
-        return 0, ""
     with socket.create_connection(("127.0.0.1", port), timeout=2 * SLOWEST) as connection:
         try:
             connection.sendall(mutated.raw)
@@ -263,9 +242,7 @@ def memory() -> int:
     return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
 
 
-def test_no_request_is_a_mistake_of_ours(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "most", MOST_CONNECTIONS)
-
+def test_no_request_is_a_mistake_of_ours(port: int) -> None:
     def scores() -> object:
         body = json.dumps({"query": QUERY, "texts": TEXTS[:2]}).encode()
         head = {"Content-Type": "application/json"}
