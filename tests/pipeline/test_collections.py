@@ -1,13 +1,13 @@
 """Named collections, those in forms of others or in memory, and the locations of data."""
 
 import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from conftest import Command, Patch
+from helpers.batch_samples import write_lines
 
 import indexes
 from indexes import CollectionError, Post, QueryLikelihood
@@ -18,13 +18,13 @@ from pipeline.errors import DataError, UsageError
 
 
 def test_names_and_aliases() -> None:
-    assert {"mb2011", "sample", "trecqa-raw", "trecqa-clean", "wikiqa"} <= {*named.names()}
+    folders = {name: named.find(name).index_directory for name in named.names()}
+    assert {"sample", "trecqa-raw", "trecqa-clean", "wikiqa"} <= folders.keys()
+    # Two years share their tweets.
+    assert folders["mb2011"] == folders["mb2012"] != folders["mb2013"] == folders["mb2014"]
     assert named.find("mb11").name == "mb2011"
     with pytest.raises(UsageError, match="did you mean 'mb2012'"):
         named.find("mb20012")
-    folders = {name: named.find(name).index_directory for name in named.names()}
-    # Two years share their tweets.
-    assert folders["mb2011"] == folders["mb2012"] != folders["mb2013"] == folders["mb2014"]
 
 
 def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
@@ -38,24 +38,18 @@ def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
         named.training_collections("mb2012", tmp_path)
 
 
-def make_pair_folder(folder: Path, rows: list[tuple[str, str, str]]) -> None:
-    folder.mkdir(parents=True)
-    (folder / "a.toks").write_text("query\n" * len(rows))
-    (folder / "b.toks").write_text("".join(f"{text}\n" for _, text, _ in rows))
-    (folder / "url.txt").write_text("".join(f"{url}\n" for *_, url in rows))
-    (folder / "id.txt").write_text(
-        "".join(f"1 Q0 {doc_id} {r} 1.0 x\n" for r, (doc_id, *_) in enumerate(rows, start=1))
-    )
-
-
 def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
-    folder = tmp_path / "microblog"
-    make_pair_folder(folder / "trec-2011", [("30", "c", ""), ("9", "", "http://u")])
-    make_pair_folder(folder / "trec-2012", [("9", "a", ""), ("100", "d", ""), ("30", "other", "")])
-    (folder / "topics.microblog2011.txt").write_text("1\tquery\n")
-    (folder / "runs").mkdir()
-    (folder / "runs" / "run.microblog2011.RM3.txt").write_text("")
-    posts = list(named.find("mb2011", tmp_path).posts())
+    microblog = tmp_path / "microblog"
+    (microblog / "runs").mkdir(parents=True)
+    (microblog / "runs" / "run.microblog2011.RM3.txt").touch()
+    (microblog / "topics.microblog2011.txt").write_text("1\tquery\n")
+    for year, rows in {"2011": "30 c\n9 a\n", "2012": "9 a\n100 d\n30 other\n"}.items():
+        ids, texts = zip(*map(str.split, rows.splitlines()), strict=True)
+        (folder := microblog / f"trec-{year}").mkdir()
+        (folder / "a.toks").write_text("query\n" * len(ids))
+        (folder / "b.toks").write_text("".join(f"{text}\n" for text in texts))
+        (folder / "id.txt").write_text("".join(f"1 Q0 {name} 1 1.0 x\n" for name in ids))
+    posts = named.find("mb2011", tmp_path).posts()
     assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
 
 
@@ -67,7 +61,6 @@ POSTS = [
     {"_id": "d3", "title": "storm", "text": "storm is over"},
 ]
 TEXTS = {"d1": "Harbour storm closes the harbour", "d2": "ferry tickets", "d3": "storm is over"}
-HEAD = "query-id corpus-id score"
 QUERIES = {"a": "storm harbour", "b": "ferry tickets", "c": "storm"}
 
 
@@ -83,15 +76,11 @@ def beir(tmp_path: Path) -> Path:
     return folder
 
 
-def write_lines(path: Path, records: list[dict[str, str]]) -> None:
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-
-
 def texts_of(collection: Collection) -> dict[str, str]:
     return {post.doc_id: post.text for post in collection.posts()}
 
 
-def test_a_folder_of_beir(beir: Path) -> None:
+def test_a_folder_of_beir(beir: Path, tmp_path: Path) -> None:
     collection = named.open_collection(beir=beir)
     assert (collection.name, texts_of(collection)) == ("harbour", TEXTS)
     assert [topic.query_id for topic in collection.topics] == ["a"]
@@ -99,22 +88,17 @@ def test_a_folder_of_beir(beir: Path) -> None:
     assert [topic.query_id for topic in collection.training_topics] == ["b"]
     assert collection.training_qrels == {"a": {"d1": 2}, "b": {"d2": 1}}
     assert named.find(str(beir)) == named.open_collection(beir) == collection
-
-
-def test_files_of_beir_in_an_own_collection(beir: Path, tmp_path: Path) -> None:
+    # The same files in an own collection.
     toml = tmp_path / "mine.toml"
     toml.write_text(
         'posts = "harbour/corpus.jsonl"\ntopics = "harbour/queries.jsonl"\n'
         'qrels = "harbour/qrels/test.tsv"\ntrain_qrels = "harbour/qrels/train.tsv"\n'
     )
-    collection, folder = named.find(str(toml)), named.open_collection(beir)
-    assert (collection.topics, collection.qrels) == (folder.topics, folder.qrels)
-    assert collection.training_topics == folder.training_topics
+    own = named.find(str(toml))
+    assert (own.topics, own.qrels) == (collection.topics, collection.qrels)
+    assert own.training_topics == collection.training_topics
     given = named.open_collection(toml, qrels=beir / "qrels" / "train.tsv")
     assert [topic.query_id for topic in given.topics] == ["b"]
-
-
-def test_a_folder_of_beir_needs_queries(beir: Path) -> None:
     (beir / "queries.jsonl").unlink()
     with pytest.raises(DataError, match=r"found no queries\.jsonl, expected one beside corpus"):
         named.open_collection(beir=beir)
@@ -173,14 +157,12 @@ def test_malformed_values(values: dict[str, Any], message: str) -> None:
         _ = named.open_collection(**good | values).topics
 
 
-def test_a_post_with_the_query_s_id_does_not_count(
-    beir: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_post_with_the_query_s_id_does_not_count(beir: Path, command: Command) -> None:
     """BEIR's figures leave the query itself out."""
     lines = [{"_id": name, "text": "storm in the harbour"} for name in ("q1", "d1")]
-    (beir / "corpus.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    (beir / "queries.jsonl").write_text('{"_id": "q1", "text": "storm harbour"}\n')
-    (beir / "qrels" / "test.tsv").write_text(f"{HEAD}\nq1\td1\t1\n")
+    write_lines(beir / "corpus.jsonl", lines)
+    write_lines(beir / "queries.jsonl", [{"_id": "q1", "text": "storm harbour"}])
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     run = beir / "run"
     for options in ((), ("--reranker", "none")):
         done = command("search", "--collection", beir, "--output", run, *options)
@@ -191,27 +173,23 @@ def test_a_post_with_the_query_s_id_does_not_count(
 
 
 def test_a_collection_is_named_in_one_way(tmp_path: Path) -> None:
-    problem = "expected one of name, posts, topics, beir and ir_data"
     for values in ({}, {"beir": tmp_path, "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
-        with pytest.raises(UsageError, match=problem):
+        with pytest.raises(UsageError, match="expected one of name, posts, topics, beir and ir_d"):
             named.open_collection(**values)
     given = named.open_collection("sample", qrels={"1": {"101": 1}})
     assert given.qrels == {"1": {"101": 1}}
 
 
-def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: Patch) -> None:
     ir_datasets = pytest.importorskip("ir_datasets")
-    for name, text in {
-        "docs": "d1\tstorm closes\nd2\tferry\n",
-        "queries": "a\tstorm\n",
-        "qrels": "a 0 d1 1\n",
-    }.items():
+    files = {
+        "docs_tsv": "d1\tstorm closes\nd2\tferry\n",
+        "queries_tsv": "a\tstorm\n",
+        "qrels_trec": "a 0 d1 1\n",
+    }
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
-    dataset = ir_datasets.create_dataset(
-        docs_tsv=str(tmp_path / "docs"),
-        queries_tsv=str(tmp_path / "queries"),
-        qrels_trec=str(tmp_path / "qrels"),
-    )
+    dataset = ir_datasets.create_dataset(**{name: str(tmp_path / name) for name in files})
     monkeypatch.setattr(ir_datasets.registry, "_registered", {})
     ir_datasets.registry.register("tests/harbour", dataset)
     for given in (dataset, "tests/harbour", ir_datasets.load("tests/harbour")):
