@@ -23,24 +23,16 @@ from helpers.batch_samples import (
 from helpers.processes import ROOT, run_python
 from helpers.reranking_samples import AWKWARD, encoder, network, small_model
 
-from pipeline import batch
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
 from rerankers.networks.inputs import TextEncoder
-from rerankers.reranker import Model
 
-
-@cache
-def shipped() -> Model:
-    return checkpoint.load(checkpoint.find("mp_hcnn"))
+LOAD = cache(checkpoint.load)
 
 
 @pytest.fixture(autouse=True)
 def _loaded_once(monkeypatch: Patch) -> None:
-    real, place = batch.load, checkpoint.find("mp_hcnn")
-    monkeypatch.setattr(
-        batch, "load", lambda path, *how: shipped() if path == place else real(path, *how)
-    )
+    monkeypatch.setattr(checkpoint, "load", LOAD)
 
 
 @pytest.fixture
@@ -63,7 +55,7 @@ def rejected_of(output: Path) -> Path:
 def predicted(rows: list[Row]) -> list[float]:
     """The model's own scores of all posts."""
     found = [(row["query"], (row["text"], row.get("url") or "")) for row in pairs(rows)]
-    return shipped().predict(found).tolist()
+    return LOAD(checkpoint.find("mp_hcnn")).predict(found).tolist()
 
 
 def assert_close(found: list[float], expected: list[float]) -> None:
