@@ -123,15 +123,11 @@ def test_the_papers_protocol(data_dir: Path, search: Command) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reranker", ["auto", "none"])
-def test_a_search_without_pytorch(reranker: str, tmp_path: Path) -> None:
+def test_a_search_without_pytorch(tmp_path: Path) -> None:
     """A network's stages are not beside the best fusion then."""
-    code = (
-        "import runpy, sys; sys.modules['torch'] = None; "
-        "runpy.run_module('pipeline.search', run_name='__main__')"
-    )
-    options = ("--topics", "sample", "--reranker", reranker, "--output", tmp_path / "run")
-    done = run_python("-c", code, *options, TWEETRERANK_HOME=str(tmp_path))
+    code = "import runpy, sys; sys.modules['torch'] = None; "
+    code += "runpy.run_module('pipeline.search', run_name='__main__')"
+    done = run_python("-c", code, "--topics", "sample", "--output", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "mp_hcnn" not in done.stdout
     assert len(read_run(tmp_path / "run")) == 20
