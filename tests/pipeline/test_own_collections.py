@@ -4,7 +4,7 @@ import dataclasses
 import json
 import random
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def toml(folder: Path) -> Path:
     return folder / "harbour.toml"
 
 
-def ids(topics: Iterable[Topic]) -> list[str]:
+def ids(topics: list[Topic]) -> list[str]:
     return [topic.query_id for topic in topics]
 
 
@@ -123,10 +123,7 @@ def test_judgments_of_others_are_told(folder: Path, toml: Path, command: Command
         assert told in command(*words).err
     qrels.write_text(qrels.read_text() + "a 0 1.23E+17 1\nb 0 77 1\n")
     told = "2 of the 5 judged posts are not in harbour (1.23E+17, 77), whose posts have ids such as"
-    assert [command(*words).err.count(told) for words in (search, ("evaluate", toml, run))] == [
-        1,
-        1,
-    ]
+    assert command(*search).err.count(told) == command("evaluate", toml, run).err.count(told) == 1
     qrels.write_text("a 0 8 1\na 0 9 1\n")
     told = "is among the 2 judged ones (8, 9), so all figures are 0"
     assert told in command("evaluate", qrels, run).err
@@ -211,30 +208,22 @@ def test_absent_file_and_name_of_another_collection(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_take_the_file(folder: Path, toml: Path, command: Command) -> None:
-    """The index is built at the first search, and used by the next."""
+    """The index is built at the first search, used by the next, and new posts need another."""
     run, page = folder / "run.txt", folder / "a.html"
-    command("search", "--collection", toml, "--reranker", "none", "--output", run, code=0)
+    search = ["search", "--collection", toml, "--reranker", "none", "--output", run]
+    assert "building the index" in command(*search, code=0).err
     assert run.read_text().split()[:3] == ["a", "Q0", "1"]
-    assert "2 judged topics" in command("evaluate", toml, run, "-m", "AP").out
-    command("index", "--collection", toml, code=0)
-    searched = command("search", "--topics", toml, "--output", run)
-    assert "building the index" not in searched.err
+    assert "building the index" not in command("search", "--topics", toml, *search[3:], code=0).err
     command("explain", "--collection", toml, "--query-id", "a", "--output", page)
     assert "storm" in page.read_text()
     given = ["--topics", toml, run, "--output", folder / "again", "--reranker", "mp_hcnn"]
     command("rerank", *given, code=0)
-
-
-def test_new_posts_need_the_index_anew(folder: Path, toml: Path, command: Command) -> None:
-    """The command in the message works, whatever the folder's name."""
-    run = folder / "run.txt"
-    search = ["--collection", toml, "--reranker", "none", "--output", run, "--show", "none"]
-    command("search", *search, code=0)
     (folder / "posts-wednesday.jsonl").write_text('{"id": "5", "text": "storm harbour storm"}\n')
-    lacking = command("search", *search, code=1)
-    assert "posts-tuesday.jsonl'], expected ['posts-" in lacking.err
-    command("index", *shlex.split(lacking.err.splitlines()[-1])[3:], code=0)
-    command("search", *search, code=0)
+    lacking = command(*search, code=1).err
+    assert "posts-tuesday.jsonl'], expected ['posts-" in lacking
+    # The command in the message works, although the folder's name has a blank.
+    command("index", *shlex.split(lacking.splitlines()[-1])[3:], code=0)
+    command(*search, code=0)
     assert run.read_text().split()[:3] == ["a", "Q0", "5"]
     assert {post.doc_id for post in find(str(toml)).posts()} == set("12345")
 
