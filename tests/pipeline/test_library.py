@@ -172,10 +172,7 @@ def ranks(topics: Any, **options: Any) -> Any:
         (lambda: pipeline.ranker("sample", device="mps"), "`device`: found 'mps', expected auto"),
         (lambda: pipeline.ranker("sample", "none", "bm52"), "`first_stage`.*mean 'bm25'"),
         (lambda: pipeline.ranker("sample", "bm42"), "`reranker`: found 'bm42'"),
-        (
-            lambda: pipeline.ranker("sample", "fusion", "rm3"),
-            "`first_stage`: fusion takes the",
-        ),
+        (lambda: pipeline.ranker("sample", "fusion", "rm3"), "`first_stage`: fusion takes"),
         (lambda: Mixture(retriever_for(collection()), None).rank(), "`topics`: found none"),
         (lambda: Mixture(None, None).rank("storm"), "expected one; give candidates to rerank"),
         (lambda: pipeline.open_collection(posts=POSTS, qrels={"1": 5}), "posts: found"),
@@ -218,13 +215,3 @@ def test_a_ranker_in_pyterrier() -> None:
     pipe = searching >> for_pyterrier(pipeline.ranker(collection(), "fusion"))
     reranked = pipe.transform(pt.new.queries(["storm warning"], qid=["a"]))
     assert set(reranked["docno"]) == {"0", "1", "2"} and reranked["docno"].iloc[0] == "0"
-
-
-@pytest.mark.slow
-def test_the_first_ten_minutes_of_a_notebook(tmp_path: Path) -> None:
-    script = Path(pipeline.__file__).parents[1] / "scripts" / "examples" / "notebook.py"
-    done = run_python(script, "lambda.png", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Storm warning for the whole coast") == 1
-    assert pipeline.read_run(tmp_path / "mine.run").keys() == {"a", "b"}
-    assert (tmp_path / "lambda.png").read_bytes().startswith(b"\x89PNG")
