@@ -79,7 +79,7 @@ def evidence(wins: float, losses: float) -> float:
 
     ratio = betaln(PRIOR + wins, PRIOR + losses) - betaln(PRIOR, PRIOR)
     tail = betainc(PRIOR + losses, PRIOR + wins, 0.5)  # Of Beta(a + wins, a + losses), above 1/2
-    return ratio + math.log(tail) + (1 + wins + losses) * math.log(2) if tail else -math.inf
+    return float(ratio + math.log(tail) + (1 + wins + losses) * math.log(2)) if tail else -math.inf
 
 
 if __name__ == "__main__":

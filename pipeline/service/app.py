@@ -225,7 +225,7 @@ class Service:
         )
         self.metrics = Metrics(lambda: self.queue.queued, lambda: models.served.values())
         most = limits.waiting_documents, limits.waiting_requests
-        self.queue = Queue(threads, *most, self.metrics.batch)
+        self.queue = Queue(threads, *most, self.metrics.batches.observe)
 
     async def endpoint(self, request: Request) -> Response:
         """The response to a request for scores; raises RequestError."""
@@ -254,7 +254,8 @@ class Service:
     async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
         """The result of work that would hold Python's lock for long, by a process that scores."""
         call = partial(self.models.default.scorer.call, function=work)
-        return (await self.queue.run(call, deadline=deadline))[0]
+        result: Result = (await self.queue.run(call, deadline=deadline))[0]
+        return result
 
     async def score(
         self,

@@ -61,12 +61,8 @@ class Metrics:
         names = ("model", "index", "stage", "outcome")
         self._stages = histogram("tweetrerank_seconds", text, _SECONDS, *names)
         self._documents = histogram("tweetrerank_request_documents", "In a request", _SIZES)
-        self._batches = histogram("te_batch_next_size", "Documents scored together", _SIZES)
+        self.batches = histogram("te_batch_next_size", "Documents scored together", _SIZES)
         self.registry.register(self)
-
-    def batch(self, size: int) -> None:
-        """Count a batch of a worker."""
-        self._batches.observe(size)
 
     def search(self, record: Record, outcome: str) -> None:
         """Count a search in front of an engine: reranked, unchanged, failed, refused or away."""

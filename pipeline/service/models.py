@@ -212,10 +212,9 @@ class Models:
                 if source.version != version:
                     raise RerankerError(f"{source.folder}: has changed while it was read")
                 tuned = _tuned(source.folder, loaded)
+                models[name] = ServedModel(name, source, version, loaded, scorer, *tuned)
             except Exception as error:
                 problems[name] = error
-                continue
-            models[name] = ServedModel(name, source, version, loaded, scorer, *tuned)
         return models, problems
 
     def reload(self) -> None:

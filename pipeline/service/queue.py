@@ -82,7 +82,7 @@ class Queue:
         Raises:
             RequestError: the queue is full, or the deadline is past, or will be.
         """
-        left = None
+        left: float | None = None
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
             raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)

@@ -115,13 +115,14 @@ def test_laxness_of_servers(client: TestClient, wire: Wire) -> None:
     unknown fields are ignored, and vendors' names of models where there is one."""
     every = wire.results_of(client.post(wire.path, json=wire.body()).json())
     flags: dict[str, Any] = {"raw_scores": "false", "truncate": "true"}
-    for fields, count in (
+    cases: list[tuple[dict[str, Any], int]] = [
         *(({wire.top: top, **flags}, 3) for top in ("3", 3.0)),
         *(({wire.top: top, **flags}, len(TEXTS)) for top in (0, "0")),
         (dict.fromkeys(OPTIONAL - {*wire.extra}), len(TEXTS)),
         ({"priority": 0, "max_chunks_per_doc": 10, "x": {"y": [1]}}, len(TEXTS)),
         ({"documents" if wire.documents == "texts" else "texts": None}, len(TEXTS)),
-    ):
+    ]
+    for fields, count in cases:
         answer = client.post(wire.path, json=wire.body() | fields)
         assert wire.results_of(answer.json()) == every[:count]
     answer = client.post(wire.path, json=wire.body() | {"model": "gpt-17"})

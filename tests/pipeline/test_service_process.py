@@ -235,7 +235,7 @@ def test_processes_that_score_live_and_die_with_the_service() -> None:
     assert not [pid for pid in actual if Path(f"/proc/{pid}").exists()]
 
 
-ENGINE = ("--engine", "http://localhost:9")
+ENGINE, FUSION = ("--engine", "http://localhost:9"), checkpoints.SHIPPED / "fusion" / "all"
 WRONG: list[tuple[Sequence[object], int, str]] = [
     (["--port", "70000"], 2, "--port: found '70000', expected a port from 0"),
     (["--threads", 0], 2, "--threads: found 0, expected a whole number"),
@@ -254,10 +254,7 @@ WRONG: list[tuple[Sequence[object], int, str]] = [
     ),
     (["--checkpoint", "no_such_model"], 2, "found no model and no folder"),
     (["--checkpoint", "mp_hcnn"] * 2, 2, "found two models of the name mp_hcnn"),
-    (
-        ["--checkpoint", checkpoints.SHIPPED / "fusion" / "all"],
-        *(1, "expected a model of given candidates"),
-    ),
+    (["--checkpoint", FUSION], 1, "expected a model of given candidates"),
     (["--host", "192.0.2.1"], 1, "error: --host 192.0.2.1 --port 0:"),
 ]
 
