@@ -20,8 +20,6 @@ from pipeline.command.main import run
 from pipeline.command.options import option, output_file, positive_int
 from pipeline.command.ranking import RankingOptions
 from pipeline.defaults import DEFAULT_HITS, NONE
-from pipeline.errors import UsageError
-from pipeline.text import did_you_mean, listed
 
 DEFAULT_SHOW = 10
 
@@ -55,19 +53,15 @@ class Options(RankingOptions):
 
 def main(options: Options) -> None:
     """Rerank the topic's candidates, choose posts, and explain their ranks."""
-    collection = options.open_collection()
-    topics = {topic.query_id: topic for topic in collection.topics}
-    if options.query_id not in topics:
-        raise UsageError(
-            f"--query-id: found {options.query_id!r}, expected a topic of {collection.name}: "
-            f"{listed(list(topics), 8)}{did_you_mean(options.query_id, list(topics))}"
-        )
-    ranker = options.open_ranker(collection)
-
     from pipeline.explanation.pages import page
     from pipeline.explanation.terminal import print_explanation
+    from pipeline.explanation.topic import topic_named
 
-    ranking = ranker.rank([topics[options.query_id]], options.hits or DEFAULT_HITS)
+    collection = options.open_collection()
+    topic = topic_named(options.query_id, collection.topics, collection.name)
+    ranker = options.open_ranker(collection)
+
+    ranking = ranker.rank([topic], options.hits or DEFAULT_HITS)
     explanation = ranker.explain(ranking, options.doc_id, show=options.show or DEFAULT_SHOW)
     if ranker.description:
         print(ranker.description, file=sys.stderr)

@@ -6,7 +6,7 @@
     python -m pipeline.fetch --check          # compare the files with their checksums
 
 The tweets are for research only. Instead of a download you may copy a file into the data folder,
-under the path that --list shows beside its address. The next call continues interrupted downloads.
+under the path that --list shows beside its address. An interrupted file is downloaded anew.
 Word vectors are cut from GloVe's archive at the end, and hold the words of the collections that are
 there then.
 """

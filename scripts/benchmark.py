@@ -2,7 +2,7 @@
 """Measure speed, alternative ways in one run and in turn: a ratio is steadier than a rate.
 
     python scripts/benchmark.py
-    python scripts/benchmark.py --parts scoring,search --rounds 2 --pairs 49879
+    python scripts/benchmark.py --parts scoring search --rounds 2 --pairs 49879
 
 Parts:
 

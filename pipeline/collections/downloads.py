@@ -1,14 +1,8 @@
-"""Download of the files of ``catalogue.json``: resumed, retried, checked by SHA-256, atomic.
-
-A file is downloaded to ``NAME.part`` beside its path and renamed once its hash is right. After an
-interruption the next attempt continues the ``.part`` file.
-"""
+"""Download of the files of ``catalogue.json``: retried, checked by SHA-256, atomic."""
 
 import json
-import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +13,8 @@ from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 
 CATALOGUE = Path(__file__).parent / "catalogue.json"
-BLOCK = 1 << 16  # Bytes read at a time
-CONNECT = 4.0  # Seconds for a connection, at most
+ATTEMPTS = 5
+TIMEOUT = (4.0, 30.0)  # Seconds for a connection, and without data
 
 
 class Cut(NamedTuple):
@@ -49,26 +43,6 @@ class Entry(NamedTuple):
     def missing_cuts(self, folder: Path) -> list[Cut]:
         """Those of ``cuts`` that are not in the data folder."""
         return [cut for cut in self.cuts if not (folder / cut.path).is_file()]
-
-
-class Patience(NamedTuple):
-    """Limits of retries: seconds without data (``timeout``) end an attempt.
-
-    The pause before the second attempt, in seconds, is doubled before each further one. A host is
-    given up after ``unreached`` attempts that did not reach it.
-    """
-
-    attempts: int = 5
-    timeout: float = 30.0
-    pause: float = 1.0
-    unreached: int = 3
-
-
-PATIENCE = Patience()
-
-
-class _TryAgainError(Exception):
-    """An attempt failed, but the next one may succeed."""
 
 
 class UnreachableError(DataError):
@@ -128,7 +102,7 @@ def state(entry: Entry, folder: Path) -> str:
 
 
 def fetch_all(
-    entries: Iterable[Entry], folder: Path, patience: Patience = PATIENCE
+    entries: Iterable[Entry], folder: Path, attempts: int = ATTEMPTS
 ) -> tuple[int, list[str]]:
     """Fetch missing and damaged files, with a line for each on stderr.
 
@@ -136,26 +110,21 @@ def fetch_all(
         The number of fetched files, and a message for each failure. Files of hosts that cannot be
         reached have one message.
     """
-    from tqdm import tqdm
-
     wanted = [entry for entry in entries if state(entry, folder) != "present"]
     fetched, failures = 0, list[str]()
     unreachable: dict[str, UnreachableError] = {}  # host -> error
-    total = sum(entry.size for entry in wanted if entry.url)
-    with tqdm(total=total, unit="B", unit_scale=True, disable=None) as bar:
-        for number, entry in enumerate(wanted, start=1):
-            if _host(entry) in unreachable:
-                continue
-            bar.set_description(entry.path, refresh=False)
-            try:
-                fetch(entry, folder, patience, bar.update, bar.set_postfix_str)
-                fetched += 1
-                line = f"{number} of {len(wanted)}: {entry.path} ({entry.size / 1e6:.1f} MB)"
-                tqdm.write(line, file=sys.stderr)
-            except UnreachableError as error:
-                unreachable[_host(entry)] = error
-            except DataError as error:
-                failures.append(str(error))
+    for number, entry in enumerate(wanted, start=1):
+        if _host(entry) in unreachable:
+            continue
+        try:
+            fetch(entry, folder, attempts)
+            fetched += 1
+            size = f"{entry.size / 1e6:.1f} MB"
+            print(f"{number} of {len(wanted)}: {entry.path} ({size})", file=sys.stderr)
+        except UnreachableError as error:
+            unreachable[_host(entry)] = error
+        except DataError as error:
+            failures.append(str(error))
     for host, problem in unreachable.items():
         lost = sum(_host(each) == host for each in wanted)
         failures.append(
@@ -170,103 +139,41 @@ def _host(entry: Entry) -> str:
     return urlsplit(entry.url or "").netloc
 
 
-def fetch(
-    entry: Entry,
-    folder: Path,
-    patience: Patience,
-    progress: Callable[[int], Any] = lambda size: None,
-    say: Callable[[str], Any] = lambda message: None,
-) -> None:
-    """Download one file to its path below ``folder``.
-
-    ``progress`` is called with the number of bytes of each block, ``say`` before each further
-    attempt.
+def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
+    """Download one file to its path below ``folder``, with a progress bar.
 
     Raises:
         UnreachableError: the host cannot be reached.
         DataError: all attempts failed; the message has the path for a copy by hand.
     """
-    place = folder / entry.path
+    import pooch
+    from requests import RequestException
+    from tqdm import tqdm
+
+    place, host = folder / entry.path, _host(entry)
     if entry.url is None:
         note = by_hand(place)
         raise DataError(
             f"{place.parent}: {note}" if note else f"{place}: not published, put your copy there"
         )
-    place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(place.name + ".part")
-    reason, lost = "", 0
-    for attempt in range(patience.attempts):
-        if attempt:
-            pause = patience.pause * 2 ** (attempt - 1)
-            say(f"{reason}; next attempt in {pause:.0f} s")
-            time.sleep(pause)
-        try:
-            _download(entry.url, part, entry.size, patience.timeout, progress)
-            _accept(entry, part, place)
-            return
-        except _TryAgainError as error:
-            reason = str(error)
-        except UnreachableError as error:
-            reason, lost = str(error), lost + 1
-            if lost >= patience.unreached:
-                raise
-    raise DataError(
-        f"{entry.url}: {reason} (after {patience.attempts} attempts); try again later, or put "
-        f"your own copy at {place}"
+    pooch.get_logger().setLevel("ERROR")
+    bar = tqdm(
+        total=entry.size, unit="B", unit_scale=True, desc=entry.path, leave=False, disable=None
     )
-
-
-def _download(
-    url: str, part: Path, size: int, timeout: float, progress: Callable[[int], Any]
-) -> None:
-    """Download the rest of ``part``, or everything if the server does not support ranges."""
-    import requests
-
-    begun = part.stat().st_size if part.exists() else 0
-    if begun > size:
-        part.unlink()
-        begun = 0
-    if begun == size:
-        return
-    headers = {"Range": f"bytes={begun}-"} if begun else {}
-    # Lengths and ranges must be those of the uncompressed file.
-    headers["Accept-Encoding"] = "identity"
+    # The hash is that of the uncompressed file.
+    identity = {"Accept-Encoding": "identity"}
+    get = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers=identity)
+    known, urls = {entry.path: f"sha256:{entry.sha256}"}, {entry.path: entry.url}
+    files = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=attempts - 1)
     try:
-        answer = requests.get(
-            url, headers=headers, stream=True, timeout=(min(timeout, CONNECT), timeout)
-        )
-    except requests.ConnectionError as error:
+        files.fetch(entry.path, downloader=get)
+    except (RequestException, ValueError) as error:
         # The cause, without the pool and the address that it is wrapped in.
-        cause = str(getattr(error.args[0], "reason", error) if error.args else error)
-        raise UnreachableError(
-            f"cannot reach {urlsplit(url).netloc} ({cause.rpartition(': ')[2]})"
+        cause = getattr(error.args[0], "reason", None) if error.args else None
+        if cause is not None:
+            reason = str(cause).rpartition(": ")[2]
+            raise UnreachableError(f"cannot reach {host} ({reason})") from None
+        raise DataError(
+            f"{entry.url}: {error} (after {attempts} attempts); try again later, or put your own "
+            f"copy at {place}"
         ) from None
-    except requests.RequestException as error:
-        raise _TryAgainError(f"no answer: {error}") from None
-    try:
-        with answer:
-            if answer.status_code not in (200, 206):
-                raise _TryAgainError(f"the server answered {answer.status_code} {answer.reason}")
-            continued = answer.status_code == 206
-            with part.open("ab" if continued else "wb") as stream:
-                for block in answer.iter_content(BLOCK):
-                    stream.write(block)
-                    progress(len(block))
-                    if stream.tell() > size:
-                        break
-                stream.flush()
-                os.fsync(stream.fileno())
-    except requests.RequestException as error:
-        raise _TryAgainError(f"the download broke off: {error}") from None
-
-
-def _accept(entry: Entry, part: Path, place: Path) -> None:
-    """Rename a finished download if its size and hash are those of the catalogue."""
-    size = part.stat().st_size
-    if size < entry.size:
-        raise _TryAgainError(f"found {size} bytes, expected {entry.size}: the download was cut off")
-    found = sha256_of(part)
-    if size != entry.size or found != entry.sha256:
-        part.unlink()
-        raise _TryAgainError(f"found other content (SHA-256 {found}), expected {entry.sha256}")
-    part.replace(place)

@@ -102,13 +102,18 @@ def explain(
         UsageError: the model has no explanation, or the posts or the topic are not there.
         DataError: the topic has no candidates.
     """
-    topic = _topic_of(candidates, query_id)
+    query_id = query_id or (candidates.topics[0].query_id if len(candidates.topics) == 1 else "")
+    topic = topic_named(query_id, candidates.topics, "the ranking")
     candidates = replace(candidates, topics=[topic])
-    scored = candidates.run[topic.query_id]
+    if not (scored := candidates.run.get(query_id, {})):
+        raise DataError(
+            f"topic {query_id} “{topic.text}”: found no candidates to rank, expected some; try "
+            "another topic or other candidates"
+        )
     *_, result = stages.values()
     # Posts that are not scored follow below, and have nothing to explain; the result has its best.
-    kept = [doc_id for doc_id in scored if doc_id in result[topic.query_id]]
-    of_topic = {name: run.get(topic.query_id, {}) for name, run in stages.items()}
+    kept = [doc_id for doc_id in scored if doc_id in result[query_id]]
+    of_topic = {name: run.get(query_id, {}) for name, run in stages.items()}
     changes = rank_changes(
         {name: {d: run[d] for d in kept if d in run} for name, run in of_topic.items()}, before
     )
@@ -138,27 +143,22 @@ def explain(
         topic,
         facts,
         changes,
-        ((collection.qrels if collection else None) or {}).get(topic.query_id, {}),
+        ((collection.qrels if collection else None) or {}).get(query_id, {}),
         chosen,
         candidates.posts,
         explanation,
     )
 
 
-def _topic_of(candidates: Candidates, query_id: str) -> Topic:
-    topics = {topic.query_id: topic for topic in candidates.topics}
-    query_id = query_id or (next(iter(topics)) if len(topics) == 1 else "")
-    if query_id not in topics:
+def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
+    """The topic of an id; raises UsageError if ``source`` has none."""
+    known = {topic.query_id: topic for topic in topics}
+    if query_id not in known:
         raise UsageError(
-            f"`query_id`: found {query_id!r}, expected a topic of the ranking: "
-            f"{listed(list(topics), 8)}{did_you_mean(query_id, list(topics))}"
+            f"`query_id`: found {query_id!r}, expected a topic of {source}: "
+            f"{listed(list(known), 8)}{did_you_mean(query_id, list(known))}"
         )
-    if not candidates.run.get(query_id):
-        raise DataError(
-            f"topic {query_id} “{topics[query_id].text}”: found no candidates to rank, expected "
-            "some; try another topic or other candidates"
-        )
-    return topics[query_id]
+    return known[query_id]
 
 
 def rank_changes(

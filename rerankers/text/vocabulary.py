@@ -4,7 +4,7 @@ import json
 import math
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -15,15 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.errors import RerankerError
+from rerankers.text.lexicon import Lexicon
 from rerankers.text.vectors import WordVectors
 from rerankers.text.words import (
-    END,
     SPACE,
     TRIGRAM_CLASSES,
     TRIGRAM_COUNT,
     character_trigrams,
-    shortened,
-    tokens_of,
     treebank_words,
     words,
 )
@@ -269,13 +267,10 @@ def _frequencies_of_words(language: str) -> Mapping[str, float]:
 
     best = wordfreq.get_frequency_dict(language, "best")
     listed = {word: share for word, share in best.items() if share >= RAREST}
-    found: dict[str, float] = {}
-    shares = iter(listed.values())
-    share = next(shares)
-    for token in tokens_of([*listed]):
-        if token == END:
-            share = next(shares, 0.0)
-        else:
-            word = shortened(token)
-            found[word] = found.get(word, 0.0) + share
-    return found
+    lexicon, shares = Lexicon.from_texts([*listed]), [*listed.values()]
+    found: dict[str, float] = defaultdict(float)
+    for row, owner in zip(
+        lexicon.texts.values.tolist(), lexicon.texts.owners.tolist(), strict=True
+    ):
+        found[lexicon.words[row]] += shares[owner]
+    return {**found}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.command.options import option, positive_int
-from pipeline.text import did_you_mean
 
 if TYPE_CHECKING:
     from pipeline.ranking.retrievers import Candidates
@@ -18,23 +17,13 @@ Row = tuple[str, str]  # What was measured, and the outcome
 PARTS = ("scoring", "search", "stages", "service")  # Modules of ``benchmarks``
 
 
-def part_names(text: str) -> tuple[str, ...]:
-    """Names of the requested parts, in their order, each once."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
-        if name not in PARTS:
-            expected = f"found {name!r}, expected some of {','.join(PARTS)}"
-            raise ValueError(expected + did_you_mean(name, PARTS))
-    return names
-
-
 @dataclass(frozen=True)
 class Options:
     """What to measure."""
 
     collection: str = option("collection to rank", default="mb2012", metavar="NAME")
     parts: tuple[str, ...] = option(
-        "parts, separated by commas", default=PARTS, parse=part_names, metavar="NAME,…"
+        "parts to measure", default=PARTS, choices=PARTS, many=True, following=True
     )
     pairs: int = option("pairs of the part scoring", default=4096, parse=positive_int)
     rounds: int = option("measurements of each way", default=5, parse=positive_int)

@@ -14,20 +14,19 @@ from helpers.data_samples import write_archive
 from indexes.files import sha256_of
 from pipeline import fetch as script
 from pipeline.collections import downloads, named
-from pipeline.collections.downloads import Entry, Patience, fetch, fetch_all, state
+from pipeline.collections.downloads import Entry, fetch, fetch_all, state
 from pipeline.errors import DataError, UsageError
 from rerankers.text.vectors import read_vectors
 
 CONTENT = bytes(range(256)) * 2000
 PAIRS = ("a.toks", "b.toks", "id.txt", "sim.txt")
-QUICK = Patience(attempts=4, timeout=0.3, pause=0.0)
 
 
 class Server(ThreadingHTTPServer):
     """Answers request n by the n-th behaviour; the last one goes on for ever."""
 
     behaviours: list[str]
-    ranges: list[str | None]
+    requests: int
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,24 +36,19 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        requested = self.headers.get("Range")
-        self.server.ranges.append(requested)
+        self.server.requests += 1
         behaviours = self.server.behaviours
         behaviour = behaviours.pop(0) if len(behaviours) > 1 else behaviours[0]
         if behaviour.isdigit():
             self.send_error(int(behaviour))
             return
-        begin = int(re.fullmatch(r"bytes=(\d+)-", requested).group(1)) if requested else 0
-        if behaviour == "no ranges":
-            begin = 0
         content = b"x" * len(CONTENT) if behaviour == "wrong bytes" else CONTENT
         content = content + b"more" if behaviour == "too long" else content
-        self.send_response(206 if begin else 200)
-        self.send_header("Content-Length", str(len(content) - begin))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        body = content[begin:]
         if behaviour in ("truncate", "stall"):
-            self.wfile.write(body[: len(body) // 2])
+            self.wfile.write(content[: len(content) // 2])
             self.wfile.flush()
             if behaviour == "stall":
                 # Holds the connection open and silent until the client gives up.
@@ -62,14 +56,20 @@ class Handler(BaseHTTPRequestHandler):
                 self.rfile.read(1)
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        self.wfile.write(body)
+        self.wfile.write(content)
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "TIMEOUT", (0.3, 0.3))
+    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.behaviours, server.ranges = ["serve"], []
+    server.behaviours, server.requests = ["serve"], 0
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -88,31 +88,14 @@ def place(folder: Path) -> Path:
     return folder / "some" / "file.bin"
 
 
-@pytest.mark.parametrize("first", ["truncate", "stall"])
-def test_a_broken_off_download_is_continued(
+@pytest.mark.parametrize("first", ["truncate", "stall", "wrong bytes", "404"])
+def test_a_failed_download_begins_anew(
     first: str, entry: Entry, server: Server, tmp_path: Path
 ) -> None:
-    server.behaviours, told = [first, "serve"], list[int]()
-    fetch(entry, tmp_path, QUICK, told.append)
-    assert place(tmp_path).read_bytes() == CONTENT and sum(told) == len(CONTENT)
+    server.behaviours = [first, "serve"]
+    fetch(entry, tmp_path)
+    assert place(tmp_path).read_bytes() == CONTENT
     assert [path.name for path in place(tmp_path).parent.iterdir()] == ["file.bin"]
-    first_range, second_range = server.ranges
-    assert first_range is None
-    continued_at = int(str(second_range).removeprefix("bytes=").removesuffix("-"))
-    # At most the block that was being read is fetched twice.
-    assert len(CONTENT) // 2 - downloads.BLOCK < continued_at <= len(CONTENT) // 2
-
-
-@pytest.mark.parametrize(
-    ("left", "ranges"), [(CONTENT[:1000], ["bytes=1000-"]), (b"x" * 1000, ["bytes=1000-", None])]
-)
-def test_what_an_earlier_call_left_is_continued_or_thrown_away(
-    left: bytes, ranges: list[str | None], entry: Entry, server: Server, tmp_path: Path
-) -> None:
-    place(tmp_path).parent.mkdir()
-    place(tmp_path).with_name("file.bin.part").write_bytes(left)
-    fetch(entry, tmp_path, QUICK)
-    assert (server.ranges, place(tmp_path).read_bytes()) == (ranges, CONTENT)
 
 
 @pytest.mark.parametrize("behaviour", ["wrong bytes", "too long", "404", "truncate"])
@@ -121,8 +104,8 @@ def test_bad_content_never_gets_the_final_name(
 ) -> None:
     server.behaviours = [behaviour]
     with pytest.raises(DataError) as error:
-        fetch(entry._replace(sha256="0" * 64), tmp_path, QUICK)
-    assert not place(tmp_path).exists()
+        fetch(entry._replace(sha256="0" * 64), tmp_path, 2)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert entry.url in str(error.value)
     assert str(place(tmp_path)) in str(error.value)
 
@@ -134,10 +117,10 @@ def test_files_that_are_there_are_checked_before_they_are_trusted(
     place(tmp_path).parent.mkdir()
     place(tmp_path).write_bytes(b"y" * len(CONTENT))
     assert "SHA-256" in state(entry, tmp_path)
-    assert fetch_all([entry], tmp_path, QUICK) == (1, [])
+    assert fetch_all([entry], tmp_path) == (1, [])
     assert place(tmp_path).read_bytes() == CONTENT
-    assert fetch_all([entry], tmp_path, QUICK) == (0, [])
-    assert len(server.ranges) == 1
+    assert fetch_all([entry], tmp_path) == (0, [])
+    assert server.requests == 1
 
 
 def test_one_failure_does_not_stop_the_others(
@@ -148,7 +131,7 @@ def test_one_failure_does_not_stop_the_others(
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/x"
     files = (("local", None), ("no_server", url), ("nor_here", url))
     entries = [Entry(name, 3, "0" * 64, (), address) for name, address in files]
-    fetched, failures = fetch_all([*entries, entry], tmp_path, QUICK)
+    fetched, failures = fetch_all([*entries, entry], tmp_path)
     assert fetched == 1
     assert "4 of 4: some/file.bin (0.5 MB)\n" in capsys.readouterr().err
     assert len(failures) == 2
@@ -245,7 +228,7 @@ def test_word_vectors_are_cut_from_the_archive(
     # The archive is not needed once all cuts are there.
     archive.unlink()
     script.main(script.Options(("embeddings",), check=True, data=tmp_path))
-    assert fetch_all([known], tmp_path, QUICK) == (0, [])
+    assert fetch_all([known], tmp_path) == (0, [])
     (tmp_path / "embeddings" / "glove.6B.50d.bin.gz").unlink()
     assert [cut.size for cut in known.missing_cuts(tmp_path)] == [50]
     assert state(known, tmp_path) == "missing"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import requests
-from helpers.page_samples import HOSTILE, ServedPage, seen_model
+from helpers.page_samples import HOSTILE, ServedPage
 from helpers.service_samples import client_of, models
 
 from indexes.methods import METHODS, EngineQuery
@@ -290,13 +290,6 @@ def test_an_index_without_topics(served_page: ServedPage) -> None:
         posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))["posts"]
         assert posts
         assert not math.isnan(posts[0]["neural"])
-
-
-def test_a_model_that_has_seen_the_judgments_says_so(served_page: ServedPage) -> None:
-    page = served_page.page
-    with opened(page.collection, mine=seen_model(page)) as other:
-        seen = {model["name"]: model["seen"] for model in describe(other)["models"]}
-    assert seen == {"mine": True, "fusion": False}
 
 
 class OwnQuery:

@@ -4,7 +4,7 @@ import re
 
 import benchmark
 import pytest
-from benchmarks import Options, search, service
+from benchmarks import PARTS, Options, search, service
 
 from pipeline.command.options import parse_arguments
 from pipeline.errors import UsageError
@@ -32,15 +32,15 @@ def test_the_parts_run_on_the_sample(
 ) -> None:
     """With one way of searching, and a small load."""
     with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
-        run("--parts", "search,scorin")
+        run("--parts", "search", "scorin")
     monkeypatch.setattr(search, "WAYS", (" --reranker none",))
     for name, value in (LOAD | {"CACHE": 50_000_000}).items():
         monkeypatch.setattr(service, name, value)
-    run("--parts", "scoring, search,scoring,service,stages")
+    run("--parts", *PARTS)
     text = capsys.readouterr().out
     assert text.startswith("machine: ")
     parts = [line for line in text.splitlines() if line.startswith("==")]
-    assert parts == ["== scoring", "== search", "== service", "== stages"]
+    assert parts == [f"== {part}" for part in PARTS]
     # All ways give the same scores.
     differences = re.findall(r"^.*: scores differ by at most (\S+)$", text, re.MULTILINE)
     assert {float(difference) < 1e-5 for difference in differences} == {True}
