@@ -133,16 +133,13 @@ def test_no_difference_is_no_evidence(test: Any) -> None:
     assert test([0.0, 1.0] * 20, [1.0, 0.0] * 20) == 1.0
 
 
-def test_t_test_by_hand() -> None:
+def test_t_test_and_holm_by_hand() -> None:
     # Differences of .1, .2, .3: t = .2 / (.1 / sqrt 3) = 3.464 with 2 degrees of freedom.
     pair = [0.2, 0.4, 0.6], [0.1, 0.2, 0.3]
     for both in (pair, pair[::-1]):
         assert paired_t_test(*both) == pytest.approx(0.0741799, abs=1e-6)
     a = [0.1 * n for n in range(10)]
     assert paired_t_test(a, [x + 0.1 for x in a]) == 0.0
-
-
-def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert (holm([0.6, 0.5]), holm([0.04]), holm([])) == ([1.0, 1.0], [0.04], [])
 

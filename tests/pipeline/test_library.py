@@ -29,10 +29,10 @@ POSTS = {
 }
 
 
-def collection(**more: Any) -> Any:
+def collection() -> Any:
     posts = [{"id": doc_id, "text": text} for doc_id, text in POSTS.items()]
-    given = {"topics": {"a": "storm warning", "b": "coffee"}, "qrels": {"a": {"0": 1}}}
-    return pipeline.open_collection(posts=posts, **{**given, **more})
+    topics, qrels = {"a": "storm warning", "b": "coffee"}, {"a": {"0": 1}}
+    return pipeline.open_collection(posts=posts, topics=topics, qrels=qrels)
 
 
 def test_public_names_load_no_java() -> None:

@@ -18,7 +18,6 @@ from pipeline.evaluation.measures import evaluate, mean
 pytestmark = pytest.mark.slow  # a model is trained for these tests
 
 Rerank = Callable[..., tuple[list[str], str]]
-CHECKPOINT = Path("checkpoints/sm_cnn/mb2012")  # The small model, in the home folder
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +148,8 @@ def test_posts_without_a_text_can_be_left_out(rerank: Rerank) -> None:
 
 
 def test_without_judgments_there_are_runs_and_no_report(rerank: Rerank, home: Path) -> None:
-    given = ("ql", "--report", "report.csv", "--checkpoint", home / CHECKPOINT)
+    small = home / "checkpoints" / "sm_cnn" / "mb2012"
+    given = ("ql", "--report", "report.csv", "--checkpoint", small)
     (line,), _ = rerank(*given, topics="mb2014")
     assert line.startswith("no report: mb2014 has no judgments here")
     assert len(read_run("runs/reranked/ql.sm_cnn")) == 6
