@@ -44,26 +44,19 @@ def test_public_names_load_no_java() -> None:
     assert {*pipeline.__all__} <= {*dir(pipeline)}
 
 
-def test_the_command_of_the_name_is_the_function_too() -> None:
-    import pipeline.evaluate
-
-    ranking = pipeline.ranker("sample", "none").rank("storm", hits=3)
-    frame = ranking.to_dataframe()
-    assert [*frame.columns] == ["qid", "query", "docno", "text", "url", "score", "rank"]
-    assert [*frame["rank"]] == [0, 1, 2] and frame["score"].is_monotonic_decreasing
-    with pytest.raises(DataError, match="expected `qrels`"):
-        pipeline.evaluate(ranking.run, "AP")  # type: ignore[operator]
-
-
 def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
-    best = pipeline.ranker(
-        "sample", reranker="mp_hcnn", first_stage="rm3", weight=0.4, parameters={"mu": 50}
-    )
+    import pipeline.evaluate  # The command of the name is the function, too.
+
+    how: Any = {"first_stage": "rm3", "weight": 0.4, "parameters": {"mu": 50}}
+    best = pipeline.ranker("sample", reranker="mp_hcnn", **how)
     ranking, mixed = best.rank(hits=20), "mp_hcnn + rm3 (λ = 0.4)"
     assert [*ranking.stages] == ["rm3", "mp_hcnn", mixed]
     assert ranking.run is ranking.stages[mixed]
     assert ranking.seconds.keys() == ranking.stages.keys()
     assert max(map(len, ranking.run.values())) == 20
+    frame = best.rank("storm", hits=3).to_dataframe()
+    assert [*frame.columns] == ["qid", "query", "docno", "text", "url", "score", "rank"]
+    assert [*frame["rank"]] == [0, 1, 2] and frame["score"].is_monotonic_decreasing
     record = json.loads(json.dumps(ranking.to_dict()))["topics"][0]
     best_post = record["posts"][0]
     doc_id, score = ranked(ranking.run[record["query_id"]])[0]
@@ -71,10 +64,13 @@ def test_from_a_collection_to_a_run(tmp_path: Path) -> None:
     assert best_post["stages"][mixed] == {"rank": 1, "score": score}
     pipeline.write_run(tmp_path / "mine.run", ranking.run)
     assert pipeline.read_run(tmp_path / "mine.run").keys() == ranking.run.keys()
+    assert pipeline.evaluate(ranking)[mixed].keys() == {"AP", "P@30"}
     found = pipeline.evaluate(ranking, "AP", "P@5")
     qrels = best.collection and best.collection.qrels
     values = ir_measures.calc_aggregate([ir_measures.AP], qrels, dict(ranking.run))
     assert found[mixed]["AP"] == pytest.approx(values[ir_measures.AP], abs=1e-4)
+    with pytest.raises(DataError, match="expected `qrels`"):
+        pipeline.evaluate(ranking.run, "AP")
     lines = str(found).splitlines()
     assert lines[0].split() == ["sample,", "20", "judged", "topics", "AP", "P@5", "ms/topic"]
     assert [line.split()[0] for line in lines[1:]] == ["rm3", "mp_hcnn", "mp_hcnn"]
