@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
 @pytest.fixture(scope="module")
 def checkpoint() -> Model:
     multiprocessing.set_forkserver_preload(["pipeline.service.worker"])
+    forkserver.ensure_running()
     return checkpoints.load(checkpoints.find("mp_hcnn"))
 
 

@@ -377,7 +377,8 @@ class Model(Reranker):
         """
         counts, rows = self._counts(pairs, perspective), pairs.query_of_post
         if is_host(rows.device):
-            parts = _by_lengths(*(each.count_nonzero(dim=1) for each in counts), rows)
+            query_lengths, post_lengths = (each.count_nonzero(dim=1) for each in counts)
+            parts = _by_lengths(query_lengths, post_lengths, rows)
         else:
             every = torch.arange(len(rows), device=rows.device)
             parts = [Part(every, counts[0].shape[1], counts[1].shape[1])]
