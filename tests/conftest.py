@@ -40,6 +40,8 @@ def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPag
 
 
 Command = Callable[..., Result]  # Name of a module of ``pipeline``, arguments -> result
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,9 +80,12 @@ def _no_process_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in this process, which saves the seconds of a new one's imports."""
+    """Runs a command in this process, which saves the seconds of a new one's imports.
 
-    def call(name: str, *arguments: object) -> Result:
+    A ``code`` that is given is the expected one.
+    """
+
+    def call(name: str, *arguments: object, code: int | None = None) -> Result:
         module = import_module(f"pipeline.{name}")
         program = f"python -m pipeline.{name}"
         with pytest.raises(SystemExit) as left:
@@ -89,6 +94,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
             )
         output, errors = capsys.readouterr()
         assert isinstance(left.value.code, int)
+        assert code in (None, left.value.code), errors
         return Result(left.value.code, output, errors)
 
     return call

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, Patch
 from scipy import stats
 
 from pipeline.collections.trec import Run, write_run
@@ -26,44 +26,36 @@ BASE = dict.fromkeys(TOPICS, 3)
 BETTER = {query_id: 2 if int(query_id) % 4 else 4 for query_id in TOPICS}
 BEST = {query_id: 1 if int(query_id) % 5 else 2 for query_id in TOPICS}
 
-Evaluate = Callable[..., tuple[int, list[str], list[str]]]
+Evaluate = Callable[..., tuple[list[str], list[str]]]
 
 
 @pytest.fixture
-def evaluate(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
-    """Runs the command in a folder with qrels and runs; gives exit code, stdout, stderr."""
+def evaluate(command: Command, tmp_path: Path, monkeypatch: Patch) -> Evaluate:
+    """Runs the command in a folder with qrels and runs; gives the lines of stdout and stderr."""
     (tmp_path / "qrels").write_text("".join(f"{q} 0 a 1\n{q} 0 b 0\n" for q in TOPICS))
     for name, ranks in (("base", BASE), ("better", BETTER), ("best", BEST)):
         write_run(tmp_path / name, at_rank(ranks), name)
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> tuple[int, list[str], list[str]]:
-        code, output, errors = command("evaluate", *arguments)
-        return code, output.splitlines(), errors.splitlines()
+    def call(line: str, code: int = 0) -> tuple[list[str], list[str]]:
+        done = command("evaluate", *line.split(), code=code)
+        return done.out.splitlines(), done.err.splitlines()
 
     return call
 
 
 def test_a_row_for_each_run(evaluate: Evaluate) -> None:
-    assert evaluate("qrels", "base", "best") == (
-        0,
-        [
-            "qrels, 12 judged topics",
-            "          AP    P@30",
-            "base  0.3333  0.0333",
-            "best  0.9167  0.0333",
-        ],
-        [],
-    )
+    head = ["qrels, 12 judged topics", "          AP    P@30"]
+    rows = ["base  0.3333  0.0333", "best  0.9167  0.0333"]
+    assert evaluate("qrels base best") == (head + rows, [])
 
 
-def test_what_counts_as_0_is_told(evaluate: Evaluate, tmp_path: Path) -> None:
+def test_what_counts_as_0_is_told(evaluate: Evaluate) -> None:
     ranks = {query_id: int(query_id not in "37") for query_id in TOPICS} | {"99": 1, "x": 1}
-    write_run(tmp_path / "gaps", at_rank(ranks), "t")
-    with (tmp_path / "qrels").open("a") as stream:
+    write_run(Path("gaps"), at_rank(ranks), "t")
+    with Path("qrels").open("a") as stream:
         stream.write("13 0 a 0\n14 0 b -1\n")
-    code, output, errors = evaluate("qrels", "gaps", "base", "-m", "RR")
-    assert code == 0
+    output, errors = evaluate("qrels gaps base -m RR")
     assert [line.split() for line in output[2:]] == [["gaps", "0.7143"], ["base", "0.2857"]]
     assert errors == [
         "gaps: judged topics without a result, counted as 0 (4): 3, 7, 13, 14",
@@ -74,51 +66,46 @@ def test_what_counts_as_0_is_told(evaluate: Evaluate, tmp_path: Path) -> None:
 
 
 def test_each_topic(evaluate: Evaluate) -> None:
-    code, output, errors = evaluate(
-        "qrels", "better", "best", "-m", "RR", "--measure", "P@1", "--per-topic"
-    )
-    assert (code, errors) == (0, [])
-    assert output[0] == "measure\tquery_id\tbetter\tbest"
+    output, errors = evaluate("qrels better best -m RR --measure P@1 --per-topic")
+    assert (output[0], errors) == ("measure\tquery_id\tbetter\tbest", [])
     assert output[1:14] == [
         *(f"RR\t{q}\t{1 / BETTER[q]:.4f}\t{1 / BEST[q]:.4f}" for q in TOPICS),
         "RR\tall\t0.4375\t0.9167",
     ]
-    assert output[14] == "P@1\t1\t0.0000\t1.0000"
-    assert len(output) == 1 + 2 * 13
-    code, output, _ = evaluate("qrels", "best", "--against", "base", "-m", "RR", "--per-topic")
-    assert code == 0
+    assert output[14] == "P@1\t1\t0.0000\t1.0000" and len(output) == 1 + 2 * 13
+    output, _ = evaluate("qrels best --against base -m RR --per-topic")
     assert output[13:16] == ["RR\tall\t0.3333\t0.9167", "", "qrels, 12 judged topics"]
 
 
-def test_one_run_against_another(evaluate: Evaluate, tmp_path: Path) -> None:
-    code, output, errors = evaluate("qrels", "best", "--against", "base", "-m", "RR")
-    assert (code, errors) == (0, [])
-    assert output[1].split() == ["RR", "diff", "p(rand)", "p(t)"]
-    assert output[2].split() == ["base", "0.3333"]
-    # Every topic has moved up: of 2^12 sign patterns only two are as extreme, 0.0005.
-    assert output[3].split() == ["best", "0.9167", "+0.5833", "0.0005", "<0.0001"]
+def test_one_run_against_another(evaluate: Evaluate) -> None:
+    output, errors = evaluate("qrels best --against base -m RR")
+    assert [line.split() for line in output[1:4]] == [
+        ["RR", "diff", "p(rand)", "p(t)"],
+        ["base", "0.3333"],
+        # Every topic has moved up: of 2^12 sign patterns only two are as extreme, 0.0005.
+        ["best", "0.9167", "+0.5833", "0.0005", "<0.0001"],
+    ]
     assert output[4].startswith("diff: to base; p: two-sided, by Fisher's randomization test")
-    assert "Holm" not in output[4]
+    assert "Holm" not in output[4] and not errors
     # A difference too small to print has no minus.
-    write_run(tmp_path / "worse", at_rank(BASE | {"1": 0}), "t")
-    _, output, _ = evaluate("qrels", "worse", "--against", "base", "-m", "P@100000")
+    write_run(Path("worse"), at_rank(BASE | {"1": 0}), "t")
+    output, _ = evaluate("qrels worse --against base -m P@100000")
     assert output[3].split()[:3] == ["worse", "0.0000", "+0.0000"]
 
 
 def test_several_runs_against_another(evaluate: Evaluate) -> None:
-    code, output, errors = evaluate("qrels", "better", "base", "best", "--against", "base")
-    assert (code, errors) == (0, [])
-    assert [line.split()[0] for line in output[2:5]] == ["base", "better", "best"]
+    output, errors = evaluate("qrels better base best --against base")
+    base, *rows = (line.split() for line in output[2:5])
+    assert [base[0], rows[0][0], rows[1][0], errors] == ["base", "better", "best", []]
     tests = [
         stats.ttest_rel([1 / ranks[q] for q in TOPICS], [1 / BASE[q] for q in TOPICS]).pvalue
         for ranks in (BETTER, BEST)
     ]
     # base itself is no comparison, so two are corrected for.
     expected = [f"{p:.4f}" if p >= 0.0001 else "<0.0001" for p in holm(tests)]
-    assert [line.split()[4] for line in output[3:5]] == expected
-    assert output[3].split()[2] == "+0.1042"
+    assert [row[4] for row in rows] == expected and rows[0][2] == "+0.1042"
     # P@30 is the same everywhere.
-    assert output[3].split()[5:] == ["0.0333", "+0.0000", "1.0000", "1.0000"]
+    assert rows[0][5:] == ["0.0333", "+0.0000", "1.0000", "1.0000"]
     assert output[5].endswith("Holm-corrected over 2 runs")
 
 
@@ -138,19 +125,17 @@ def test_several_runs_against_another(evaluate: Evaluate) -> None:
     ],
 )
 def test_bad_arguments(evaluate: Evaluate, arguments: str, code: int, message: str) -> None:
-    found, output, errors = evaluate(*arguments.split())
-    assert (found, output) == (code, [])
-    assert message in "\n".join(errors)
+    output, errors = evaluate(arguments, code)
+    assert not output and message in "\n".join(errors)
 
 
 def test_names_of_collections(evaluate: Evaluate) -> None:
-    code, output, _ = evaluate("sample", "base")
-    assert (code, output[0]) == (0, "sample, 20 judged topics")
-    assert output[1].split() == ["AP", "P@30"]
+    output, _ = evaluate("sample base")
+    assert (output[0], output[1].split()) == ("sample, 20 judged topics", ["AP", "P@30"])
     Path("mb2011").mkdir()  # a folder is no file of judgments
-    code, _, errors = evaluate("mb2011", "base", "--data", "somewhere")
-    assert (code, len(errors)) == (1, 1) and "mb2011 has no judgments" in errors[0]
-    assert evaluate("fakee", "base")[0] == 2
+    (error,) = evaluate("mb2011 base --data somewhere", 1)[1]
+    assert "mb2011 has no judgments" in error
+    evaluate("fakee base", 2)
     # A file of that name comes first.
     Path("sample").write_text("1 0 a 1\n")
-    assert evaluate("sample", "base")[1][0] == "sample, 1 judged topic"
+    assert evaluate("sample base")[0][0] == "sample, 1 judged topic"

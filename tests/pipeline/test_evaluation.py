@@ -1,14 +1,23 @@
-"""Measures against the official trec_eval, also where it is hard to compute them."""
+"""Evaluation: measures, tests of significance, and the report of ``python -m pipeline.rerank``."""
 
+import csv
+import itertools
 import math
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import Capture
 from helpers.official import trec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
+from pipeline.evaluation.run_report import compare, groups, print_report, write_csv
+from pipeline.evaluation.significance import holm, paired_t_test, randomization_test
 
 QRELS: Qrels = {
     "1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1},
@@ -32,8 +41,7 @@ def test_topics_that_are_judged_negative_or_not_at_all() -> None:
     values = evaluate(qrels, run, ["AP", "P@3", "nDCG", "Bpref", "NumRel", "R@5"])
     alone = evaluate(QRELS, run, list(values))
     for measure, by_topic in values.items():
-        expected = {query_id: alone[measure].get(query_id, 0.0) for query_id in qrels}
-        assert by_topic == expected
+        assert by_topic == {query_id: alone[measure].get(query_id, 0.0) for query_id in qrels}
 
 
 MEASURES = {"AP": "map", "P@30": "P.30", "RR": "recip_rank", "Rprec": "Rprec", "nDCG": "ndcg"}
@@ -50,8 +58,7 @@ def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Pat
         str(topic): {doc: (n * topic * 7 + n // 5) % 6 - 2 for n, doc in enumerate(docs[::2])}
         for topic in range(1, 8)
     }
-    qrels["8"] = dict.fromkeys(docs, 0)
-    qrels["9"] = {"a": 1}
+    qrels |= {"8": dict.fromkeys(docs, 0), "9": {"a": 1}}
     # Scores with many ties, some only in single precision.
     run = {
         str(topic): {doc: 20.0 + (n % topic) * 1e-7 + n % 9 for n, doc in enumerate(docs)}
@@ -64,12 +71,11 @@ def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Pat
     values = evaluate(read_qrels(tmp_path / "qrels"), read_run(tmp_path / "run"), MEASURES)
     for name, official_name in MEASURES.items():
         digits = 0 if name.startswith("Num") else 4
-        ours = {query_id: f"{value:.{digits}f}" for query_id, value in values[name].items()}
+        total = mean(values[name]) if digits else sum(values[name].values())
+        ours = {q: f"{value:.{digits}f}" for q, value in {**values[name], "all": total}.items()}
         # Under -c it averages over judged topics without results, but does not print them.
-        printed = dict(official[official_name.replace(".", "_")])
-        total = sum(values[name].values()) if digits == 0 else mean(values[name])
-        assert printed.pop("all") == f"{total:.{digits}f}"
-        assert printed == {query_id: ours[query_id] for query_id in printed}
+        printed = official[official_name.replace(".", "_")]
+        assert printed == {query_id: ours[query_id] for query_id in printed} and "all" in printed
     assert evaluate(qrels, run, MEASURES) == values
     for query_id in run.keys() & qrels.keys():  # Ranked as we do, ties too
         best = [qrels[query_id].get(doc_id, 0) > 0 for doc_id, _ in ranked(run[query_id])[:30]]
@@ -89,3 +95,118 @@ def test_wrong_judgments_and_scores_are_refused() -> None:
         evaluate(QRELS, {"2": {"a": 1.0, "b": math.nan}})
     with pytest.raises(DataError, match="no judged topic"):
         evaluate({}, RUN)
+
+
+# Significance, against brute force and the theory that defines the tests
+
+
+def brute_force(a: list[int], b: list[int]) -> float:
+    """Share of all sign patterns, in whole numbers: without rounding."""
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    patterns = list(itertools.product((1, -1), repeat=len(differences)))
+    sums = [sum(s * d for s, d in zip(p, differences, strict=True)) for p in patterns]
+    return sum(abs(total) >= abs(sum(differences)) for total in sums) / len(patterns)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=9))
+def test_randomization_is_exact_for_few_topics(pairs: list[tuple[int, int]]) -> None:
+    a, b = map(list, zip(*pairs, strict=True))
+    # Thirtieths, as in P@30: equal sums that differ in their last bits.
+    p = randomization_test([x / 30 for x in a], [y / 30 for y in b])
+    assert p == pytest.approx(brute_force(a, b), abs=1e-12)
+
+
+def test_a_sample_is_close_to_the_exact_value() -> None:
+    drawn = random.Random(3)
+    a = [drawn.random() for _ in range(12)]
+    b = [x + drawn.gauss(0.03, 0.1) for x in a]
+    exact = randomization_test(a, b)
+    sampled = [randomization_test(a, b, seed, permutations=4_000) for seed in (1, 2, 2)]
+    assert sampled == pytest.approx([exact] * 3, abs=6 * math.sqrt(exact * (1 - exact) / 4_000))
+    assert sampled[0] != sampled[1] == sampled[2]
+    certain = [1 + 0.001 * n for n in range(40)], [0.01] * 40
+    for pair in (certain, certain[::-1]):
+        assert randomization_test(*pair, permutations=12_345) == pytest.approx(1 / 12_346)
+
+
+@pytest.mark.parametrize("test", [randomization_test, paired_t_test])
+def test_no_difference_is_no_evidence(test: Any) -> None:
+    assert test([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]) == 1.0
+    assert test([0.1], [0.9]) == 1.0
+    assert test([0.0, 1.0] * 20, [1.0, 0.0] * 20) == 1.0
+
+
+def test_t_test_by_hand() -> None:
+    # Differences of .1, .2, .3: t = .2 / (.1 / sqrt 3) = 3.464 with 2 degrees of freedom.
+    pair = [0.2, 0.4, 0.6], [0.1, 0.2, 0.3]
+    for both in (pair, pair[::-1]):
+        assert paired_t_test(*both) == pytest.approx(0.0741799, abs=1e-6)
+    a = [0.1 * n for n in range(10)]
+    assert paired_t_test(a, [x + 0.1 for x in a]) == 0.0
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert (holm([0.6, 0.5]), holm([0.04]), holm([])) == ([1.0, 1.0], [0.04], [])
+
+
+# The report of reranked runs
+
+
+def made(precision: list[float], ap: list[float]) -> dict[str, dict[str, float]]:
+    pairs = (("P@30", precision), ("AP", ap))
+    return {name: dict(zip("012", values, strict=False)) for name, values in pairs}
+
+
+RESULTS = {
+    "low": (made([0.1, 0.2, 0.3], [0, 0, 0]), made([0.2, 0.4, 0.6], [0.1, 0.1, 0.4])),
+    "high": (made([0.4, 0.5, 0.6], [0.4, 0.4, 0.4]), made([0.2, 0.3, 0.4], [0.4, 0.4, 0.4])),
+    "middle": (made([0.3, 0.3, 0.3], [0.2, 0.2, 0.2]), made([0.5, 0.6, 0.7], [0.3, 0.2, 0.1])),
+}
+"""Means of P@30: low .2 -> .4, high .5 -> .3, middle .3 -> .6."""
+
+
+def test_the_table(capsys: Capture) -> None:
+    """Runs are placed among the others as these were: high stays first, low rises to the second."""
+    print_report(compare(RESULTS), 30)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:5] == [
+        "run               P@30  reranked   change      AP  reranked  change  R  reranked  change",
+        "high            0.5000  0.3000▼    -40.0%  0.4000  0.4000     +0.0%  1         1      +0",
+        "middle          0.3000  0.6000△   +100.0%  0.2000  0.2000     +0.0%  2         1      +1",
+        "low             0.2000  0.4000    +100.0%  0.0000  0.2000         -  3         2      +1",
+        "average change                     +53.3%                     +0.0%                 +0.7",
+    ]
+    assert "p < .05" in lines[5]
+    assert "3 runs by P@30" in lines[6]
+    assert lines[7] == "-: AP was 0 before; left out of the average: low"
+
+
+def test_groups_are_top_middle_and_bottom_of_the_runs(capsys: Capture, tmp_path: Path) -> None:
+    rows = compare(
+        {
+            str(n): (made([n / 10], [0.5]), made([n / 10 * (1 + n / 100)], [0.5]))
+            for n in range(1, 11)
+        }
+    )
+    found = {group: [row.name for row in of_it] for group, of_it in groups(rows, 3).items()}
+    assert found == {"top": ["10", "9", "8"], "middle": ["7", "6", "5"], "bottom": ["3", "2", "1"]}
+    assert groups(rows, 4) == {}
+    print_report(rows, 3)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    averages = [line for line in lines if line[0] == "average"]
+    # n runs, the n-th better by n %.
+    assert averages == [
+        ["average", "of", "top", "3", "+9.0%", "+0.0%", "+0.0"],
+        ["average", "of", "middle", "3", "+6.0%", "+0.0%", "+0.0"],
+        ["average", "of", "bottom", "3", "+2.0%", "+0.0%", "+0.0"],
+        ["average", "change", "+5.5%", "+0.0%", "+0.0"],
+    ]
+    write_csv(path := tmp_path / "new" / "report.csv", rows, {"lambda": 1}, 3)
+    lines_of = {line["run"]: line for line in csv.DictReader(path.read_text().splitlines())}
+    assert [lines_of[name]["group"] for name in "9541"] == ["top", "middle", "", "bottom"]
+    two = lines_of["2"]
+    assert float(two["P@30 change %"]) == pytest.approx(2) and two["lambda"] == "1"
+    assert float(two["P@30 p"]) == rows[-2].changes["P@30"].p
+    assert (two["R"], two["R reranked"], two["R change"]) == ("9", "9", "0")

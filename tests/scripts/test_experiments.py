@@ -64,7 +64,7 @@ def test_official_runs_and_shipped_weights_are_only_measured(
     cell = Cell("shipped", "shipped:mp_hcnn", (), "mb2012")
     result = run_cell(cell, setup)
     assert result.measures["AP"] == mean_of_run(setup, cell, "AP")
-    assert (result.interpolated, result.weight, result.seconds) == ({}, None, 0.0)
+    assert (result.interpolated, result.weight) == ({}, None) and result.seconds < 5
     # A mixture of two scores scaled to [0, 1].
     scores = [s for of_topic in read_run(setup.run_file(cell)).values() for s in of_topic.values()]
     assert 0 <= min(scores) <= max(scores) <= 1

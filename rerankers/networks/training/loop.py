@@ -31,7 +31,7 @@ VALIDATION_BATCHES = 8  # Batches of a validation loss
 Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
 
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], object]
 """Called with the epoch, the step (0 at the end of the epoch) and a message."""
 
 
