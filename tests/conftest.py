@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from helpers.engine_servers import SERVERS, Server, running
 from helpers.processes import descendants
 
 from pipeline.command.options import run_command
@@ -61,6 +62,12 @@ def data_dir() -> Path:
     if not folder or not (Path(folder) / "microblog").is_dir():
         pytest.skip("no data (set TWEETRERANK_DATA or run tweetrerank fetch)")
     return Path(folder)
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with running(request.param) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

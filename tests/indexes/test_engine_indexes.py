@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.engine_servers import SERVERS, Server, running
+from helpers.engine_servers import Server
 from helpers.index_samples import POSTS, TOPICS, random_posts
 
 import indexes
@@ -22,12 +22,6 @@ from pipeline.collections import named
 from pipeline.evaluation.measures import evaluate, mean
 
 METHODS = [pytest.param(method, id=name) for name, method in RANKED.items()]
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with running(request.param) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
