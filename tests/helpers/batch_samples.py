@@ -40,11 +40,8 @@ def _post(place: int, query: int, first_stage: bool) -> Row:
 
 def pairs(rows: Iterable[Row]) -> list[Row]:
     """Nested rows as pairs."""
-    return [
-        {**{name: value for name, value in row.items() if name != "posts"}, **post}
-        for row in rows
-        for post in row["posts"]
-    ]
+    whole = [row | post for row in rows for post in row["posts"]]
+    return [{name: value for name, value in row.items() if name != "posts"} for row in whole]
 
 
 def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:

@@ -1,12 +1,11 @@
 """Collections: named ones, forms of others, values in memory, questions with given answers."""
 
-import importlib
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from conftest import Command, Patch
 from helpers.batch_samples import write_lines
@@ -105,12 +104,8 @@ def test_a_folder_of_beir(beir: Path, tmp_path: Path) -> None:
         named.open_collection(beir=beir)
 
 
-def frame(rows: list[dict[str, Any]]) -> Any:
-    return importlib.import_module("pandas").DataFrame(rows)
-
-
-@pytest.mark.parametrize("of", [list, frame], ids=["dictionaries", "frame"])
-def test_values_in_memory(of: Callable[[list[dict[str, Any]]], Any]) -> None:
+@pytest.mark.parametrize("of", [list, pandas.DataFrame])
+def test_values_in_memory(of: Any) -> None:
     topics = of([{"qid": q, "query": text} for q, text in QUERIES.items()])
     qrels = of([{"qid": "a", "docno": "d1", "label": 1}, {"qid": "b", "docno": "d2", "label": 0}])
     collection = named.open_collection(posts=of(POSTS), topics=topics, qrels=qrels)
@@ -130,12 +125,10 @@ def test_values_in_memory(of: Callable[[list[dict[str, Any]]], Any]) -> None:
 
 
 def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
-    indexes.build([Post("1", "storm")], tmp_path / "index")
-    collection = named.open_collection(
-        topics={"a": "storm"}, index=tmp_path / "index", qrels={"a": {"1": 1}}
-    )
-    assert collection.topics == [Topic("a", "storm")] and collection.qrels == {"a": {"1": 1}}
-    assert texts_of(collection) == {"1": "storm"}
+    indexes.build([Post("1", "storm")], place := tmp_path / "index")
+    mine = named.open_collection(topics={"a": "storm"}, index=place, qrels={"a": {"1": 1}})
+    assert mine.topics == [Topic("a", "storm")] and mine.qrels == {"a": {"1": 1}}
+    assert texts_of(mine) == {"1": "storm"}
 
 
 @pytest.mark.parametrize(
@@ -295,12 +288,9 @@ def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
 
 
 def test_only_these_collections_have_given_answers() -> None:
-    for name, problem in (
-        ("mb2012", "expected a collection of questions"),
-        ("trecqa", "expected a collection of questions"),
-        ("wikiq", "did you mean 'wikiqa'"),
-    ):
-        with pytest.raises(UsageError, match=f"found '{name}', .*{problem}"):
+    for name, problem in {"mb2012": "", "trecqa": "", "wikiq": ".*did you mean 'wikiqa'"}.items():
+        problem = f"found '{name}', expected a collection of questions{problem}"
+        with pytest.raises(UsageError, match=problem):
             named.find_answers(name)
     with pytest.raises(UsageError, match=r"pipeline\.train MODEL --collection wikiqa"):
         named.training_collections("wikiqa")

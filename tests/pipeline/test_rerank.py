@@ -18,7 +18,6 @@ from pipeline.evaluation.measures import evaluate, mean
 pytestmark = pytest.mark.slow  # a model is trained for these tests
 
 Rerank = Callable[..., tuple[list[str], str]]
-CHECKPOINT = Path("checkpoints/sm_cnn/mb2012")  # The small model, in the home folder
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +148,8 @@ def test_posts_without_a_text_can_be_left_out(rerank: Rerank) -> None:
 
 
 def test_without_judgments_there_are_runs_and_no_report(rerank: Rerank, home: Path) -> None:
-    given = ("ql", "--report", "report.csv", "--checkpoint", home / CHECKPOINT)
+    small = home / "checkpoints" / "sm_cnn" / "mb2012"
+    given = ("ql", "--report", "report.csv", "--checkpoint", small)
     (line,), _ = rerank(*given, topics="mb2014")
     assert line.startswith("no report: mb2014 has no judgments here")
     assert len(read_run("runs/reranked/ql.sm_cnn")) == 6
@@ -165,40 +165,39 @@ def test_a_model_that_does_not_read_ranks(rerank: Rerank, data: Path) -> None:
         assert ("does not read the ranks" in errors) == told
 
 
+BAD = {
+    "unknown": "9 Q0 42 1 1.0 t\n",
+    "elsewhere": "1 Q0 12012001 1 1.0 t\n",
+    "no_number": "9 Q0 12012001 1 nan t\n",
+}
+
+
 @pytest.mark.parametrize(
-    ("arguments", "problems"),
+    ("arguments", "code", "problems"),
     [
-        ("", ["runs is missing"]),
-        ("no1 no2", ["there is no file no1, nor has mb2012", "there is no file no2"]),
-        ("mine other/mine", ["mine and another that would be written to"]),
-        ("mine other/../mine", ["more than once"]),
-        ("mine mine.sm_cnn --output .", ["mine.sm_cnn is one of the runs"]),
-        ("mine --report mine", ["--report: found mine, which is a run"]),
-        ("ql --output o --report o/ql.sm_cnn", ["--report: found o/ql.sm_cnn"]),
-        ("ql --output mine", ["--output: found the file mine, expected a folder"]),
-        ("ql --reranker none --index x", ["--index: found it", "found 'none'"]),
+        ("", 2, ["runs is missing"]),
+        ("no1 no2", 2, ["there is no file no1, nor has mb2012", "there is no file no2"]),
+        ("mine other/mine", 2, ["mine and another that would be written to"]),
+        ("mine other/../mine", 2, ["more than once"]),
+        ("mine mine.sm_cnn --output .", 2, ["mine.sm_cnn is one of the runs"]),
+        ("mine --report mine", 2, ["--report: found mine, which is a run"]),
+        ("ql --output o --report o/ql.sm_cnn", 2, ["--report: found o/ql.sm_cnn"]),
+        ("ql --output mine", 2, ["--output: found the file mine, expected a folder"]),
+        ("ql --reranker none --index x", 2, ["--index: found it", "found 'none'"]),
+        ("ql unknown", 1, ["1 of its 1 posts are not in the collection (42)"]),
+        ("ql elsewhere", 1, ["found results for 1, expected some for the topics 7, 8, 9"]),
+        ("ql no_number", 1, ["no_number:1: found the score 'nan'"]),
     ],
 )
-def test_mistakes(arguments: str, problems: list[str], rerank: Rerank, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
+def test_mistakes(arguments: str, code: int, problems: list[str], rerank: Rerank) -> None:
+    """Nothing is written before all runs are read."""
+    Path("other").mkdir()
     for name in ("mine", "other/mine", "mine.sm_cnn"):
-        write_run(tmp_path / name, official(), "mine")
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    output, errors = rerank(*arguments.split(), code=2)
-    assert not output and [problem for problem in problems if problem not in errors] == []
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("9 Q0 42 1 1.0 t\n", "1 of its 1 posts are not in the collection (42)"),
-        ("1 Q0 12012001 1 1.0 t\n", "found results for 1, expected some for the topics 7, 8, 9"),
-        ("9 Q0 12012001 1 nan t\n", "bad:1: found the score 'nan'"),
-    ],
-)
-def test_a_bad_run_is_refused(content: str, message: str, rerank: Rerank) -> None:
-    Path("bad").write_text(content)
-    output, errors = rerank("ql", "bad", code=1)
-    assert not output and message in errors and "Traceback" not in errors
-    assert not Path("runs").exists()
+        write_run(Path(name), official(), "mine")
+    for name, content in BAD.items():
+        Path(name).write_text(content)
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    output, errors = rerank(*arguments.split(), code=code)
+    assert not output and "Traceback" not in errors
+    assert [problem for problem in problems if problem not in errors] == []
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
