@@ -117,5 +117,5 @@ def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path)
         assert int(rank) == wanted[doc_id].rank
         assert float(score) == pytest.approx(wanted[doc_id].score, abs=1e-4)
     # A post of the result whose first stage is cut off there.
-    few = command("explain", *SAMPLE, *reranker, "--hits", "3", code=0)
+    few = command("explain", *SAMPLE, "--reranker", "fusion", "--hits", "3", code=0)
     assert "fusion #1 " in few.out
