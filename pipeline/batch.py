@@ -41,7 +41,7 @@ from pipeline.runtime import ALLOCATOR, bar, choose_device
 from pipeline.text import counted, did_you_mean
 
 Row = dict[str, Any]
-POSTS, FIRST_STAGE, SCORE = "posts", "first_stage_score", "score"
+POSTS, FIRST_SCORE, SCORE = "posts", "first_stage_score", "score"
 TOGETHER = 5000  # Posts that are scored together, at least
 LARGEST_SCORE = 3.4e38  # Of a first stage: scores are mixed in single precision
 DATA = re.compile(r"[^._].*\.((jsonl|ndjson|json)(\.gz)?|parquet)", re.IGNORECASE)
@@ -49,7 +49,7 @@ KINDS = {
     **dict.fromkeys(("query_id", "doc_id"), (str | int, "a text or a whole number")),
     **dict.fromkeys(("query", "text"), (str, "a text")),
     "url": (str | None, "a text"),
-    FIRST_STAGE: (int | float, "a number, as the first row has one"),
+    FIRST_SCORE: (int | float, "a number, as the first row has one"),
 }
 LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 1"
 
@@ -140,8 +140,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     from pipeline.collections.named import open_collection
     from pipeline.ranking.build import best_source, mixed
     from rerankers import checkpoint as checkpoints
-    from rerankers.pairs import FIRST_STAGE as SCORES
-    from rerankers.pairs import PRIOR
+    from rerankers.pairs import FIRST_STAGE, PRIOR
     from rerankers.reranker import Mixed
 
     form = _form_of(files)
@@ -158,9 +157,9 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     # On a cluster the model is only looked at here.
     trained = load(*model, "cpu" if options.address else options.device, options.threads)
     trained = mixed(trained, form.has_first_stage, options.weight, key)
-    is_read = bool(trained.signals & {PRIOR, SCORES})
+    is_read = bool(trained.signals & {PRIOR, FIRST_STAGE})
     form = form._replace(has_first_stage=form.has_first_stage and is_read)
-    reads_lists = not form.is_nested and (form.has_first_stage or SCORES in trained.signals)
+    reads_lists = not form.is_nested and (form.has_first_stage or FIRST_STAGE in trained.signals)
     print(f"{trained.name}, {trained.description}", file=sys.stderr)
     rejected: list[Row] = []
     if not options.address:
@@ -194,7 +193,7 @@ def _form_of(files: Sequence[Path]) -> Form:
             problem = problem or f"{path}:{number}: {error}"
             continue
         if posts:
-            has_scores = all(post.get(FIRST_STAGE) is not None for post in posts)
+            has_scores = all(post.get(FIRST_SCORE) is not None for post in posts)
             return form._replace(has_first_stage=has_scores)
     raise DataError(problem or f"{files[0]}: found no row with a post, expected some")
 
@@ -284,7 +283,7 @@ class Form(NamedTuple):
         if not isinstance(posts := row.get(POSTS), kind):
             raise _problem(POSTS, posts, f"{expected}, as in the first row")
         _check(row, "", "query_id", "query")
-        names = ["doc_id", "text", "url", *([FIRST_STAGE] if self.has_first_stage else [])]
+        names = ["doc_id", "text", "url", *([FIRST_SCORE] if self.has_first_stage else [])]
         for place, post in enumerate(self.posts(row)):
             where = f"{POSTS}[{place}]." if self.is_nested else ""
             if not isinstance(post, dict):
@@ -309,7 +308,7 @@ def _check(record: Row, where: str, *names: str) -> None:
         value: Any = record.get(name)
         is_kind = isinstance(value, kind) and not isinstance(value, bool)
         # Whole numbers may be too large for a float.
-        if not is_kind or (name == FIRST_STAGE and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
+        if not is_kind or (name == FIRST_SCORE and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
             raise _problem(where + name, value, expected)
 
 
@@ -360,7 +359,7 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
         seen[query] += 1
     for pairs in rounds.values():
         texts = [(query, (post["text"], post.get("url") or "")) for query, post in pairs]
-        first = [post[FIRST_STAGE] for _, post in pairs] if form.has_first_stage else None
+        first = [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
         values = model.predict(texts, first, in_order=form.is_ordered)
         # Of a mixture they are in double precision.
         scores = values.astype(float).round(7 if values.itemsize == 4 else 12)
@@ -373,13 +372,10 @@ def score_on_cluster(
 ) -> list[Row]:
     """Score files by Ray Data, in order, with λ and :func:`load`'s arguments; unreadable rows."""
     import pyarrow as pa
-    import ray
     import ray.data
     from pyarrow import csv
     from ray.data.datasource import BlockBasedFileDatasink
     from ray.util.queue import Queue
-
-    from rerankers.reranker import Mixed
 
     *_, device, threads = model
     is_parquet, line = _is_parquet(files[0]), "line"  # Column of JSON lines
@@ -392,7 +388,7 @@ def score_on_cluster(
 
     class Scorer:
         def __init__(self, rejected: Queue) -> None:
-            self.rejected, self.model = rejected, Mixed.of(load(*model), weight)
+            self.rejected, self.model = rejected, load(*model).mixed(weight)
 
         def __call__(self, table: pa.Table) -> pa.Table:
             rows: list[Row] = []
@@ -410,9 +406,10 @@ def score_on_cluster(
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order, context.enable_progress_bars = True, False
         # Read as columns, JSON would change. JSON has the separator only escaped.
-        lines = csv.ReadOptions(use_threads=False, block_size=2**26, column_names=[line])
         reading: dict[str, Any] = {
-            "read_options": lines,
+            "read_options": csv.ReadOptions(
+                use_threads=False, block_size=2**26, column_names=[line]
+            ),
             "parse_options": csv.ParseOptions(delimiter="\x1f", quote_char=False),
             "convert_options": csv.ConvertOptions(column_types={line: pa.binary()}),
         }
@@ -423,12 +420,11 @@ def score_on_cluster(
         if size < 1:
             expected = "a GPU" if gpus else f"{threads + 1} cores or more, one of them for reading"
             raise ValueError(f"found {room.get('CPU', 0):g} cores, expected {expected}")
-        pool = {"compute": ray.data.ActorPoolStrategy(size=size), "num_cpus": threads}
+        actors = ray.data.ActorPoolStrategy(size=size)
+        pool = {"compute": actors, "num_cpus": threads, "num_gpus": gpus}
         batches = {"batch_size": 20 if form.is_nested else 2000, "batch_format": "pyarrow"}
         rows = read([*map(str, files)], ray_remote_args=light, **how)
-        scored = rows.map_batches(
-            Scorer, fn_constructor_args=(rejected,), num_gpus=gpus, **batches, **pool
-        )
+        scored = rows.map_batches(Scorer, fn_constructor_args=(rejected,), **batches, **pool)
         write = scored.write_parquet if is_parquet else scored.write_datasink
         place = str(output) if is_parquet else Lines(str(output), file_format="jsonl")
         write(place, ray_remote_args=light)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from helpers.engine_servers import SERVERS, Server, running
 from helpers.processes import descendants
 
 from pipeline.command.options import run_command
@@ -63,6 +64,12 @@ def data_dir() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with running(request.param) as found:
+        yield found
+
+
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read from or written to the user's own cache."""
@@ -80,18 +87,13 @@ def _no_process_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in this process, which saves the seconds of a new one's imports.
-
-    A ``code`` that is given is the expected one.
-    """
+    """Runs a command in this process, which saves a new one's imports; ``code`` is the expected."""
 
     def call(name: str, *arguments: object, code: int | None = None) -> Result:
-        module = import_module(f"pipeline.{name}")
+        module, words = import_module(f"pipeline.{name}"), [*map(str, arguments)]
         program = f"python -m pipeline.{name}"
         with pytest.raises(SystemExit) as left:
-            run_command(
-                module.Options, module.main, program, module.__doc__, [*map(str, arguments)]
-            )
+            run_command(module.Options, module.main, program, module.__doc__, words)
         output, errors = capsys.readouterr()
         assert isinstance(left.value.code, int)
         assert code in (None, left.value.code), errors

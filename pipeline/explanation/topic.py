@@ -114,6 +114,7 @@ def explain(
     # Posts that are not scored follow below, and have nothing to explain; the result has its best.
     kept = [doc_id for doc_id in scored if doc_id in result[query_id]]
     of_topic = {name: run.get(query_id, {}) for name, run in stages.items()}
+    of_topic[before] = scored  # In ``stages`` it may be cut to the number of hits.
     changes = rank_changes(
         {name: {d: run[d] for d in kept if d in run} for name, run in of_topic.items()}, before
     )

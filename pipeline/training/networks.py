@@ -108,7 +108,7 @@ class _Parts:
         histories: part -> figures of every epoch.
     """
 
-    def __init__(self, progress: Callable[[str, int, int, str], object]) -> None:
+    def __init__(self, progress: Callable[[str, int, int, str], None]) -> None:
         self._progress = progress
         self.run: Run = {}
         self.figures: dict[str, float] = {}

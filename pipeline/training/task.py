@@ -36,7 +36,11 @@ from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED
 from rerankers.networks.training.settings import Settings
+from rerankers.text.vocabulary import Idf
 from rerankers.trees.fusion import ADAPTED_FAMILY
+
+Given = tuple[str, Any, TrainingSet, Idf]
+"""Name of a model, its configuration, its training set, and word frequencies."""
 
 
 def train(options: Options, own: Collection | None = None) -> Path:
@@ -112,9 +116,9 @@ class _Task:
         return _settings(self.options, Settings(epochs=0))
 
     def fit(
-        self, given: Any, settings: Settings, folds: int, vectors: Path, device: str
+        self, given: Given, settings: Settings, folds: int, vectors: Path, device: str
     ) -> Outcome:
-        """Train on ``given``: name, configuration, training set and word frequencies."""
+        """Train the model."""
         return trees.train(*given, settings.seed, folds, self.start)
 
     def metrics(self, data: TrainingSet, outcome: Outcome, folds: int) -> dict[str, Any]:
@@ -207,9 +211,9 @@ class _NetworkTask(_Task):
         return _settings(self.options, model.settings_of(self.options.configuration))
 
     def fit(
-        self, given: Any, settings: Settings, folds: int, vectors: Path, device: str
+        self, given: Given, settings: Settings, folds: int, vectors: Path, device: str
     ) -> Outcome:
-        """Train on ``given``: name, configuration, training set and word frequencies."""
+        """Train the model."""
         from pipeline.training import networks  # PyTorch
 
         return networks.train(*given, settings, folds, vectors, device)

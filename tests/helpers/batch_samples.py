@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from helpers.reranking_samples import POSTS, QUERIES
 
 Row = dict[str, Any]
@@ -37,15 +40,15 @@ def _post(place: int, query: int, first_stage: bool) -> Row:
 
 def pairs(rows: Iterable[Row]) -> list[Row]:
     """Nested rows as pairs."""
-    return [
-        {**{name: value for name, value in row.items() if name != "posts"}, **post}
-        for row in rows
-        for post in row["posts"]
-    ]
+    whole = [row | post for row in rows for post in row["posts"]]
+    return [{name: value for name, value in row.items() if name != "posts"} for row in whole]
 
 
 def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:
-    """Write rows, or lines as they are, compressed if the name says so."""
+    """Write rows, or lines as they are, in the form and compression of the name."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        return path
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     content = "".join(f"{line}\n" for line in lines).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
@@ -54,8 +57,11 @@ def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:
 
 def read_lines(path: Path) -> list[Row]:
     """All rows of a file, or of a folder's files in the order of their names."""
-    paths = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [json.loads(line) for one in paths for line in one.read_bytes().splitlines()]
+    if path.is_dir():
+        return [row for part in sorted(path.iterdir()) for row in read_lines(part)]
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def scores(rows: Sequence[Row]) -> list[float]:

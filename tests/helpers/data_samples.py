@@ -22,10 +22,8 @@ Row = tuple[str, str, str, int]  # id, question, answer, label
 def write_microblog(folder: Path, topics: int = 8, posts: int = 14, seed: int = 1) -> Path:
     """Write four years of topics, candidates, judgments and runs, and word vectors."""
     rng = random.Random(seed)
-    microblog = folder / "microblog"
-    (microblog / "runs").mkdir(parents=True)
     for offset, year in enumerate((2011, 2012, 2013, 2014)):
-        _write_year(microblog, year, offset * topics + 1, topics, posts, rng)
+        _write_year(folder / "microblog", year, offset * topics + 1, topics, posts, rng)
     _write_vectors(folder, [*SUBJECTS, *PLACES, *CHATTER], rng)
     return folder
 
@@ -33,8 +31,7 @@ def write_microblog(folder: Path, topics: int = 8, posts: int = 14, seed: int = 
 def _write_year(
     folder: Path, year: int, first: int, topics: int, posts: int, rng: random.Random
 ) -> None:
-    lines: dict[str, list[str]] = {name: [] for name in ("a.toks", "b.toks", "url.txt", "id.txt")}
-    judgments, descriptions = [], []
+    rows, judgments, descriptions = [], [], []
     for number in range(topics):
         query_id, query = str(first + number), f"{SUBJECTS[number % 8]} {rng.choice(PLACES)}"
         descriptions.append(
@@ -46,21 +43,22 @@ def _write_year(
             doc_id = str(10_000_000 + year * 1000 + number * 20 + rank)
             text = _post(query, relevant, rng)
             url = f"http://news.example.com/{query.replace(' ', '-')}" if relevant else ""
-            lines["a.toks"].append(query)
-            lines["b.toks"].append(text)
-            lines["url.txt"].append(url)
-            lines["id.txt"].append(f"{query_id} Q0 {doc_id} {rank} {10 - rank / 10:.4f} ql")
+            hit = f"{query_id} Q0 {doc_id} {rank} {10 - rank / 10:.4f} ql"
+            rows.append((query, text, url, hit))
             judgments.append(f"{query_id} 0 {doc_id} {int(relevant)}")
-    place = folder / f"trec-{year}"
-    place.mkdir()
-    for name, content in lines.items():
-        (place / name).write_text("".join(f"{line}\n" for line in content))
-    run = "".join(f"{line}\n" for line in lines["id.txt"])
+    names = ("a.toks", "b.toks", "url.txt", "id.txt")
+    _write_columns(folder / f"trec-{year}", names, rows)
     for name in (f"run.microblog{year}.RM3.txt", f"mphcnn_trec_{year}_pred.txt"):
-        (folder / "runs" / name).write_text(run)
+        _write_columns(folder / "runs", (name,), [row[3:] for row in rows])
     (folder / f"topics.microblog{year}.txt").write_text("\n".join(descriptions))
-    qrels = "".join(f"{line}\n" for line in judgments)
-    (folder / f"qrels.microblog{year}.txt").write_text(qrels)
+    _write_columns(folder, (f"qrels.microblog{year}.txt",), [(line,) for line in judgments])
+
+
+def _write_columns(folder: Path, names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write a file for each column of ``rows``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{value}\n" for value in column))
 
 
 def _post(query: str, relevant: bool, rng: random.Random) -> str:
@@ -77,49 +75,40 @@ def write_answers(folder: Path, seed: int = 1) -> Path:
     """
     rng = random.Random(seed)
     for number, (part, count) in enumerate(TREC_PARTS.items(), start=1):
-        rows = [
-            row
-            for n in range(1, count + 1)
-            for row in _rows(f"{number}.{n}", "", n, n == count, rng)
-        ]
-        _write_part(folder / "trecqa" / part, rows)
+        rows = _rows(f"{number}.{{}}", count, rng, hopeless=count)
+        write_part(folder / "trecqa" / part, rows)
         if part != "train":
             clean = [row for row in rows if row[0] != f"{number}.{count}"]
-            _write_part(folder / "trecqa" / part.replace("raw", "clean"), clean)
-    for number, (part, count) in enumerate(WIKI_PARTS.items()):
-        rows = [
-            row
-            for n in range(1, count + 1)
-            for row in _rows(f"Q{number * 10 + n}", f"-D{n}-", n, False, rng)
-        ]
-        _write_part(folder / "wikiqa" / part, rows)
+            write_part(folder / "trecqa" / part.replace("raw", "clean"), clean)
+    for number, (part, count) in enumerate(WIKI_PARTS.items(), start=1):
+        write_part(folder / "wikiqa" / part, _rows(f"Q{number}{{0}}-D{{0}}-{{1}}", count, rng))
     _write_vectors(folder, [*SUBJECTS, *PLACES, *FILLER, "where", "is"], rng)
-    numbers = range(1, TRAIN_ALL + 1)
-    rows = [row for n in numbers for row in _rows(f"4.{n}", "", n, False, rng)]
-    _write_part(folder / "trecqa" / "train-all", rows)
+    write_part(folder / "trecqa" / "train-all", _rows("4.{}", TRAIN_ALL, rng))
     return folder
 
 
-def _rows(query_id: str, mark: str, number: int, hopeless: bool, rng: random.Random) -> list[Row]:
-    """A question's answers; ``mark`` with the answer's number completes its id, if it has one."""
-    subject, place = SUBJECTS[number % 8], rng.choice(PLACES)
+def _rows(answer_id: str, questions: int, rng: random.Random, hopeless: int = 0) -> list[Row]:
+    """Answers of ``questions``, ``hopeless`` without a right one.
+
+    The numbers of question and answer are put into ``answer_id``.
+    """
     rows = []
-    count = ANSWERS[number % len(ANSWERS)]
-    right = set() if hopeless else set(rng.sample(range(count), 2))
-    for n in range(count):
-        words = rng.sample(FILLER, 4)
-        words += [subject, place] if n in right else [rng.choice([subject, place]), "year"]
-        rng.shuffle(words)
-        answer_id = f"{query_id}{mark}{n}" if mark else query_id
-        question = f"where is the {subject} {place} ?"
-        rows.append((answer_id, question, f"{' '.join(words)} .", int(n in right)))
+    for number in range(1, questions + 1):
+        subject, place = SUBJECTS[number % 8], rng.choice(PLACES)
+        count = ANSWERS[number % len(ANSWERS)]
+        right = set() if number == hopeless else set(rng.sample(range(count), 2))
+        for n in range(count):
+            words = rng.sample(FILLER, 4)
+            words += [subject, place] if n in right else [rng.choice([subject, place]), "year"]
+            rng.shuffle(words)
+            question, answer = f"where is the {subject} {place} ?", f"{' '.join(words)} ."
+            rows.append((answer_id.format(number, n), question, answer, int(n in right)))
     return rows
 
 
-def _write_part(folder: Path, rows: list[Row]) -> None:
-    folder.mkdir(parents=True)
-    for name, column in {"id.txt": 0, "a.toks": 1, "b.toks": 2, "sim.txt": 3}.items():
-        (folder / name).write_text("".join(f"{row[column]}\n" for row in rows))
+def write_part(folder: Path, rows: list[Row]) -> None:
+    """Write a part of a collection of questions."""
+    _write_columns(folder, ("id.txt", "a.toks", "b.toks", "sim.txt"), rows)
 
 
 def write_archive(path: Path, words: Sequence[str]) -> Path:

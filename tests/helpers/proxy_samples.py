@@ -66,20 +66,17 @@ class StubEngine:
     def bodies(self) -> list[Any]:
         return [json.loads(body) for _, body in self.requests]
 
-    def mixture(self, hits: Sequence[Any]) -> dict[str, float]:
+    def mixture(self, hits: Sequence[Any], weight: float | None = None) -> dict[str, float]:
         """:func:`mixture` of hits."""
         texts = {hit["_id"]: self.posts[int(hit["_id"].partition('"')[0])] for hit in hits}
-        return mixture(texts, hits)
+        return mixture(texts, hits, weight)
 
     async def answer(self, request: Request) -> Response:
         body = await request.body()
         self.requests.append((request, body))
         await asyncio.sleep(self.wait)
-        headers = {
-            "x-elastic-product": "Elasticsearch",
-            "warning": '299 "old"',
-            "set-cookie": "a=b",
-        }
+        headers = {"x-elastic-product": "Elasticsearch", "warning": '299 "old"'}
+        headers["set-cookie"] = "a=b"
         name = request.url.path.rpartition("/")[2]
         if self.packed:
             return Response(self.packed, 200, {"content-encoding": "gzip"}, media_type=VENDOR)
@@ -103,11 +100,8 @@ class StubEngine:
         try:
             return 200, self._found(_strict(body), parameters)
         except (RefusedError, ValueError, TypeError, AttributeError) as error:
-            reason = json.dumps(str(error))
-            return (
-                400,
-                f'{{"error":{{"type":"parsing_exception", "reason":{reason}}},"status":400}}',
-            )
+            problem = f'{{"type":"parsing_exception", "reason":{json.dumps(str(error))}}}'
+            return 400, f'{{"error":{problem},"status":400}}'
 
     def _found(self, body: dict[str, Any], parameters: dict[str, str]) -> str:
         if unknown := body.keys() - KEYS:
@@ -129,9 +123,8 @@ class StubEngine:
         rows = rows if by_score else rows[::-1]
         shown = rows[start : start + size]
         hits = ",".join(self._hit(row, body, by_score, fields) for row in shown)
-        total = '"total":{"value":120,"relation":"eq"},'
-        if body.get("track_total_hits") is False:
-            total = ""
+        is_counted = body.get("track_total_hits") is not False
+        total = '"total":{"value":120,"relation":"eq"},' if is_counted else ""
         aggs = '"aggregations" : {"hits":{"hits":[1.50]}} ,' if "aggs" in body else ""
         best = "9.0" if by_score else "null"
         return (
@@ -195,12 +188,16 @@ def stub_engine() -> Iterator[tuple[str, StubEngine]]:
         yield url, engine
 
 
-def mixture(posts: dict[str, Any], hits: Sequence[Any]) -> dict[str, float]:
-    """Id -> mixed score of the engine's hits, by the model in Python; the best come first."""
+def mixture(posts: Any, hits: Sequence[Any], weight: float | None = None) -> dict[str, float]:
+    """Id -> mixed score of the engine's hits, by the model in Python; the best come first.
+
+    Without a weight by the model's own.
+    """
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
     neural = dict(zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True))
     lexical = {hit["_id"]: hit["_score"] for hit in hits}
-    mixed = interpolate({"": lexical}, {"": neural}, models().default.weight)[""]
+    weight = models().default.weight if weight is None else weight
+    mixed = interpolate({"": lexical}, {"": neural}, weight)[""]
     return dict(sorted(mixed.items(), key=lambda item: -item[1]))
 
 

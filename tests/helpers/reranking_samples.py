@@ -12,7 +12,7 @@ from rerankers import devices, features, models
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import TextEncoder
 from rerankers.networks.network import Network
-from rerankers.pairs import Pairs
+from rerankers.pairs import FIRST_STAGE, Pairs
 from rerankers.reranker import Model
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import words
@@ -182,3 +182,22 @@ def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]]
         query_index,
         post_index,
     )
+
+
+def pairs_that_rm3_orders() -> tuple[Pairs, np.ndarray]:
+    """Pairs of 12 topics with 30 posts; is each relevant [P]: a topic's best ten by ``rm3``.
+
+    The signals ``first_stage`` and ``ql`` are noise. A third of the other posts have no ``rm3``.
+    """
+    random = np.random.default_rng(4)
+    pairs = all_pairs(
+        [f"storm {topic}" for topic in range(12)],
+        [(f"post {n} storm", f"http://x.org/{n}" if n % 3 else "") for n in range(30)],
+    )
+    ranks = np.concatenate([random.permutation(30) for _ in range(12)])
+    rm3 = (3.0 * pairs.query_index - 0.5 * ranks).astype(np.float32)
+    rm3[ranks % 3 == 2] = np.nan
+    relevant = (ranks < 15) & (ranks % 3 < 2)
+    noise = random.random((2, len(pairs))).astype(np.float32)
+    signals = {"rm3": rm3, "ql": noise[0], FIRST_STAGE: noise[1]}
+    return dataclasses.replace(pairs, signals=signals), relevant

@@ -2,13 +2,13 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
-from helpers.engine_servers import SERVERS, Server, running
+from conftest import Command, Patch
+from helpers.engine_servers import Server
 from helpers.engine_stub import Proxy
 from helpers.index_samples import TOPICS, random_posts
 
@@ -22,14 +22,8 @@ from indexes.methods import BM25
 POSTS = random_posts(2000, seed=5)
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with running(request.param) as found:
-        yield found
-
-
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: Patch) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.02, 0.05, 0.1, 0.2, 0.4))
     monkeypatch.setattr(layout, "CHUNK", 20_000)
 
@@ -80,7 +74,7 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
     assert_complete(address, tmp_path)
 
 
-def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+def at_the_fifth_chunk(monkeypatch: Patch, act: Callable[[], object]) -> None:
     """Something happens while posts are sent, once."""
     send, left = layout._Sender.send, [5]
 
@@ -94,9 +88,7 @@ def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object
 
 
 @pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])
-def test_an_engine_that_takes_no_more_posts(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
-) -> None:
+def test_no_more_posts(server: Server, tmp_path: Path, monkeypatch: Patch, problem: str) -> None:
     """It is gone, or has no space left. The next run sends what is missing."""
     address = server.address()
     engine, path = Engine(address), f"/{address.index}/_settings"
@@ -137,30 +129,28 @@ def test_searches_that_are_cut(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_run_is_whole_or_absent(
-    server: Server, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, command: Command, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.01,))
     with Proxy(server.url) as proxy:
         index = server.address().index
         options = ["--engine", proxy.url, "--engine-index", index]
-        assert command("index", "--collection", "sample", *options).code == 0
+        command("index", "--collection", "sample", *options, code=0)
         output = tmp_path / "sample.run"
         search = ["--topics", "sample", *options, "--reranker", "none", "--output", output]
-        assert command("search", *search, "--show", "none").code == 0
+        command("search", *search, "--show", "none", code=0)
         whole = output.read_bytes()
         output.unlink()
         # Whether or not it can be read here, only an answer with hits is so long.
         proxy.broken = lambda size, part: b"" if size + len(part) > 8_000 else part
-        failed = command("search", *search)
-        assert failed.code == 1
-        assert "no answer" in failed.err
+        assert "no answer" in command("search", *search, code=1).err
         assert not output.exists()
         proxy.broken, proxy.refuses = lambda size, part: part, False
-        assert command("search", *search).code == 0
+        command("search", *search, code=0)
         assert output.read_bytes() == whole
 
 
-def test_an_unknown_authority(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_authority(server: Server, monkeypatch: Patch) -> None:
     if "TWEETRERANK_ENGINE_PASSWORD" not in server.credentials:
         pytest.skip("this server asks for no password")
     monkeypatch.delenv("TWEETRERANK_ENGINE_CA")

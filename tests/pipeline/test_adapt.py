@@ -2,10 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,9 +43,8 @@ class Words:
 def teacher(monkeypatch: pytest.MonkeyPatch) -> Words:
     """In the place of every named teacher."""
     found = Words()
-    monkeypatch.setattr(
-        teachers, "open_teacher", lambda *_: Teacher("words", SIZE, "first", found.embed)
-    )
+    made = Teacher("words", SIZE, "first", found.embed)
+    monkeypatch.setattr(teachers, "open_teacher", lambda *_: made)
     return found
 
 
@@ -75,11 +73,14 @@ def run(command: Command) -> Run:
 @pytest.mark.slow
 def test_the_sample_is_adapted_and_searched(run: Run, command: Command, tmp_path: Path) -> None:
     """By a folder of a transformer; after that the fusion for adapted collections is taken."""
+
+    def searched() -> Mapping[str, Mapping[str, float]]:
+        command("search", "--topics", "sample", "--output", tmp_path / "run.txt", code=0)
+        return read_run(tmp_path / "run.txt")
+
     write_folder(tmp_path / "tiny")
-    first = command("search", "--topics", "sample", "--output", tmp_path / "before.txt")
-    assert first.code == 0, first.err
-    result = run("sample", "--teacher", tmp_path / "tiny", "--device", "cpu", "--threads", "1")
-    assert result.code == 0, result.err
+    before, teacher = searched(), ("--teacher", tmp_path / "tiny")
+    result = run("sample", *teacher, "--device", "cpu", "--threads", "1", code=0)
     sample = find("sample")
     path, space = sample.adapted_path, sample.adapted_space
     assert str(path) in result.out
@@ -88,27 +89,14 @@ def test_the_sample_is_adapted_and_searched(run: Run, command: Command, tmp_path
     made = description_of(path)
     assert made["teacher"] == "tiny" and len(made["fingerprint"]) == 64
     assert int(made["posts"]) == sum(bool(post.text.strip()) for post in sample.posts())
-    second = command("search", "--topics", "sample", "--output", tmp_path / "after.txt")
-    assert second.code == 0, second.err
-    before, after = (read_run(tmp_path / name) for name in ("before.txt", "after.txt"))
+    after = searched()
     assert before.keys() == after.keys() and before != after
     path.unlink()
-    by_index = ("adapt", "--index", sample.index_directory, "--teacher", tmp_path / "tiny")
-    same = command(*by_index, "--check")
-    assert same.code == 1 and f"--index {sample.index_directory}" in same.err
-    same = command(*by_index)
-    assert same.code == 0 and path.exists(), same.err
+    by_index = ("adapt", "--index", sample.index_directory, *teacher)
+    assert f"--index {sample.index_directory}" in command(*by_index, "--check", code=1).err
+    command(*by_index, code=0)
     path.unlink()
-    command("search", "--topics", "sample", "--output", tmp_path / "again.txt")
-    assert read_run(tmp_path / "again.txt") == before
-
-
-def test_a_teacher_of_words_is_explained(run: Run, mine: Path, teacher: Words) -> None:
-    result = run(mine)
-    assert result.code == 0, result.err
-    explained = float(result.out.partition("held-out posts: ")[2].partition("%")[0])
-    assert explained > 80
-    assert sorted(find(str(mine)).adapted_space.words) == ["bakery", "ferry", "storm"]
+    assert searched() == before
 
 
 def test_an_interrupted_adaptation_goes_on(
@@ -117,41 +105,40 @@ def test_an_interrupted_adaptation_goes_on(
     monkeypatch.setattr(teachers, "PART", 5)
     path = find(str(mine)).adapted_path
     teacher.fail_after = 12
-    assert run(mine).code == 130 and not path.exists()
+    run(mine, code=130)
+    assert not path.exists()
     teacher.fail_after = None
-    assert run(mine).code == 0 and path.exists()
+    explained = run(mine, code=0).out.partition("held-out posts: ")[2].partition("%")[0]
+    assert float(explained) > 80
+    assert sorted(find(str(mine)).adapted_space.words) == ["bakery", "ferry", "storm"]
     distinct = len({post.text for post in find(str(mine)).posts()})
     assert teacher.encoded == 12 + distinct - 10  # of the parts of five, two were whole
-    assert run(mine).code == 0
+    run(mine, code=0)
     assert teacher.encoded == 2 + distinct
     # A failure leaves the old vectors.
     before = path.read_bytes()
     write_posts(mine.parent / "posts.jsonl", ["another storm", "the ferry", "a bakery"])
     teacher.fail_after = teacher.encoded + 1
-    assert run(mine).code == 130
+    run(mine, code=130)
     assert path.read_bytes() == before
 
 
 def test_drift_is_the_share_of_unknown_words(run: Run, mine: Path, teacher: Words) -> None:
-    missing = run(mine, "--check")
-    assert missing.code == 1 and f"pipeline.adapt --collection {mine}" in missing.err
-    assert run(mine).code == 0
+    assert f"pipeline.adapt --collection {mine}" in run(mine, "--check", code=1).err
+    run(mine, code=0)
     encoded = teacher.encoded
-    same = run(mine, "--check")
-    assert same.code == 0 and "0.0% of the words of the 61 posts" in same.out
-    assert "3 words, by words on 61 posts" in same.out
+    same = run(mine, "--check", code=0).out
+    assert "0.0% of the words of the 61 posts" in same and "3 words, by words on 61 posts" in same
     write_posts(mine.parent / "posts.jsonl", ["storm ferry", "new words"])
     assert "50.0% of the words of the 2 posts" in run(mine, "--check").out
     assert teacher.encoded == encoded
 
 
 def test_of_many_posts_a_sample_is_read(run: Run, mine: Path, teacher: Words) -> None:
-    result = run(mine, "--posts", "20")
-    assert result.code == 0, result.err
-    assert "a sample of 20 of 61 posts" in result.err and teacher.encoded <= 20
-    path = find(str(mine)).adapted_path
+    assert "a sample of 20 of 61 posts" in run(mine, "--posts", "20", code=0).err
+    assert teacher.encoded <= 20
+    path, other = find(str(mine)).adapted_path, mine.with_name("other.toml")
     assert description_of(path)["posts"] == "20"
-    other = mine.with_name("other.toml")
     shutil.copy(mine, other)
     shutil.copy(path, find(str(other)).adapted_path)
     with pytest.raises(RerankerError, match="made from 20 posts of own/mine "):
@@ -161,21 +148,19 @@ def test_of_many_posts_a_sample_is_read(run: Run, mine: Path, teacher: Words) ->
 @pytest.mark.parametrize("texts", [["storm"], ["storm", " "], ["...", "!", "?"]])
 def test_too_few_posts(run: Run, mine: Path, teacher: Words, texts: list[str]) -> None:
     write_posts(mine.parent / "posts.jsonl", texts)
-    result = run(mine)
-    assert result.code == 1 and "found" in result.err and "posts" in result.err
-    assert "Traceback" not in result.err
+    errors = run(mine, code=1).err
+    assert "found" in errors and "posts" in errors and "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["wikiqa"], "wikiqa is not searched"),
-        (["no-such"], "no-such"),
-        (["sample", "--teacher", "minlm"], "found 'minlm', expected minilm, multilingual or a fo"),
-        (["sample", "--posts", "0"], "--posts"),
-        (["sample", "--index", "mine"], "give one of --collection NAME and --index DIR"),
+        ("wikiqa", "wikiqa is not searched"),
+        ("no-such", "no-such"),
+        ("sample --teacher minlm", "found 'minlm', expected minilm, multilingual or a fo"),
+        ("sample --posts 0", "--posts"),
+        ("sample --index mine", "give one of --collection NAME and --index DIR"),
     ],
 )
-def test_mistakes_are_named(run: Run, arguments: list[Any], message: str) -> None:
-    result = run(*arguments)
-    assert result.code == 2 and message in result.err
+def test_mistakes_are_named(run: Run, arguments: str, message: str) -> None:
+    assert message in run(*arguments.split(), code=2).err

@@ -1,8 +1,6 @@
 """Batch jobs: scores, formats, rows that cannot be read; one on a Ray cluster."""
 
 import json
-import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import Command, Result
+from conftest import Command, Patch, Result
 from helpers.batch_samples import (
     Row,
     nested,
@@ -22,30 +20,19 @@ from helpers.batch_samples import (
     without_scores,
     write_lines,
 )
-from helpers.processes import ROOT
+from helpers.processes import ROOT, run_python
 from helpers.reranking_samples import AWKWARD, encoder, network, small_model
 
-from pipeline import batch
 from pipeline.ranking.interpolation import interpolate
 from rerankers import checkpoint, models
 from rerankers.networks.inputs import TextEncoder
-from rerankers.reranker import Model
 
-
-@cache
-def shipped() -> Model:
-    return checkpoint.load(checkpoint.find("mp_hcnn"))
+LOAD = cache(checkpoint.load)
 
 
 @pytest.fixture(autouse=True)
-def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = batch.load
-
-    def load(folder: Path, *how: Any) -> Model:
-        is_shipped = folder == checkpoint.find("mp_hcnn")
-        return shipped() if is_shipped else real(folder, *how)
-
-    monkeypatch.setattr(batch, "load", load)
+def _loaded_once(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(checkpoint, "load", LOAD)
 
 
 @pytest.fixture
@@ -67,16 +54,18 @@ def rejected_of(output: Path) -> Path:
 
 def predicted(rows: list[Row]) -> list[float]:
     """The model's own scores of all posts."""
-    triples = [
-        (row["query"], (p["text"], p.get("url") or "")) for row in pairs(rows) for p in [row]
-    ]
-    return shipped().predict(triples).tolist()
+    found = [(row["query"], (row["text"], row.get("url") or "")) for row in pairs(rows)]
+    return LOAD(checkpoint.find("mp_hcnn")).predict(found).tolist()
+
+
+def assert_close(found: list[float], expected: list[float]) -> None:
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])
 @pytest.mark.parametrize("as_pairs", [False, True])
 def test_every_post_gets_the_model_s_score(
-    tmp_path: Path, score: Any, monkeypatch: pytest.MonkeyPatch, ending: str, as_pairs: bool
+    tmp_path: Path, score: Any, monkeypatch: Patch, ending: str, as_pairs: bool
 ) -> None:
     """Whatever is scored together; of a folder the files in the order of their names."""
     monkeypatch.setattr("pipeline.batch.TOGETHER", 1)
@@ -88,7 +77,7 @@ def test_every_post_gets_the_model_s_score(
     score(tmp_path / "in", tmp_path / "out.jsonl")
     found = read_lines(tmp_path / "out.jsonl")
     assert without_scores(found) == given
-    np.testing.assert_allclose(scores(found), predicted(rows), atol=1e-5)
+    assert_close(scores(found), predicted(rows))
 
 
 def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: Any) -> None:
@@ -102,26 +91,24 @@ def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: A
     for name, given in {"rows": rows, "pairs": pairs(rows)}.items():
         output = tmp_path / f"{name}.out"
         done = score(write_lines(tmp_path / f"{name}.jsonl", given), output)
-        np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)
+        assert_close(scores(read_lines(output)), expected)
         assert "λ = 0.35 (tuned on" in done.err
     # With λ = 1 a query's pairs may stand apart.
     apart = write_lines(tmp_path / "apart.jsonl", pairs(rows)[::-1])
     score(apart, tmp_path / "alone", "--lambda", 1)
-    np.testing.assert_allclose(scores(read_lines(tmp_path / "alone"))[::-1], neural, atol=1e-5)
+    assert_close(scores(read_lines(tmp_path / "alone"))[::-1], neural)
 
 
-def test_a_model_with_a_prior_reads_the_ranks_of_the_first_stage(
-    tmp_path: Path, score: Any
-) -> None:
+def test_a_model_with_a_prior_reads_ranks_of_the_first_stage(tmp_path: Path, score: Any) -> None:
     folder = tmp_path / "sm_cnn"
     model = small_model("sm_cnn", next(iter(models.find("sm_cnn").configurations)))
     assert "prior" in model.feature_families
     reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from("wordfreq"))
     checkpoint.save(folder, network(model, reader, "sm_cnn"))
-    options = ("--reranker", "sm_cnn", "--checkpoint", folder, "--lambda", 1)
     found = []
     for name, is_given in (("with", True), ("without", False)):
         source = write_lines(tmp_path / f"{name}.jsonl", pairs(nested(first_stage=is_given)))
+        options = ("--reranker", "sm_cnn", "--checkpoint", folder, "--lambda", 1)
         score(source, tmp_path / name, *options)
         found.append(scores(read_lines(tmp_path / name)))
     assert np.abs(np.subtract(*found)).min() > 1e-4
@@ -151,24 +138,21 @@ BAD = dict(map(json.loads, (ROOT / "tests/helpers/bad_rows.jsonl").read_text().s
 BAD["[" * 100_000] = "row: found '[["
 
 
-def test_rows_that_cannot_be_read_are_put_aside(
-    tmp_path: Path, score: Any, command: Command
-) -> None:
+def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path, command: Command) -> None:
     good = pairs(nested(first_stage=True))
     lines: list[Row | str] = []
     for row, bad in zip(good, BAD, strict=False):
         lines += [row, "", bad]
     source, output = write_lines(tmp_path / "in.jsonl", lines), tmp_path / "out"
-    done = score(source, output)
-    assert f"{len(BAD)} rows cannot be read" in done.err
+    job = ("batch", "--input", source, "--output", output, "--reranker", "mp_hcnn")
+    assert f"{len(BAD)} rows cannot be read" in command(*job, code=1).err
     assert without_scores(read_lines(output)) == good[: len(BAD)]
     found = read_lines(rejected_of(output))
     numbers = range(3, 3 * len(BAD) + 1, 3)
     assert [(row["file"], row["line"]) for row in found] == [(str(source), n) for n in numbers]
     for row, reason in zip(found, BAD.values(), strict=True):
         assert row["reason"].startswith(reason), row["reason"]
-    job = ("--input", source, "--output", output, "--reranker", "mp_hcnn")
-    assert command("batch", *job, "--max-rejected", len(BAD)).code == 0
+    command(*job, "--max-rejected", len(BAD), code=0)
 
 
 def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> None:
@@ -176,14 +160,10 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
     rows[1]["posts"][3]["text"] = None
     rows[2]["posts"] = None
     rows.append({"query_id": "7", "query": "no results", "posts": []})
-    sources = [write_lines(tmp_path / "in.jsonl", rows), tmp_path / "in.parquet"]
-    pq.write_table(pa.Table.from_pylist(rows), sources[1])
-    for source in sources:
-        output = tmp_path / f"out{source.suffix}"
-        score(source, output)
-        is_table = source.suffix == ".parquet"
-        found = pq.read_table(output).to_pylist() if is_table else read_lines(output)
-        assert [row["query_id"] for row in found] == ["q0-0", "q3-0", "7"]
+    for ending in (".jsonl", ".parquet"):
+        output = tmp_path / f"out{ending}"
+        score(write_lines(tmp_path / f"in{ending}", rows), output)
+        assert [row["query_id"] for row in read_lines(output)] == ["q0-0", "q3-0", "7"]
         assert [(row["line"], row["reason"]) for row in read_lines(rejected_of(output))] == [
             (2, "posts[3].text: found nothing, expected a text"),
             (3, "posts: found nothing, expected a list, as in the first row"),
@@ -198,7 +178,7 @@ def test_awkward_texts_come_back_as_they_were(tmp_path: Path, score: Any) -> Non
     score(write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out")
     found = read_lines(tmp_path / "out")
     assert without_scores(found) == rows
-    np.testing.assert_allclose(scores(found), predicted(rows), atol=1e-5)
+    assert_close(scores(found), predicted(rows))
     assert np.isfinite(scores(found)).all()
 
 
@@ -221,48 +201,41 @@ def test_what_cannot_be_done_is_an_error(
     tmp_path: Path, command: Command, content: Any, options: str, code: int, problem: str
 ) -> None:
     source, output = write_lines(tmp_path / "in.jsonl", [content]), tmp_path / "out"
-    done = command("batch", "--input", source, "--output", output, *options.split())
-    assert (done.code, output.exists()) == (code, False)
-    assert problem in done.err
+    job = ("batch", "--input", source, "--output", output, *options.split())
+    assert problem in command(*job, code=code).err
+    assert not output.exists()
 
 
-def test_nothing_half_written_is_left(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_half_written_is_left(tmp_path: Path, command: Command, monkeypatch: Patch) -> None:
     monkeypatch.setattr("pipeline.batch.TOGETHER", 1)
-    rows = pairs(nested(first_stage=True))
-    write_lines(tmp_path / "apart.jsonl", [*rows[::2], *rows[1::2]])
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "cut.parquet")
-    with (tmp_path / "cut.parquet").open("r+b") as stream:
-        stream.truncate(1000)
-    for name, problem in {
-        "apart.jsonl": "found the query q0-0 again",
-        "cut.parquet": "the file is broken or cut off from about here on",
-    }.items():
-        output = tmp_path / f"out{Path(name).suffix}"
-        done = command("batch", "--input", tmp_path / name, "--output", output)
-        assert (done.code, problem in done.err) == (1, True), done.err
+    rows, output = pairs(nested(first_stage=True)), tmp_path / "out"
+    apart = write_lines(tmp_path / "apart.jsonl", [*rows[::2], *rows[1::2]])
+    cut = write_lines(tmp_path / "cut.parquet", rows)
+    cut.write_bytes(cut.read_bytes()[:1000])
+    done = command("batch", "--input", apart, "--output", output, code=1)
+    assert "found the query q0-0 again" in done.err
+    to_table = ("batch", "--input", cut, "--output", output.with_suffix(".parquet"))
+    broken = "the file is broken or cut off from about here on"
+    assert broken in command(*to_table, code=1).err
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    done = command("batch", "--input", tmp_path / "cut.parquet", "--output", "out.parquet")
-    assert (done.code, "pip install 'tweetrerank[parquet]'" in done.err) == (1, True)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names - {"home"} == {"apart.jsonl", "cut.parquet"}
+    assert "pip install 'tweetrerank[parquet]'" in command(*to_table, code=1).err
+    assert {path.name for path in tmp_path.iterdir()} - {"home"} == {apart.name, cut.name}
 
 
 def test_rows_before_the_cut_of_a_file_are_scored(tmp_path: Path, command: Command) -> None:
     rows, output = nested(first_stage=True), tmp_path / "out.jsonl"
     packed = write_lines(tmp_path / "cut.jsonl.gz", rows)
     packed.write_bytes(packed.read_bytes()[:-9])
-    done = command("batch", "--input", packed, "--output", output)
-    assert (done.code, "1 row cannot be read" in done.err) == (1, True), done.err
-    [cut] = read_lines(tmp_path / "out.jsonl.rejected.jsonl")
+    done = command("batch", "--input", packed, "--output", output, code=1)
+    assert "1 row cannot be read" in done.err
+    [cut] = read_lines(rejected_of(output))
     assert (cut["file"], cut["line"]) == (str(packed), len(rows) + 1)
     assert "cut off from about here on" in cut["reason"]
     assert len(read_lines(output)) == len(rows)
     plain = write_lines(tmp_path / "in.jsonl", rows[:2])
     plain.write_bytes(b'{"query": "\xff"}\n' + plain.read_bytes())
-    done = command("batch", "--input", plain, "--output", output, "--max-rejected", 1)
-    assert (done.code, len(read_lines(output))) == (0, 2), done.err
+    command("batch", "--input", plain, "--output", output, "--max-rejected", 1, code=0)
+    assert len(read_lines(output)) == 2
 
 
 @pytest.mark.parametrize(
@@ -288,17 +261,15 @@ def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
     window = checkpoint.load(checkpoint.find("window"))
     rows, output = nested(2, first_stage=has_scores), tmp_path / "out"
     source = write_lines(tmp_path / "in.jsonl", pairs(rows) if as_pairs else rows)
-    job = ("--reranker", "window", *options.split())
-    done = score(source, output, *job)
-    weight = 0.25 if "--lambda" in options else None
-    assert ("λ = 0.25 (given)" in done.err) == (weight is not None)
+    done = score(source, output, "--reranker", "window", *options.split())
+    how = {"weight": 0.25 if "--lambda" in options else None, "in_order": known == "order"}
+    assert ("λ = 0.25 (given)" in done.err) == bool(how["weight"])
     expected: list[float] = []
     for row in rows:
         posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
         first = [p["first_stage_score"] for p in row["posts"]] if known == "scores" else None
-        in_order = known == "order"
-        expected += window.predict(posts, first, weight=weight, in_order=in_order).tolist()
-    np.testing.assert_allclose(scores(read_lines(output)), expected, atol=1e-5)
+        expected += window.predict(posts, first, **how).tolist()
+    assert_close(scores(read_lines(output)), expected)
 
 
 @pytest.mark.slow
@@ -309,26 +280,16 @@ def test_a_cluster_gives_the_same_rows(tmp_path: Path, command: Command, ending:
     rows[3]["posts"][0]["text"] = None
     for number, row in enumerate(rows):
         row["time"] = f"2026-01-01T00:00:{number:02}"
-    source = tmp_path / f"in{ending}"
-    if ending == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), source)
-    else:
-        write_lines(source, rows)
+    source = write_lines(tmp_path / f"in{ending}", rows)
     alone, together = tmp_path / f"alone{ending}", tmp_path / "together"
-    job = ("--input", source, "--max-rejected", 1)
-    assert command("batch", *job, "--output", alone).code == 0
+    job = ("--input", source, "--max-rejected", 1, "--output")
+    command("batch", *job, alone, code=0)
     # In a process of its own: Ray takes signals away that Java needs.
-    words = [sys.executable, "-m", "pipeline.batch", *job, "--output", together]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_agent_register_timeout_ms": "200000"}
-    done = subprocess.run(
-        [*map(str, words), "--address", "local"], cwd=ROOT, env=environment, check=False
-    )
-    assert done.returncode == 0
+    words = ("-m", "pipeline.batch", *job, together, "--address", "local")
+    done = run_python(*words, RAY_agent_register_timeout_ms="200000")
+    assert done.returncode == 0, done.stderr
+    assert read_lines(together) == read_lines(alone)
     if ending == ".parquet":
-        tables = [pq.read_table(path) for path in (alone, together)]
-        assert tables[0].schema.equals(tables[1].schema)
-        assert tables[0].to_pylist() == tables[1].to_pylist()
-    else:
-        assert read_lines(together) == read_lines(alone)
+        assert pq.read_table(together).schema.equals(pq.read_table(alone).schema)
     (found,) = read_lines(rejected_of(together))
     assert found["reason"] == "posts[0].text: found nothing, expected a text"

@@ -55,11 +55,10 @@ def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
             with pytest.raises(DataError, match=f"no fusion trained for {name}"):
                 default_directory("fusion", name, is_adapted=is_adapted)
     # A model for one collection was trained without it.
-    mine = add(shipped / "fusion" / "mb2012", "mb2011", "mb2013")
-    assert default_directory("fusion", "mb2012") == mine
-    assert default_directory("fusion", "mb2012", is_adapted=True) == mine
-    adapted = add(shipped / "fusion" / "mb2012-adapted", "mb2011", "mb2013")
-    assert default_directory("fusion", "mb2012", is_adapted=True) == adapted
+    for adapted in ("mb2012", "mb2012-adapted"):
+        made = add(shipped / "fusion" / adapted, "mb2011", "mb2013")
+        assert default_directory("fusion", "mb2012", is_adapted=True) == made
+        assert default_directory("fusion", "mb2012") == shipped / "fusion" / "mb2012"
 
 
 def test_what_is_lost_or_of_another_collection_is_refused(

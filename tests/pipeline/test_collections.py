@@ -1,61 +1,55 @@
-"""Named collections, those in forms of others or in memory, and the locations of data."""
+"""Collections: named ones, forms of others, values in memory, questions with given answers."""
 
-import importlib
-import json
-from collections.abc import Callable
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
-from conftest import Command
+from conftest import Command, Patch
+from helpers.batch_samples import write_lines
+from helpers.data_samples import write_answers
+from helpers.reranking_samples import network, small_model
 
 import indexes
 from indexes import CollectionError, Post, QueryLikelihood
+from indexes.posts import Answer, read_answer_folder
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
+from pipeline.collections.trec import ranked, read_run
 from pipeline.errors import DataError, UsageError
+from pipeline.evaluation.measures import without_relevant
+from pipeline.ranking import checkpoints
+from rerankers import checkpoint
 
 
 def test_names_and_aliases() -> None:
-    assert {"mb2011", "sample", "trecqa-raw", "trecqa-clean", "wikiqa"} <= {*named.names()}
+    folders = {name: named.find(name).index_directory for name in named.names()}
+    assert {"sample", "trecqa-raw", "trecqa-clean", "wikiqa"} <= folders.keys()
+    # Two years share their tweets.
+    assert folders["mb2011"] == folders["mb2012"] != folders["mb2013"] == folders["mb2014"]
     assert named.find("mb11").name == "mb2011"
     with pytest.raises(UsageError, match="did you mean 'mb2012'"):
         named.find("mb20012")
-    folders = {name: named.find(name).index_directory for name in named.names()}
-    # Two years share their tweets.
-    assert folders["mb2011"] == folders["mb2012"] != folders["mb2013"] == folders["mb2014"]
-
-
-def test_missing_data_says_how_to_fetch_it(tmp_path: Path) -> None:
-    collection = named.find("mb2012", tmp_path)
-    for read in (lambda: collection.topics, lambda: list(collection.posts())):
-        with pytest.raises(DataError, match="tweetrerank fetch mb2012"):
-            read()
-    assert collection.qrels is None
-    assert "mb2012 has no judgments" in collection.missing_judgments
-    with pytest.raises(DataError, match="tweetrerank fetch"):
-        named.training_collections("mb2012", tmp_path)
-
-
-def make_pair_folder(folder: Path, rows: list[tuple[str, str, str]]) -> None:
-    folder.mkdir(parents=True)
-    (folder / "a.toks").write_text("query\n" * len(rows))
-    (folder / "b.toks").write_text("".join(f"{text}\n" for _, text, _ in rows))
-    (folder / "url.txt").write_text("".join(f"{url}\n" for *_, url in rows))
-    (folder / "id.txt").write_text(
-        "".join(f"1 Q0 {doc_id} {r} 1.0 x\n" for r, (doc_id, *_) in enumerate(rows, start=1))
-    )
 
 
 def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
-    folder = tmp_path / "microblog"
-    make_pair_folder(folder / "trec-2011", [("30", "c", ""), ("9", "", "http://u")])
-    make_pair_folder(folder / "trec-2012", [("9", "a", ""), ("100", "d", ""), ("30", "other", "")])
-    (folder / "topics.microblog2011.txt").write_text("1\tquery\n")
-    (folder / "runs").mkdir()
-    (folder / "runs" / "run.microblog2011.RM3.txt").write_text("")
-    posts = list(named.find("mb2011", tmp_path).posts())
+    microblog = tmp_path / "microblog"
+    (microblog / "runs").mkdir(parents=True)
+    (microblog / "runs" / "run.microblog2011.RM3.txt").touch()
+    (microblog / "topics.microblog2011.txt").write_text("1\tquery\n")
+    for year, ids, texts, urls in (
+        ("2011", ["30", "9"], "c\n\n", "\nhttp://u\n"),
+        ("2012", ["9", "100", "30"], "a\nd\nother\n", "\n\n\n"),
+    ):
+        (folder := microblog / f"trec-{year}").mkdir()
+        (folder / "a.toks").write_text("query\n" * len(ids))
+        (folder / "b.toks").write_text(texts)
+        (folder / "url.txt").write_text(urls)
+        (folder / "id.txt").write_text("".join(f"1 Q0 {name} 1 1.0 x\n" for name in ids))
+    posts = named.find("mb2011", tmp_path).posts()
     assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
 
 
@@ -67,7 +61,6 @@ POSTS = [
     {"_id": "d3", "title": "storm", "text": "storm is over"},
 ]
 TEXTS = {"d1": "Harbour storm closes the harbour", "d2": "ferry tickets", "d3": "storm is over"}
-HEAD = "query-id corpus-id score"
 QUERIES = {"a": "storm harbour", "b": "ferry tickets", "c": "storm"}
 
 
@@ -83,15 +76,11 @@ def beir(tmp_path: Path) -> Path:
     return folder
 
 
-def write_lines(path: Path, records: list[dict[str, str]]) -> None:
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
-
-
 def texts_of(collection: Collection) -> dict[str, str]:
     return {post.doc_id: post.text for post in collection.posts()}
 
 
-def test_a_folder_of_beir(beir: Path) -> None:
+def test_a_folder_of_beir(beir: Path, tmp_path: Path) -> None:
     collection = named.open_collection(beir=beir)
     assert (collection.name, texts_of(collection)) == ("harbour", TEXTS)
     assert [topic.query_id for topic in collection.topics] == ["a"]
@@ -99,33 +88,24 @@ def test_a_folder_of_beir(beir: Path) -> None:
     assert [topic.query_id for topic in collection.training_topics] == ["b"]
     assert collection.training_qrels == {"a": {"d1": 2}, "b": {"d2": 1}}
     assert named.find(str(beir)) == named.open_collection(beir) == collection
-
-
-def test_files_of_beir_in_an_own_collection(beir: Path, tmp_path: Path) -> None:
+    # The same files in an own collection.
     toml = tmp_path / "mine.toml"
     toml.write_text(
         'posts = "harbour/corpus.jsonl"\ntopics = "harbour/queries.jsonl"\n'
         'qrels = "harbour/qrels/test.tsv"\ntrain_qrels = "harbour/qrels/train.tsv"\n'
     )
-    collection, folder = named.find(str(toml)), named.open_collection(beir)
-    assert (collection.topics, collection.qrels) == (folder.topics, folder.qrels)
-    assert collection.training_topics == folder.training_topics
+    own = named.find(str(toml))
+    assert (own.topics, own.qrels) == (collection.topics, collection.qrels)
+    assert own.training_topics == collection.training_topics
     given = named.open_collection(toml, qrels=beir / "qrels" / "train.tsv")
     assert [topic.query_id for topic in given.topics] == ["b"]
-
-
-def test_a_folder_of_beir_needs_queries(beir: Path) -> None:
     (beir / "queries.jsonl").unlink()
     with pytest.raises(DataError, match=r"found no queries\.jsonl, expected one beside corpus"):
         named.open_collection(beir=beir)
 
 
-def frame(rows: list[dict[str, Any]]) -> Any:
-    return importlib.import_module("pandas").DataFrame(rows)
-
-
-@pytest.mark.parametrize("of", [list, frame], ids=["dictionaries", "frame"])
-def test_values_in_memory(of: Callable[[list[dict[str, Any]]], Any]) -> None:
+@pytest.mark.parametrize("of", [list, pandas.DataFrame])
+def test_values_in_memory(of: Any) -> None:
     topics = of([{"qid": q, "query": text} for q, text in QUERIES.items()])
     qrels = of([{"qid": "a", "docno": "d1", "label": 1}, {"qid": "b", "docno": "d2", "label": 0}])
     collection = named.open_collection(posts=of(POSTS), topics=topics, qrels=qrels)
@@ -145,12 +125,10 @@ def test_values_in_memory(of: Callable[[list[dict[str, Any]]], Any]) -> None:
 
 
 def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
-    indexes.build([Post("1", "storm")], tmp_path / "index")
-    collection = named.open_collection(
-        topics={"a": "storm"}, index=tmp_path / "index", qrels={"a": {"1": 1}}
-    )
-    assert collection.topics == [Topic("a", "storm")] and collection.qrels == {"a": {"1": 1}}
-    assert texts_of(collection) == {"1": "storm"}
+    indexes.build([Post("1", "storm")], place := tmp_path / "index")
+    mine = named.open_collection(topics={"a": "storm"}, index=place, qrels={"a": {"1": 1}})
+    assert mine.topics == [Topic("a", "storm")] and mine.qrels == {"a": {"1": 1}}
+    assert texts_of(mine) == {"1": "storm"}
 
 
 @pytest.mark.parametrize(
@@ -173,14 +151,12 @@ def test_malformed_values(values: dict[str, Any], message: str) -> None:
         _ = named.open_collection(**good | values).topics
 
 
-def test_a_post_with_the_query_s_id_does_not_count(
-    beir: Path, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_post_with_the_query_s_id_does_not_count(beir: Path, command: Command) -> None:
     """BEIR's figures leave the query itself out."""
     lines = [{"_id": name, "text": "storm in the harbour"} for name in ("q1", "d1")]
-    (beir / "corpus.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    (beir / "queries.jsonl").write_text('{"_id": "q1", "text": "storm harbour"}\n')
-    (beir / "qrels" / "test.tsv").write_text(f"{HEAD}\nq1\td1\t1\n")
+    write_lines(beir / "corpus.jsonl", lines)
+    write_lines(beir / "queries.jsonl", [{"_id": "q1", "text": "storm harbour"}])
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     run = beir / "run"
     for options in ((), ("--reranker", "none")):
         done = command("search", "--collection", beir, "--output", run, *options)
@@ -191,27 +167,23 @@ def test_a_post_with_the_query_s_id_does_not_count(
 
 
 def test_a_collection_is_named_in_one_way(tmp_path: Path) -> None:
-    problem = "expected one of name, posts, topics, beir and ir_data"
     for values in ({}, {"beir": tmp_path, "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
-        with pytest.raises(UsageError, match=problem):
+        with pytest.raises(UsageError, match="expected one of name, posts, topics, beir and ir_d"):
             named.open_collection(**values)
     given = named.open_collection("sample", qrels={"1": {"101": 1}})
     assert given.qrels == {"1": {"101": 1}}
 
 
-def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: Patch) -> None:
     ir_datasets = pytest.importorskip("ir_datasets")
-    for name, text in {
-        "docs": "d1\tstorm closes\nd2\tferry\n",
-        "queries": "a\tstorm\n",
-        "qrels": "a 0 d1 1\n",
-    }.items():
+    files = {
+        "docs_tsv": "d1\tstorm closes\nd2\tferry\n",
+        "queries_tsv": "a\tstorm\n",
+        "qrels_trec": "a 0 d1 1\n",
+    }
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
-    dataset = ir_datasets.create_dataset(
-        docs_tsv=str(tmp_path / "docs"),
-        queries_tsv=str(tmp_path / "queries"),
-        qrels_trec=str(tmp_path / "qrels"),
-    )
+    dataset = ir_datasets.create_dataset(**{name: str(tmp_path / name) for name in files})
     monkeypatch.setattr(ir_datasets.registry, "_registered", {})
     ir_datasets.registry.register("tests/harbour", dataset)
     for given in (dataset, "tests/harbour", ir_datasets.load("tests/harbour")):
@@ -221,3 +193,201 @@ def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert collection.name == "tests-harbour"
     with pytest.raises(UsageError, match="did you mean 'tests/harbour'"):
         named.open_collection(ir_dataset="tests/harbor")
+
+
+# Questions with given answers
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up collections; WikiQA's test part has no labels."""
+    folder = write_answers(tmp_path_factory.mktemp("data"))
+    (folder / "wikiqa" / "test" / "sim.txt").unlink()
+    return folder
+
+
+NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa", "trecqa-all-raw", "trecqa-all-clean"]
+SIZES = {"3.1": 6, "3.2": 7, "3.3": 5, "3.4": 6}
+"""Questions of TrecQA's raw test part -> number of answers."""
+
+FILES: dict[str, list[str]] = {
+    "a.toks": ["first ?", "first, again ?", "second ?"],
+    "b.toks": ["one .", "", "one ."],
+    "id.txt": ["32.1", "32.1", "32.10"],
+    "sim.txt": ["1", "0", "0"],
+}
+
+
+def folder_of(folder: Path, **changed: list[str] | None) -> Path:
+    for name, lines in {**FILES, **changed}.items():
+        if lines is not None:
+            (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_answers_are_counted_where_only_questions_have_ids(tmp_path: Path) -> None:
+    assert list(read_answer_folder(folder_of(tmp_path))) == [
+        Answer("32.1", "first ?", Post("32.1-0", "one ."), 1),
+        Answer("32.1", "first, again ?", Post("32.1-1", ""), 0),
+        Answer("32.10", "second ?", Post("32.10-0", "one ."), 0),
+    ]
+    ids = ["Q11-D11-0", "Q11-D11-3", "Q2-D0-0"]
+    (tmp_path / "sim.txt").unlink()
+    answers = read_answer_folder(folder_of(tmp_path, **{"id.txt": ids, "sim.txt": None}))
+    assert [(answer.query_id, answer.post.doc_id, answer.relevance) for answer in answers] == [
+        (doc_id.split("-")[0], doc_id, None) for doc_id in ids
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("sim", ["1", "2", "0"], r"sim\.txt:2: found '2', expected 0 or 1"),
+        ("id", ["1", " ", "2"], r"id\.txt:2: found '', expected one word: the id of a"),
+        ("id", ["1", "1", "1 Q0 7 1 2 x"], r"id\.txt:3: found '1 Q0 7 1 2 x', expected one"),
+        ("id", ["Q1-0", "Q1-1", "Q1-0"], r"id\.txt:3: found the answer 'Q1-0' again, .* 1$"),
+    ],
+)
+def test_bad_folders(tmp_path: Path, name: str, lines: list[str], message: str) -> None:
+    with pytest.raises(CollectionError, match=message):
+        list(read_answer_folder(folder_of(tmp_path, **{f"{name}.txt": lines})))
+
+
+def test_the_test_part_is_found(data: Path) -> None:
+    raw, clean = (named.find(name, data) for name in NAMES[:2])
+    assert [topic.query_id for topic in raw.topics] == list(SIZES)
+    assert raw.topics[0].text.startswith("where is the library ")
+    assert raw.qrels is not None and clean.qrels is not None
+    assert {query_id: len(grades) for query_id, grades in raw.qrels.items()} == SIZES
+    assert list(raw.qrels["3.1"].values()).count(1) == 2
+    # The question without a relevant answer is judged as well.
+    assert without_relevant(raw.qrels) == ["3.4"] and len(clean.topics) == 3
+    assert raw.qrels == {**clean.qrels, "3.4": raw.qrels["3.4"]}
+
+
+def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
+    absent = r"a\.toks and 2 more not found"
+    microblog, answers = (named.find(name, tmp_path) for name in ("mb2012", "trecqa-clean"))
+    # What may not be passed on is put there by hand.
+    part = named.find_answers("trecqa-all-raw", tmp_path).part("train")
+    for read, problem in (
+        (lambda: microblog.topics, "tweetrerank fetch mb2012"),
+        (lambda: [*microblog.posts()], "tweetrerank fetch mb2012"),
+        (lambda: answers.topics, rf"{absent}(.|\n)*trecqa-clean"),
+        (lambda: [*answers.posts()], rf"{absent}(.|\n)*trecqa-clean"),
+        (part.require_files, rf"train-all/{absent}.*xuchen/jacana"),
+        (lambda: named.training_collections("mb2012", tmp_path), "tweetrerank fetch"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            read()
+    assert microblog.qrels is None
+    assert "mb2012 has no judgments" in microblog.missing_judgments
+    test = named.find("wikiqa", data)
+    assert not test.missing() and test.qrels is None
+    assert str(data / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
+
+
+def test_only_these_collections_have_given_answers() -> None:
+    for name, problem in {"mb2012": "", "trecqa": "", "wikiq": ".*did you mean 'wikiqa'"}.items():
+        problem = f"found '{name}', expected a collection of questions{problem}"
+        with pytest.raises(UsageError, match=problem):
+            named.find_answers(name)
+    with pytest.raises(UsageError, match=r"pipeline\.train MODEL --collection wikiqa"):
+        named.training_collections("wikiqa")
+    # A checkpoint for tweets is not one for answers.
+    assert checkpoints.default_directory("mp_hcnn", "mine").name == "all"
+    with pytest.raises(DataError, match=r"pipeline\.train mp_hcnn --collection trecqa-raw`"):
+        checkpoints.default_directory("mp_hcnn", "trecqa-raw")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder with a small checkpoint for each collection, trained on it as it says."""
+    folder = tmp_path_factory.mktemp("home")
+    for name in NAMES:
+        model = network(small_model("mp_hcnn", "robust"), metrics={"trained_on": [name]})
+        checkpoint.save(folder / "checkpoints" / "mp_hcnn" / name, model)
+    return folder
+
+
+@pytest.fixture
+def search(command: Command, home: Path, data: Path, tmp_path: Path, monkeypatch: Patch) -> Command:
+    """Runs a search with the home and data of this file, without Java; it writes ``run``."""
+    monkeypatch.setitem(sys.modules, "jnius", None)
+    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
+    monkeypatch.setenv("TWEETRERANK_DATA", str(data))
+    monkeypatch.chdir(tmp_path)
+    # The small checkpoints' frequencies are made up, so the source is to be named.
+    return partial(command, "search", "--idf", "wordfreq", "--output", "run", "--topics")
+
+
+def test_answers_are_ranked_by_the_model_alone(search: Command, home: Path) -> None:
+    result = search("trecqa-raw", code=0)
+    assert "λ = 1 (nothing to mix: the candidates are given without scores)" in result.err
+    # It was trained on another part of the collection.
+    assert "was trained on" not in result.err
+    lines = result.out.splitlines()
+    assert lines[0].startswith("trecqa-raw, 4 judged topics")
+    assert lines[0].split()[-3:] == ["AP", "RR", "ms/topic"]
+    rows = [line.partition(" -> ")[0].rsplit(maxsplit=3)[0] for line in lines[1:3]]
+    assert rows == ["given, by id", "mp_hcnn"]
+    assert {q: len(scores) for q, scores in read_run("run").items()} == SIZES
+    assert not (home / "indexes").exists()
+    result = search("trecqa-raw", "--lambda", "0.25", code=0)
+    assert "λ = 0.25 (given)" in result.err
+    assert "mp_hcnn + given, by id (λ = 0.25)" in result.out
+
+
+def test_evaluation_has_the_collections_measures(search: Command, command: Command) -> None:
+    result = search("wikiqa", "--reranker", "none", code=0)
+    assert "wikiqa has no judgments here" in result.out
+    # Without a model the ids decide.
+    for scores in read_run("run").values():
+        order = [doc_id for doc_id, _ in ranked(scores)]
+        assert order == sorted(order, reverse=True)
+    assert "wikiqa has no judgments here" in command("evaluate", "wikiqa", "run", code=1).err
+    search("trecqa-raw", "--reranker", "none")
+    result = command("evaluate", "trecqa-raw", "run", code=0)
+    lines = result.out.splitlines()
+    assert (lines[0], lines[1].split()) == ("trecqa-raw, 4 judged topics", ["AP", "RR"])
+    assert "judged topics without a relevant document, always 0 (1): 3.4" in result.err
+
+
+def test_a_run_of_ones_own_is_mixed(search: Command) -> None:
+    given = Path("given")
+    given.write_text("3.1 Q0 3.1-0 1 9 x\n3.1 Q0 3.1-5 2 8 x\n3.2 Q0 3.2-1 1 7 x\n")
+    result = search("trecqa-raw", "--candidates", given, "--hits", "1", code=0)
+    assert "mp_hcnn + given (λ = 0.5)" in result.out
+    assert "λ = 0.5 (not tuned: choose one by --lambda)" in result.err
+    assert {q: list(s) for q, s in read_run("run").items()} == {"3.1": ["3.1-0"], "3.2": ["3.2-1"]}
+    given.write_text("3.1 Q0 3.1-9 1 9 x\n")
+    result = search("trecqa-raw", "--candidates", given, code=1)
+    assert "not in the collection (3.1-9)" in result.err
+
+
+def test_nothing_says_how_to_search(search: Command) -> None:
+    options = {"--method": "ql", "--mu": 5, "--parameter": "mu=1", "--index": ".", "--hits": 5}
+    words = [word for option in options.items() for word in option]
+    result = search("trecqa-raw", *words, code=2)
+    for flag in options:
+        assert f"  {flag}: trecqa-raw is not searched, its candidates are given" in result.err
+    assert not Path("run").exists()
+
+
+def test_the_real_collections(data_dir: Path) -> None:
+    sizes = {}
+    for name in NAMES:
+        parts = [named.find_answers(name, data_dir).part(p) for p in ("train", "dev", "test")]
+        if any(part.missing() for part in parts):
+            pytest.skip(f"no {name} in the data folder")
+        sizes[name] = [(len(part.topics), len(list(part.posts()))) for part in parts]
+    for kind in ("raw", "clean"):
+        assert sizes[f"trecqa-all-{kind}"] == [(1229, 53417), *sizes[f"trecqa-{kind}"][1:]]
+    assert sizes["trecqa-raw"][::2] == [(93, 4718), (95, 1517)]
+    assert sizes["trecqa-clean"][2] == (68, 1442)
+    assert [topics for topics, _ in sizes["wikiqa"]] == [873, 126, 243]
+    assert sizes["wikiqa"][2][1] == 2351
+    raw, clean, wiki = (named.find(name, data_dir).qrels or {} for name in NAMES[:3])
+    assert set(clean) <= set(raw)
+    found = [(len(qrels), len(without_relevant(qrels))) for qrels in (raw, clean, wiki)]
+    assert found == [(95, 6), (68, 0), (243, 0)]

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from conftest import Capture, Patch
 from helpers.data_samples import write_archive
 
 from indexes.files import sha256_of
@@ -42,40 +43,33 @@ class Handler(BaseHTTPRequestHandler):
         if behaviour.isdigit():
             self.send_error(int(behaviour))
             return
-        content = b"x" * len(CONTENT) if behaviour == "wrong bytes" else CONTENT
-        content = content + b"more" if behaviour == "too long" else content
+        others = {"wrong bytes": b"x" * len(CONTENT), "too long": CONTENT + b"more"}
+        content, is_half = others.get(behaviour, CONTENT), behaviour in ("truncate", "stall")
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if behaviour in ("truncate", "stall"):
-            self.wfile.write(content[: len(content) // 2])
-            self.wfile.flush()
-            if behaviour == "stall":
-                # Holds the connection open and silent until the client gives up.
-                self.connection.settimeout(5)
-                self.rfile.read(1)
+        self.wfile.write(content[: len(content) // (1 + is_half)])
+        if behaviour == "stall":
+            # Holds the connection open and silent until the client gives up.
+            self.connection.settimeout(5)
+            self.rfile.read(1)
+        if is_half:
             self.connection.shutdown(socket.SHUT_RDWR)
-            return
-        self.wfile.write(content)
 
 
 @pytest.fixture(autouse=True)
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_patience(monkeypatch: Patch) -> None:
     monkeypatch.setattr(downloads, "TIMEOUT", (0.3, 0.3))
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.behaviours, server.requests = ["serve"], 0
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.behaviours, server.requests = ["serve"], 0
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        yield server
+        server.shutdown()
 
 
 @pytest.fixture
@@ -88,31 +82,22 @@ def place(folder: Path) -> Path:
     return folder / "some" / "file.bin"
 
 
-@pytest.mark.parametrize("first", ["truncate", "stall", "wrong bytes", "404"])
-def test_a_failed_download_begins_anew(
-    first: str, entry: Entry, server: Server, tmp_path: Path
+@pytest.mark.parametrize("behaviour", ["truncate", "stall", "wrong bytes", "too long", "404"])
+def test_a_bad_download_leaves_nothing_and_begins_anew(
+    behaviour: str, entry: Entry, server: Server, tmp_path: Path
 ) -> None:
-    server.behaviours = [first, "serve"]
+    server.behaviours = [behaviour]
+    with pytest.raises(DataError) as error:
+        fetch(entry, tmp_path, 2)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert entry.url in str(error.value) and str(place(tmp_path)) in str(error.value)
+    server.behaviours = [behaviour, "serve"]
     fetch(entry, tmp_path)
     assert place(tmp_path).read_bytes() == CONTENT
     assert [path.name for path in place(tmp_path).parent.iterdir()] == ["file.bin"]
 
 
-@pytest.mark.parametrize("behaviour", ["wrong bytes", "too long", "404", "truncate"])
-def test_bad_content_never_gets_the_final_name(
-    behaviour: str, entry: Entry, server: Server, tmp_path: Path
-) -> None:
-    server.behaviours = [behaviour]
-    with pytest.raises(DataError) as error:
-        fetch(entry._replace(sha256="0" * 64), tmp_path, 2)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert entry.url in str(error.value)
-    assert str(place(tmp_path)) in str(error.value)
-
-
-def test_files_that_are_there_are_checked_before_they_are_trusted(
-    entry: Entry, server: Server, tmp_path: Path
-) -> None:
+def test_files_that_are_there_are_checked(entry: Entry, server: Server, tmp_path: Path) -> None:
     assert state(entry, tmp_path) == "missing"
     place(tmp_path).parent.mkdir()
     place(tmp_path).write_bytes(b"y" * len(CONTENT))
@@ -123,51 +108,44 @@ def test_files_that_are_there_are_checked_before_they_are_trusted(
     assert server.requests == 1
 
 
-def test_one_failure_does_not_stop_the_others(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_failure_stops_no_other(entry: Entry, tmp_path: Path, capsys: Capture) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}/x"
-    files = (("local", None), ("no_server", url), ("nor_here", url))
+        host = f"127.0.0.1:{unused.getsockname()[1]}"
+    files = (("local", None), ("no_server", f"http://{host}/x"), ("nor_here", f"http://{host}/x"))
     entries = [Entry(name, 3, "0" * 64, (), address) for name, address in files]
-    fetched, failures = fetch_all([*entries, entry], tmp_path)
+    fetched, (local, absent) = fetch_all([*entries, entry], tmp_path)
     assert fetched == 1
     assert "4 of 4: some/file.bin (0.5 MB)\n" in capsys.readouterr().err
-    assert len(failures) == 2
-    assert str(tmp_path / "local") in failures[0]
-    host = url.split("/")[2]
-    assert failures[1].startswith(f"cannot reach {host} ([Errno 111] Connection refused): 2 files")
-    assert f"put them into {tmp_path} by hand" in failures[1]
+    assert str(tmp_path / "local") in local
+    assert absent.startswith(f"cannot reach {host} ([Errno 111] Connection refused): 2 files")
+    assert f"put them into {tmp_path} by hand" in absent
 
 
 def test_the_catalogue_is_sound() -> None:
-    entries = downloads.catalogue()
+    entries, terms = downloads.catalogue(), tuple(downloads.content()["terms"])
     assert len({entry.path for entry in entries}) == len(entries)
     for entry in entries:
-        assert re.fullmatch("[0-9a-f]{64}", entry.sha256)
-        assert entry.size > 0
+        assert re.fullmatch("[0-9a-f]{64}", entry.sha256) and entry.size > 0
         assert not Path(entry.path).is_absolute() and ".." not in Path(entry.path).parts
         if entry.url and not entry.cuts:
             assert re.match(r"https://\S+/[0-9a-f]{40}/", entry.url), "pinned to a commit"
-        assert entry.groups
-        assert all(group.startswith(tuple(downloads.content()["terms"])) for group in entry.groups)
+        assert entry.groups and all(group.startswith(terms) for group in entry.groups)
 
 
 # The command fetch
 
 
 def test_selecting() -> None:
-    paths = {entry.path for entry in downloads.select(["mb12"])}
-    # Both years search the same tweets.
-    assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= paths
-    assert "microblog/qrels.microblog2013.txt" not in paths
-    raw, clean = (
-        {entry.path for entry in downloads.select([f"trecqa-{kind}"])} for kind in ("raw", "clean")
+    mb2012, whole, raw, clean, larger = (
+        {entry.path for entry in downloads.select([name])}
+        for name in ("mb12", "trecqa", "trecqa-raw", "trecqa-clean", "trecqa-all-raw")
     )
+    # Both years search the same tweets.
+    assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= mb2012
+    assert "microblog/qrels.microblog2013.txt" not in mb2012
     assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS}
-    assert raw | clean == {entry.path for entry in downloads.select(["trecqa"])}
-    larger = {entry.path for entry in downloads.select(["trecqa-all-raw"])}
+    assert raw | clean == whole
     assert larger - raw == {f"trecqa/train-all/{name}" for name in PAIRS}
     with pytest.raises(UsageError) as error:
         downloads.select(["mb2021", "glove"])
@@ -175,9 +153,7 @@ def test_selecting() -> None:
     assert "did you mean 'mb20" in str(error.value)
 
 
-def test_list_and_check_name_missing_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_and_check_name_missing_files(tmp_path: Path, capsys: Capture) -> None:
     script.main(script.Options(("mb2013",), list=True, data=tmp_path))
     assert "0 of" in capsys.readouterr().out
     with pytest.raises(DataError, match="missing or damaged"):
@@ -185,9 +161,7 @@ def test_list_and_check_name_missing_files(
     assert "microblog/qrels.microblog2013.txt" in capsys.readouterr().out
 
 
-def test_everything_is_what_can_be_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_is_what_can_be_fetched(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     unpublished = [entry for entry in downloads.catalogue() if entry.url is None]
     monkeypatch.setattr(downloads, "select", lambda names: unpublished)
     script.main(script.Options((), data=tmp_path))
@@ -203,10 +177,9 @@ def test_everything_is_what_can_be_fetched(
 WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2", "lol", "rare")
 
 
-def test_word_vectors_are_cut_from_the_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    archive = write_archive(tmp_path / "embeddings" / "glove.6B.zip", WORDS)
+def test_word_vectors_are_cut(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    folder = tmp_path / "embeddings"
+    archive = write_archive(folder / "glove.6B.zip", WORDS)
     (known,) = downloads.select(["embeddings"])
     known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))
     monkeypatch.setattr(downloads, "select", lambda names: [known])
@@ -220,15 +193,14 @@ def test_word_vectors_are_cut_from_the_archive(
     # The commonest three, and words of the texts as they stand or beside other signs.
     for size, third in ((50, "a"), (100, "storm")):
         kept = ["the", ",", third, "b2", "lol"]
-        found = read_vectors(tmp_path / "embeddings" / f"glove.6B.{size}d.bin.gz")
-        assert found.words == kept
+        found = read_vectors(folder / f"glove.6B.{size}d.bin.gz")
+        assert (found.words, found.matrix.shape) == (kept, (5, size))
         # The number of a made word's row is its first number.
         assert found.matrix[:, 0].tolist() == [WORDS.index(word) for word in kept]
-        assert found.matrix.shape == (5, size)
     # The archive is not needed once all cuts are there.
     archive.unlink()
     script.main(script.Options(("embeddings",), check=True, data=tmp_path))
     assert fetch_all([known], tmp_path) == (0, [])
-    (tmp_path / "embeddings" / "glove.6B.50d.bin.gz").unlink()
+    (folder / "glove.6B.50d.bin.gz").unlink()
     assert [cut.size for cut in known.missing_cuts(tmp_path)] == [50]
     assert state(known, tmp_path) == "missing"

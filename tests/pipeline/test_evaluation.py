@@ -1,17 +1,19 @@
-"""Evaluation: measures, tests of significance, and the report of ``python -m pipeline.rerank``."""
+"""Measures, tests of significance, the command ``evaluate``, and the report of reranked runs."""
 
 import csv
 import itertools
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Capture
+from conftest import Capture, Command, Patch
 from helpers.official import trec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
 from pipeline.errors import DataError, UsageError
@@ -25,13 +27,7 @@ QRELS: Qrels = {
     "3": {"a": 0, "b": -1},
     "4": {"a": 1},
 }
-# Ranking of topic 1: d c a x b (e is not found), of topic 2: z y a, as ties go to the later id.
-RUN: Run = {
-    "1": {"a": 3.0, "b": 1.0, "c": 4.0, "d": 5.0, "x": 2.0},
-    "2": {"a": 1.0, "z": 1.0, "y": 1.0},
-    "3": {"a": 1.0, "b": 2.0},
-    "9": {"a": 1.0},
-}
+RUN: Run = {"1": {"a": 3.0, "b": 1.0, "c": 4.0, "d": 5.0, "x": 2.0}}  # e is not found
 
 
 def test_topics_that_are_judged_negative_or_not_at_all() -> None:
@@ -137,18 +133,148 @@ def test_no_difference_is_no_evidence(test: Any) -> None:
     assert test([0.0, 1.0] * 20, [1.0, 0.0] * 20) == 1.0
 
 
-def test_t_test_by_hand() -> None:
+def test_t_test_and_holm_by_hand() -> None:
     # Differences of .1, .2, .3: t = .2 / (.1 / sqrt 3) = 3.464 with 2 degrees of freedom.
     pair = [0.2, 0.4, 0.6], [0.1, 0.2, 0.3]
     for both in (pair, pair[::-1]):
         assert paired_t_test(*both) == pytest.approx(0.0741799, abs=1e-6)
     a = [0.1 * n for n in range(10)]
     assert paired_t_test(a, [x + 0.1 for x in a]) == 0.0
-
-
-def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert (holm([0.6, 0.5]), holm([0.04]), holm([])) == ([1.0, 1.0], [0.04], [])
+
+
+# The command: what it prints, what it tells, how it fails
+
+TOPICS = [str(number) for number in range(1, 13)]
+
+
+def at_rank(ranks: dict[str, int]) -> Run:
+    """A run that has the relevant document at the given rank; rank 0 leaves the topic out."""
+    return {
+        query_id: {f"x{n}" if n != rank else "a": 10.0 - n for n in range(1, 6)}
+        for query_id, rank in ranks.items()
+        if rank
+    }
+
+
+BASE = dict.fromkeys(TOPICS, 3)
+BETTER = {query_id: 2 if int(query_id) % 4 else 4 for query_id in TOPICS}
+BEST = {query_id: 1 if int(query_id) % 5 else 2 for query_id in TOPICS}
+
+Table = Callable[..., tuple[list[str], list[str]]]
+
+
+@pytest.fixture
+def table(command: Command, tmp_path: Path, monkeypatch: Patch) -> Table:
+    """Runs the command in a folder with qrels and runs; gives the lines of stdout and stderr."""
+    (tmp_path / "qrels").write_text("".join(f"{q} 0 a 1\n{q} 0 b 0\n" for q in TOPICS))
+    for name, ranks in (("base", BASE), ("better", BETTER), ("best", BEST)):
+        write_run(tmp_path / name, at_rank(ranks), name)
+    monkeypatch.chdir(tmp_path)
+
+    def call(line: str, code: int = 0) -> tuple[list[str], list[str]]:
+        done = command("evaluate", *line.split(), code=code)
+        return done.out.splitlines(), done.err.splitlines()
+
+    return call
+
+
+def test_a_row_for_each_run(table: Table) -> None:
+    head = ["qrels, 12 judged topics", "          AP    P@30"]
+    rows = ["base  0.3333  0.0333", "best  0.9167  0.0333"]
+    assert table("qrels base best") == (head + rows, [])
+
+
+def test_what_counts_as_0_is_told(table: Table) -> None:
+    ranks = {query_id: int(query_id not in "37") for query_id in TOPICS} | {"99": 1, "x": 1}
+    write_run(Path("gaps"), at_rank(ranks), "t")
+    with Path("qrels").open("a") as stream:
+        stream.write("13 0 a 0\n14 0 b -1\n")
+    output, errors = table("qrels gaps base -m RR")
+    assert [line.split() for line in output[2:]] == [["gaps", "0.7143"], ["base", "0.2857"]]
+    assert errors == [
+        "gaps: judged topics without a result, counted as 0 (4): 3, 7, 13, 14",
+        "gaps: topics without judgments, left out (2): 99, x",
+        "base: judged topics without a result, counted as 0 (2): 13, 14",
+        "qrels: judged topics without a relevant document, always 0 (2): 13, 14",
+    ]
+
+
+def test_each_topic(table: Table) -> None:
+    output, errors = table("qrels better best -m RR --measure P@1 --per-topic")
+    assert (output[0], errors) == ("measure\tquery_id\tbetter\tbest", [])
+    assert output[1:14] == [
+        *(f"RR\t{q}\t{1 / BETTER[q]:.4f}\t{1 / BEST[q]:.4f}" for q in TOPICS),
+        "RR\tall\t0.4375\t0.9167",
+    ]
+    assert output[14] == "P@1\t1\t0.0000\t1.0000" and len(output) == 1 + 2 * 13
+    output, _ = table("qrels best --against base -m RR --per-topic")
+    assert output[13:16] == ["RR\tall\t0.3333\t0.9167", "", "qrels, 12 judged topics"]
+
+
+def test_one_run_against_another(table: Table) -> None:
+    output, errors = table("qrels best --against base -m RR")
+    assert [line.split() for line in output[1:4]] == [
+        ["RR", "diff", "p(rand)", "p(t)"],
+        ["base", "0.3333"],
+        # Every topic has moved up: of 2^12 sign patterns only two are as extreme, 0.0005.
+        ["best", "0.9167", "+0.5833", "0.0005", "<0.0001"],
+    ]
+    assert output[4].startswith("diff: to base; p: two-sided, by Fisher's randomization test")
+    assert "Holm" not in output[4] and not errors
+    # A difference too small to print has no minus.
+    write_run(Path("worse"), at_rank(BASE | {"1": 0}), "t")
+    output, _ = table("qrels worse --against base -m P@100000")
+    assert output[3].split()[:3] == ["worse", "0.0000", "+0.0000"]
+
+
+def test_several_runs_against_another(table: Table) -> None:
+    output, errors = table("qrels better base best --against base")
+    base, *rows = (line.split() for line in output[2:5])
+    assert [base[0], rows[0][0], rows[1][0], errors] == ["base", "better", "best", []]
+    tests = [
+        stats.ttest_rel([1 / ranks[q] for q in TOPICS], [1 / BASE[q] for q in TOPICS]).pvalue
+        for ranks in (BETTER, BEST)
+    ]
+    # base itself is no comparison, so two are corrected for.
+    expected = [f"{p:.4f}" if p >= 0.0001 else "<0.0001" for p in holm(tests)]
+    assert [row[4] for row in rows] == expected and rows[0][2] == "+0.1042"
+    # P@30 is the same everywhere.
+    assert rows[0][5:] == ["0.0333", "+0.0000", "1.0000", "1.0000"]
+    assert output[5].endswith("Holm-corrected over 2 runs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("qrels", 2, "runs is missing"),
+        ("qrels base -m foo -m P_5", 2, "did you mean 'P@5'?"),
+        ("qrels base -m ndcg_cut_10", 2, "did you mean 'nDCG@10'?"),
+        ("qrels base -m Rprcc", 2, "did you mean 'Rprec'?"),
+        ("qrels base nope", 2, "runs: there is no file nope"),
+        ("qrels base --against nope", 2, "--against: there is no file nope"),
+        ("qrels base --against ./base", 2, "--against: found no other run"),
+        ("nope.txt base", 2, "there is no file of judgments nope.txt"),
+        ("base base", 1, "base:1: found 6 columns"),
+        ("qrels qrels", 1, "qrels:1: found 4 columns"),
+    ],
+)
+def test_bad_arguments(table: Table, arguments: str, code: int, message: str) -> None:
+    output, errors = table(arguments, code)
+    assert not output and message in "\n".join(errors)
+
+
+def test_names_of_collections(table: Table) -> None:
+    output, _ = table("sample base")
+    assert (output[0], output[1].split()) == ("sample, 20 judged topics", ["AP", "P@30"])
+    Path("mb2011").mkdir()  # a folder is no file of judgments
+    (error,) = table("mb2011 base --data somewhere", 1)[1]
+    assert "mb2011 has no judgments" in error
+    table("fakee base", 2)
+    # A file of that name comes first.
+    Path("sample").write_text("1 0 a 1\n")
+    assert table("sample base")[0][0] == "sample, 1 judged topic"
 
 
 # The report of reranked runs

@@ -14,15 +14,15 @@ WORDS = [f"{a}{b}" for a in ("storm", "ferry", "bakery", "museum") for b in ("",
 SIZE = 6
 
 
-def posts(count: int, length: int = 0, seed: int = 1) -> list[str]:
-    """Random words, ``length`` in each post or from one to eight; some twice in a post."""
-    random = np.random.default_rng(seed)
-    lengths = [length or int(random.integers(1, 9)) for _ in range(count)]
+def posts(count: int) -> list[str]:
+    """Random words, from one to eight in each post; some twice in a post."""
+    random = np.random.default_rng(1)
+    lengths = [int(random.integers(1, 9)) for _ in range(count)]
     return [" ".join(random.choice(WORDS, size=n)) for n in lengths]
 
 
-def encodings(count: int, seed: int = 2) -> Array:
-    found = np.random.default_rng(seed).normal(size=(count, SIZE)) + 0.5
+def encodings(count: int) -> Array:
+    found = np.random.default_rng(2).normal(size=(count, SIZE)) + 0.5
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 

@@ -4,17 +4,18 @@ import dataclasses
 import json
 import random
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from conftest import Capture, Command
 from helpers.processes import ROOT
 
 from indexes.jvm import java_class, start
 from pipeline import tune
 from pipeline.collections.named import SAMPLE, find, open_collection
+from pipeline.collections.topics import Topic
 from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
@@ -22,8 +23,7 @@ from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import Loading, load_model
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.ranking.tuning import Tuning
-from pipeline.training.own import FEWEST, own_config, own_training_set
-from rerankers import models
+from pipeline.training.own import FEWEST, own_training_set
 from rerankers.checkpoint import load, write_config
 from rerankers.features.judged import JUDGED
 
@@ -35,10 +35,9 @@ TOML = 'posts = ["posts-*.jsonl"]\ntopics = "topics.tsv"\nqrels = "qrels.txt"\n'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A collection of four posts and two topics, and a home folder."""
-    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "mine"
+def folder(tmp_path: Path) -> Path:
+    """A collection of four posts and two topics."""
+    folder = tmp_path / "my posts"
     folder.mkdir()
     for day, posts in POSTS.items():
         lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in posts]
@@ -49,81 +48,71 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_file_describes_a_collection(folder: Path) -> None:
-    collection = find(str(folder / "harbour.toml"))
-    assert collection.name == "harbour"
-    assert [topic.query_id for topic in collection.topics] == ["a", "b"]
+@pytest.fixture
+def toml(folder: Path) -> Path:
+    """The file of the collection."""
+    return folder / "harbour.toml"
+
+
+def ids(topics: list[Topic]) -> list[str]:
+    return [topic.query_id for topic in topics]
+
+
+def test_file_describes_a_collection(folder: Path, toml: Path) -> None:
+    collection = find(str(toml))
+    assert (collection.name, ids(collection.topics)) == ("harbour", ["a", "b"])
     assert [post.doc_id for post in collection.posts()] == ["1", "2", "3", "4"]
     assert collection.qrels == {"a": {"1": 1, "2": 0}, "b": {"3": 1}}
-    (folder / "harbour.toml").write_text('posts = "posts-monday.jsonl"\ntopics = "topics.tsv"\n')
-    collection = open_collection(str(folder / "harbour.toml"))
+    toml.write_text('posts = "posts-monday.jsonl"\ntopics = "topics.tsv"\n')
+    collection = open_collection(toml)
     assert [post.doc_id for post in collection.posts()] == ["1", "2"]
-    assert collection.qrels is None
-    assert "--qrels" in collection.missing_judgments
-    named = open_collection(str(folder / "harbour.toml"), qrels=folder / "qrels.txt")
-    assert named.qrels is not None
+    assert collection.qrels is None and "--qrels" in collection.missing_judgments
+    assert open_collection(toml, qrels=folder / "qrels.txt").qrels is not None
 
 
 BAD = (ROOT / "tests/helpers/bad_collections.jsonl").read_text().splitlines()
 
 
 @pytest.mark.parametrize("row", [*map(json.loads, BAD)])
-def test_all_problems_of_a_file_are_named_at_once(folder: Path, row: dict[str, Any]) -> None:
+def test_all_problems_are_named_at_once(folder: Path, toml: Path, row: dict[str, Any]) -> None:
     (folder / "others.txt").write_text("x 0 1 1\n")
     (folder / "other-text.tsv").write_text("b\tbus tickets\n")
     (folder / "unjudged.tsv").write_text("c\tferry\n")
-    (folder / "harbour.toml").write_text(row["toml"])
+    toml.write_text(row["toml"])
     with pytest.raises(DataError) as caught:
-        find(str(folder / "harbour.toml"))
+        find(str(toml))
     message = str(caught.value)
-    assert all(line.startswith(str(folder / "harbour.toml")) for line in message.splitlines())
+    assert all(line.startswith(str(toml)) for line in message.splitlines())
     assert [problem for problem in row["problems"] if problem not in message] == []
 
 
-def test_files_in_lists_a_name_and_columns(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lists_a_name_and_columns(folder: Path, toml: Path, capsys: Capture) -> None:
     (folder / "posts.csv").write_text("number,body\n1,storm closes the harbour\n3,ferry\n")
-    (folder / "more.jsonl").write_text(
-        '{"qid": "a", "query": "storm harbour"}\n{"qid": "3", "query": "x"}'
-    )
+    more = folder / "more.jsonl"
+    more.write_text('{"qid": "a", "query": "storm harbour"}\n{"qid": "3", "query": "x"}')
     (folder / "grades.csv").write_text("qid,docno,label\na,1,2.0\nMB003,3,1\n")
-    toml = folder / "harbour.toml"
     toml.write_text(
         'posts = "posts.csv"\ncolumns = {id = "number", text = "body"}\nname = "mine"\n'
         'topics = ["topics.tsv", "more.jsonl"]\nqrels = ["qrels.txt", "grades.csv"]\n'
     )
     found = find(str(toml))
-    assert (found.name, found.key) == ("mine", "own/mine")
-    assert [topic.query_id for topic in found.topics] == ["a", "b", "3"]
+    assert (found.name, found.key, ids(found.topics)) == ("mine", "own/mine", ["a", "b", "3"])
     assert found.qrels == {"a": {"1": 2, "2": 0}, "b": {"3": 1}, "3": {"3": 1}}
     assert [post.text for post in found.posts()] == ["storm closes the harbour", "ferry"]
     told = capsys.readouterr().err
     assert "1 grades differ, those of the later file count" in told
     assert "grades.csv: 1 ids of topics have another form" in told and "(MB003 for 3)" in told
-    (folder / "more.jsonl").write_text('{"qid": "a", "query": "other"}\n')
+    more.write_text('{"qid": "a", "query": "other"}\n')
     with pytest.raises(DataError, match="found topic a as 'other', expected 'storm harbour' as in"):
         find(str(toml))
 
 
-def test_judged_posts_that_are_not_there_are_told(folder: Path, command: Command) -> None:
-    with (folder / "qrels.txt").open("a") as stream:
-        stream.write("a 0 1.23E+17 1\nb 0 77 1\n")
-    toml, run = folder / "harbour.toml", folder / "run.txt"
-    told = "2 of the 5 judged posts are not in harbour (1.23E+17, 77), whose posts have ids such as"
-    search = command("search", "--collection", toml, "--reranker", "none", "--output", run)
-    assert search.err.count(told) == 1
-    assert command("evaluate", toml, run).err.count(told) == 1
-    (folder / "qrels.txt").write_text("a 0 8 1\na 0 9 1\n")
-    apart = command("evaluate", folder / "qrels.txt", run)
-    assert "is among the 2 judged ones (8, 9), so all figures are 0" in apart.err
-
-
-def test_judgments_and_runs_of_other_topics_are_told(folder: Path, command: Command) -> None:
-    toml, others, half = folder / "harbour.toml", folder / "others.txt", folder / "half.run"
-    others.write_text("x 0 1 1\ny 0 2 1\n")
-    half.write_text("a Q0 1 1 1 t\n")
-    search = ("search", "--collection", toml, "--reranker", "none", "--output", folder / "run")
+def test_judgments_of_others_are_told(folder: Path, toml: Path, command: Command) -> None:
+    """Of other posts and other topics, as are topics without results."""
+    run, qrels = folder / "run.txt", folder / "qrels.txt"
+    (others := folder / "others.txt").write_text("x 0 1 1\ny 0 2 1\n")
+    (half := folder / "half.run").write_text("a Q0 1 1 1 t\n")
+    search = ("search", "--collection", toml, "--reranker", "none", "--output", run)
     done = command(*search, "--qrels", others)
     assert "others.txt judges x, y, none of the topics here" in done.out
     assert "lacks, not counted (2): x, y" in done.err
@@ -132,14 +121,20 @@ def test_judgments_and_runs_of_other_topics_are_told(folder: Path, command: Comm
     told = "half.run: judged topics without a result, counted as 0 (1): b"
     for words in (("evaluate", toml, half), (*search, "--candidates", half)):
         assert told in command(*words).err
+    qrels.write_text(qrels.read_text() + "a 0 1.23E+17 1\nb 0 77 1\n")
+    told = "2 of the 5 judged posts are not in harbour (1.23E+17, 77), whose posts have ids such as"
+    assert command(*search).err.count(told) == command("evaluate", toml, run).err.count(told) == 1
+    qrels.write_text("a 0 8 1\na 0 9 1\n")
+    told = "is among the 2 judged ones (8, 9), so all figures are 0"
+    assert told in command("evaluate", qrels, run).err
 
 
-def test_a_query_is_searched_in_the_terminal(folder: Path, command: Command) -> None:
-    found = command("search", folder / "harbour.toml", "ferry tickets", "--reranker", "none")
+def test_a_query_is_searched_in_the_terminal(toml: Path, command: Command) -> None:
+    found = command("search", toml, "ferry tickets", "--reranker", "none")
     assert "ferry tickets sold out" in found.out and found.out.split()[2] == "3"
-    nothing = command("search", "--collection", folder / "harbour.toml", "zebra")
+    nothing = command("search", "--collection", toml, "zebra")
     assert "found no post for “zebra”" in nothing.out
-    index = find(str(folder / "harbour.toml")).index_directory
+    index = find(str(toml)).index_directory
     assert command("search", "--index", index, "ferry tickets").out.split()[2] == "3"
     for words in ((), ("--index", index)):
         assert "--index and a query" in command("search", *words).err
@@ -171,107 +166,83 @@ def test_an_index_by_pyserini_is_searched(folder: Path, command: Command, stored
     write_lucene(folder / "lucene", stored.split())
     is_whole = " " in stored
     told = "" if is_whole else f"found no stored {'text' if stored == 'id' else 'id'}, expected"
-    for words in (("--index", folder / "lucene"), ("--collection", folder / "lucene")):
-        done = command("search", *words, "storm", "--reranker", "none")
+    for option in ("--index", "--collection"):
+        done = command("search", option, folder / "lucene", "storm", "--reranker", "none")
         assert [line.split()[2] for line in done.out.splitlines()] == ["4", "1"] * is_whole
         assert told in done.err
     files = ("--topics", folder / "topics.tsv", "--qrels", folder / "qrels.txt")
-    run = ("--reranker", "none", "--output", folder / "run")
-    done = command("search", *files, "--index", folder / "lucene", *run)
-    assert ("2 judged topics" in done.out) == is_whole
+    run = ("--index", folder / "lucene", "--reranker", "none", "--output", folder / "run")
+    assert ("2 judged topics" in command("search", *files, *run).out) == is_whole
 
 
-def test_some_topics_are_for_training(folder: Path) -> None:
+def test_some_topics_are_for_training(folder: Path, toml: Path) -> None:
     """They need not be among those that are searched, and no other one is trained on."""
-    toml = folder / "harbour.toml"
-    assert [topic.query_id for topic in find(str(toml)).training_topics] == ["a", "b"]
+    assert ids(find(str(toml)).training_topics) == ["a", "b"]
     (folder / "train.tsv").write_text("c\tharbour festival\nb\tferry tickets\nd\tnothing\n")
     with (folder / "qrels.txt").open("a") as stream:
         stream.write("c 0 2 1\n")
     toml.write_text(TOML + 'train = "train.tsv"\nlanguage = "de"\n')
     collection = find(str(toml))
-    assert [topic.query_id for topic in collection.topics] == ["a", "b"]
-    assert [topic.query_id for topic in collection.training_topics] == ["c", "b"]
+    assert ids(collection.topics) == ["a", "b"] and collection.language == "de"
+    assert ids(collection.training_topics) == ["c", "b"]
     # Topics that are not searched do not count as failures of a search.
-    assert collection.qrels is not None
-    assert collection.qrels.keys() == {"a", "b"}
-    assert (collection.training_qrels or {}).keys() == {"a", "b", "c"}
+    assert {*(collection.qrels or {})} == {"a", "b"}
+    assert {*(collection.training_qrels or {})} == {"a", "b", "c"}
     (folder / "topics.tsv").write_text("z\tharbour\n")
     collection = find(str(toml))
     assert collection.qrels is None
     assert "judges training topics only" in collection.missing_judgments
-    assert collection.language == "de"
-    found = own_training_set(collection)
-    assert [topic.query_id for topic in found.training.candidates.topics] == ["c", "b"]
+    assert ids(own_training_set(collection).training.candidates.topics) == ["c", "b"]
 
 
 def test_absent_file_and_name_of_another_collection(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"found no file .*harbor\.toml; .* has harbour\.toml"):
-        find(str(folder / "harbor.toml"))
-    with pytest.raises(UsageError, match=r"did you mean '.*harbour\.toml'\?"):
-        find(str(folder / "harbour"))
     (folder / "mb12.toml").write_text(TOML)
-    with pytest.raises(DataError, match="mb12 is the name of another collection"):
-        find(str(folder / "mb12.toml"))
+    for name, problem in (
+        ("harbor.toml", r"found no file .*harbor\.toml; .* has harbour\.toml"),
+        ("harbour", r"did you mean '.*harbour\.toml'\?"),
+        ("mb12.toml", "mb12 is the name of another collection"),
+    ):
+        with pytest.raises((UsageError, DataError), match=problem):
+            find(str(folder / name))
 
 
 @pytest.mark.slow
-def test_commands_take_the_file(folder: Path, command: Callable[..., Any]) -> None:
-    """The index is built at the first search, and used by the next."""
-    toml, run = str(folder / "harbour.toml"), folder / "run.txt"
-    first = ["--collection", toml, "--reranker", "none", "--output", run]
-    assert command("search", *first).code == 0
+def test_commands_take_the_file(folder: Path, toml: Path, command: Command) -> None:
+    """The index is built at the first search, used by the next, and new posts need another."""
+    run, page = folder / "run.txt", folder / "a.html"
+    search = ["search", "--collection", toml, "--reranker", "none", "--output", run]
+    assert "building the index" in command(*search, code=0).err
     assert run.read_text().split()[:3] == ["a", "Q0", "1"]
-    measured = command("evaluate", toml, run, "-m", "AP")
-    assert "2 judged topics" in measured.out
-    with (folder / "qrels.txt").open("a") as file:
-        file.write("elsewhere 0 1 1\n")
-    again = command("evaluate", toml, run, "-m", "AP")
-    assert again.out == measured.out
-    assert "lacks, not counted (1): elsewhere" in again.err
-    assert command("index", "--collection", toml).code == 0
-    searched = command("search", "--topics", toml, "--output", run)
-    assert "building the index" not in searched.err
-    page = folder / "a.html"
+    assert "building the index" not in command("search", "--topics", toml, *search[3:], code=0).err
     command("explain", "--collection", toml, "--query-id", "a", "--output", page)
     assert "storm" in page.read_text()
     given = ["--topics", toml, run, "--output", folder / "again", "--reranker", "mp_hcnn"]
-    assert command("rerank", *given).code == 0
-
-
-def test_new_posts_need_the_index_anew(folder: Path, command: Command) -> None:
-    toml, run = folder / "harbour.toml", folder / "run.txt"
-    search = ["--collection", toml, "--reranker", "none", "--output", run, "--show", "none"]
-    assert command("search", *search).code == 0
+    command("rerank", *given, code=0)
     (folder / "posts-wednesday.jsonl").write_text('{"id": "5", "text": "storm harbour storm"}\n')
-    lacking = command("search", *search)
-    assert lacking.code == 1
-    assert "posts-tuesday.jsonl'], expected ['posts-" in lacking.err
-    assert command("index", *shlex.split(lacking.err.splitlines()[-1])[3:]).code == 0
-    assert command("search", *search).code == 0
+    lacking = command(*search, code=1).err
+    assert "posts-tuesday.jsonl'], expected ['posts-" in lacking
+    # The command in the message works, although the folder's name has a blank.
+    command("index", *shlex.split(lacking.splitlines()[-1])[3:], code=0)
+    command(*search, code=0)
     assert run.read_text().split()[:3] == ["a", "Q0", "5"]
     assert {post.doc_id for post in find(str(toml)).posts()} == set("12345")
 
 
 @pytest.mark.slow
-def test_word_frequencies_of_the_language(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "harbour.toml").write_text(TOML + 'language = "de"\n')
-    collection = find(str(folder / "harbour.toml"))
-    for idf in (None, "wordfreq"):
-        reranker = load_model("mp_hcnn", collection, loading=Loading(idf=idf))
-        assert reranker.idf.source == "wordfreq:de"
+def test_word_frequencies_of_the_language(folder: Path, toml: Path) -> None:
+    toml.write_text(TOML + 'language = "de"\n')
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
-    given = load_model("mp_hcnn", collection, loading=Loading(idf=str(folder / "idf.txt")))
-    assert "wordfreq" not in given.idf.source
+    for idf, is_german in ((None, True), ("wordfreq", True), (str(folder / "idf.txt"), False)):
+        source = load_model("mp_hcnn", find(str(toml)), loading=Loading(idf=idf)).idf.source
+        assert (source == "wordfreq:de", "wordfreq" in source) == (is_german, is_german)
 
 
 # Training
 
 
 @pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sample(tmp_path: Path) -> Path:
     """The sample collection as an own one, and a file of word vectors beside it."""
-    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
     (tmp_path / "sample2.toml").write_text(
         f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "{SAMPLE / "topics.txt"}"\n'
         f'qrels = "{SAMPLE / "qrels.txt"}"\n'
@@ -280,30 +251,30 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def checkpoint_of(sample: Path, model: str) -> tuple[Path, Tuning]:
+    """Folder and tuning of the one model that was trained."""
+    (folder,) = (sample / "home" / "checkpoints" / model / "own").iterdir()
+    return folder, Tuning.load(folder / "lambda.json")
+
+
 @pytest.mark.slow
-def test_training_tunes_and_compares_on_held_out_topics(
-    sample: Path, command: Callable[..., Any]
-) -> None:
-    toml = sample / "sample2.toml"
+def test_training_tunes_and_compares_on_held_out_topics(sample: Path, command: Command) -> None:
+    toml, run = sample / "sample2.toml", sample / "run.txt"
     quick = ["--set", "training.epochs=3", "--vectors", sample / "vectors.txt", "--threads", 1]
-    absent = command("search", "--collection", toml, "--reranker", "knrm")
-    assert absent.code == 1
+    absent = command("search", "--collection", toml, "--reranker", "knrm", code=1)
     assert f"no knrm trained for {toml} here" in absent.err
     assert f"pipeline.train knrm --collection {toml}`" in absent.err
-    trained = command("train", "knrm", "--collection", toml, *quick)
-    assert trained.code == 0, trained.err
+    trained = command("train", "knrm", "--collection", toml, *quick, code=0)
     assert "20 held-out topics:" in trained.out
     rows = [line.split() for line in trained.out.splitlines()]
     first_stage = next(float(row[2]) for row in rows if row[:2] == ["first", "stage"])
-    (folder,) = (sample / "home" / "checkpoints" / "knrm" / "own").iterdir()
-    tuning = Tuning.load(folder / "lambda.json")
-    assert tuning.collections == ("sample2",)
-    assert len(tuning.topics) == 20
+    folder, tuning = checkpoint_of(sample, "knrm")
+    assert (tuning.collections, len(tuning.topics)) == (("sample2",), 20)
     assert tuning.weight == 0 or tuning.cross_validated > first_stage
     assert ("no gain on held-out topics" in trained.out) == (tuning.cross_validated <= first_stage)
-    run = sample / "run.txt"
-    searched = command("search", "--collection", toml, "--reranker", "knrm", "--output", run)
-    assert f"λ = {tuning.weight:g} (tuned on sample2; {folder}" in searched.err
+    search = ("search", "--collection", toml, "--output", run, "--hits", 10, "--reranker")
+    told = f"λ = {tuning.weight:g} (tuned on sample2; {folder}"
+    assert told in command(*search, "knrm").err
     # The same scores give the same λ again; without them, the model has not seen the topics.
     tune.main(tune.Options(collection=str(toml), reranker="knrm"))
     again = Tuning.load(folder / "lambda.json")
@@ -311,14 +282,10 @@ def test_training_tunes_and_compares_on_held_out_topics(
     same: Any = {"checkpoint": "", "topics": ()}
     assert dataclasses.replace(again, **same) == dataclasses.replace(tuning, **same)
     tune.main(tune.Options(collection=str(toml)))
-    searched = command(
-        "search", "--collection", toml, "--reranker", "mp_hcnn", "--output", run, "--hits", 10
-    )
     tuned = sample / "home" / "lambda" / "mp_hcnn" / "all" / "own" / f"{folder.name}.json"
-    weight = Tuning.load(tuned).weight
-    assert f"λ = {weight:g} (tuned on sample2; {tuned}" in searched.err
-    with (sample / "qrels.txt").open("w") as stream:
-        stream.write("1 0 101 1\n")
+    told = f"λ = {Tuning.load(tuned).weight:g} (tuned on sample2; {tuned}"
+    assert told in command(*search, "mp_hcnn").err
+    (sample / "qrels.txt").write_text("1 0 101 1\n")
     toml.write_text(toml.read_text().replace(f"{SAMPLE / 'qrels.txt'}", "qrels.txt"))
     with pytest.raises(DataError, match="found 1 judged topic to train on"):
         tune.main(tune.Options(collection=str(toml), reranker="knrm"))
@@ -326,66 +293,46 @@ def test_training_tunes_and_compares_on_held_out_topics(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topics", [20, 5])
-def test_a_fusion_is_trained_and_searched_with(
-    sample: Path, command: Callable[..., Any], topics: int
-) -> None:
-    toml, run = sample / "sample2.toml", sample / "run.txt"
+def test_a_fusion_is_trained_and_searched_with(sample: Path, command: Command, topics: int) -> None:
+    toml = sample / "sample2.toml"
     lines = [f"{topic.query_id}\t{topic.text}" for topic in find("sample").topics[:topics]]
     (sample / "train.tsv").write_text("\n".join(lines))
     toml.write_text(toml.read_text() + 'train = "train.tsv"\n')
     quick = ["--set", "trees=20", "--threads", 1]
-    trained = command("train", "fusion", "--collection", toml, *quick)
-    assert trained.code == 0, trained.err
+    trained = command("train", "fusion", "--collection", toml, *quick, code=0)
     assert "warning" not in trained.err
     assert f"{topics} held-out topics:" in trained.out
-    (folder,) = (sample / "home" / "checkpoints" / "fusion" / "own").iterdir()
+    folder, tuning = checkpoint_of(sample, "fusion")
     families = json.loads((folder / "config.json").read_text())["config"]["families"]
-    assert "signal:ql" in families
-    assert "run_" not in families
+    assert "signal:ql" in families and "run_" not in families
     # Judged posts are known by their texts, of whatever candidates.
     posts = find(str(toml)).judged_posts
     assert load(folder).resources[JUDGED].content() == posts.content()
-    assert len(json.loads(posts.content())) == topics
-    tuning = Tuning.load(folder / "lambda.json")
-    assert len(tuning.topics) == topics
-    searched = command("search", "--collection", toml, "--output", run, "--hits", 20)
-    assert searched.code == 0, searched.err
+    assert len(json.loads(posts.content())) == len(tuning.topics) == topics
+    search = ("search", "--collection", toml, "--output", sample / "run.txt", "--hits", 20)
     by_itself = topics >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
-    assert ("fusion, trained on" in searched.err) == by_itself
-    given = ("--reranker", "fusion", "--checkpoint", folder, "--output", run, "--hits", 20)
-    named = command("search", "--collection", toml, *given)
+    assert ("fusion, trained on" in command(*search, code=0).err) == by_itself
+    named = command(*search, "--reranker", "fusion", "--checkpoint", folder)
     assert "\nfusion " in named.out
     assert ("was trained on sample2;" in named.err) == (topics == 20)
     assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
 
 
-@pytest.mark.parametrize("model", ["window", "fusion"])
-def test_judgments_of_other_topics_are_read_if_they_may_be_kept(model: str) -> None:
-    config = next(iter(models.find(model).configurations.values()))
-    families = own_config(config, judged=False).families
-    assert JUDGED not in families
-    assert own_config(config, judged=True).families == f"{families},{JUDGED}"
-
-
-def test_search_takes_the_best_of_the_trained_models(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    toml = str(folder / "harbour.toml")
-    key = find(toml).key
+def test_search_takes_the_best_trained_model(folder: Path, toml: Path, capsys: Capture) -> None:
+    checkpoints = folder.parent / "home" / "checkpoints"
 
     def trained(model: str, weight: float, figure: float) -> None:
         tuning = Tuning(weight, {0.0: 0.4, 1.0: figure}, figure, (), "AP", "none", 5, 1, ("a",))
-        place = folder.parent / "home" / "checkpoints" / model / key
+        place = checkpoints / model / find(str(toml)).key
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
         write_config(place, {"model": model})
 
     def taken(given: bool = False) -> str:
-        return default_reranker(find(toml), is_mixed=given)
+        return default_reranker(find(str(toml)), is_mixed=given)
 
-    assert taken() == DEFAULT_FUSION
-    assert taken(given=True) == DEFAULT_WINDOW
-    old = folder.parent / "home" / "checkpoints" / "window" / "own" / "old" / "metrics.json"
+    assert (taken(), taken(given=True)) == (DEFAULT_FUSION, DEFAULT_WINDOW)
+    old = checkpoints / "window" / "own" / "old" / "metrics.json"
     old.parent.mkdir(parents=True)
     old.write_text(json.dumps({"collection_file": str(folder / "old.toml")}))
     assert taken() == DEFAULT_FUSION
@@ -394,8 +341,7 @@ def test_search_takes_the_best_of_the_trained_models(
     assert taken() == DEFAULT_FUSION
     trained("sm_cnn", 0.5, 0.5)
     trained("fusion", 1.0, 0.6)
-    assert taken() == "fusion"
-    assert taken(given=True) == "sm_cnn"
+    assert (taken(), taken(given=True)) == ("fusion", "sm_cnn")
     assert default_reranker(find("sample")) == DEFAULT_FUSION
 
 
@@ -413,24 +359,22 @@ def clicks() -> Iterator[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Callable[..., Any]) -> None:
-    log, qrels = sample / "log.jsonl", sample / "clicks.txt"
+def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Command) -> None:
+    log, toml = sample / "log.jsonl", sample / "clicked.toml"
     log.write_text("".join(f"{json.dumps(line)}\n" for line in clicks()))
-    assert command("clicks", log, "--output", qrels).code == 0
-    found = read_qrels(qrels)
-    toml = sample / "clicked.toml"
+    command("clicks", log, "--output", sample / "clicks.txt", code=0)
     toml.write_text(
         f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "clicks.topics.tsv"\nqrels = "clicks.txt"\n'
         "judged_only = true\n"
     )
-    trained = command(*["train", "fusion", "--collection", toml, "--set", "trees=20"])
-    assert trained.code == 0, trained.err
-    assert f"{len(found)} held-out topics:" in trained.out
+    quick = ("--set", "trees=20", "--forget-topics")
+    trained = command("train", "fusion", "--collection", toml, *quick, code=0)
+    assert f"{len(read_qrels(sample / 'clicks.txt'))} held-out topics:" in trained.out
     assert "AP (judged)" in trained.out
-    (folder,) = (sample / "home" / "checkpoints" / "fusion" / "own").iterdir()
-    assert Tuning.load(folder / "lambda.json").measure == "AP(judged_only=True)"
-    opened = open_collection(str(toml), qrels=SAMPLE / "qrels.txt")
-    assert opened.measures == DEFAULT_MEASURES
+    folder, tuning = checkpoint_of(sample, "fusion")
+    assert tuning.measure == "AP(judged_only=True)"
+    assert JUDGED not in load(folder).resources
+    assert open_collection(toml, qrels=SAMPLE / "qrels.txt").measures == DEFAULT_MEASURES
 
 
 @pytest.mark.parametrize(

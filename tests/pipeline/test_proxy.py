@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
-import numpy as np
 import pytest
 import yaml
+from conftest import Patch
 from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
 from helpers.reranking_samples import POSTS
-from helpers.service_samples import QUERY, GatedScorer, client_of, models, scored_by
+from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
+from httpx import Client
 from starlette.testclient import TestClient
 
 from pipeline.service.proxy import search as searches
@@ -25,7 +25,6 @@ from pipeline.service.proxy.allowed import matches
 from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
 from pipeline.service.record import LOG, JsonFormatter
 from pipeline.service.requests import Limits
-from rerankers.interpolation import minmax, mix
 from rerankers.text.passages import best_passages
 
 WINDOW = 100
@@ -57,8 +56,8 @@ def limited(served: StubEngine) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def direct(engine: StubEngine) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=engine.url) as opened:
+def direct(engine: StubEngine) -> Iterator[Client]:
+    with Client(base_url=engine.url) as opened:
         yield opened
 
 
@@ -85,7 +84,7 @@ def restored(hit: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_the_window_is_reranked_and_its_page_shown(
-    client: TestClient, direct: httpx.Client, engine: StubEngine, path: str, more: dict[str, Any]
+    client: TestClient, direct: Client, engine: StubEngine, path: str, more: dict[str, Any]
 ) -> None:
     before = direct.post(path, json=search(**more))
     parameters = before.request.url.params
@@ -96,19 +95,17 @@ def test_the_window_is_reranked_and_its_page_shown(
     whole = direct.post(bare, json=search(**more | {"size": window, "from": 0})).json()
     engine.requests.clear()
     answer = client.post(path, json=search(**more))
-    assert answer.status_code == 200
-    assert answer.headers["x-reranked"] == "true"
+    assert (answer.status_code, answer.headers["x-reranked"]) == (200, "true")
     actual = answer.json()
     mixed = engine.mixture(whole["hits"]["hits"][:WINDOW])
     page = list(mixed)[start : start + size]
     hits = actual["hits"].pop("hits")
-    assert [hit["_id"] for hit in hits[: len(page)]] == page
-    new = [hit["_score"] for hit in hits[: len(page)]]
-    assert new == pytest.approx([mixed[i] for i in page], abs=1e-5)
+    new, after = hits[: len(page)], hits[len(page) :]
+    assert [hit["_score"] for hit in new] == pytest.approx([mixed[i] for i in page], abs=1e-5)
     of_engine = {hit["_id"]: hit for hit in whole["hits"]["hits"]}
-    assert [restored(hit) for hit in hits[: len(page)]] == [of_engine[doc_id] for doc_id in page]
+    assert [*map(restored, new)] == [of_engine[doc_id] for doc_id in page]
     # After the window the engine's hits as they are.
-    assert hits[len(page) :] == whole["hits"]["hits"][max(WINDOW, start) : start + size]
+    assert after == whole["hits"]["hits"][max(WINDOW, start) : start + size]
     rest = before.json()
     del rest["hits"]["hits"]
     rest["hits"]["max_score"] = pytest.approx(max(mixed.values()), abs=1e-5)
@@ -132,29 +129,26 @@ def test_pages_show_every_hit_once(engine: StubEngine, depth: int, size: int) ->
     assert [int(name.partition('"')[0]) for name in shown[depth:]] == [*range(depth, 120)]
 
 
-def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.Client) -> None:
+def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: Client) -> None:
     """Numbers of any length and form, and a key that is there twice."""
     plain = direct.post("/posts/_search", json=search(size=100)).text
     answer = client.post("/posts/_search", json=search(size=100)).text
     cut = re.compile(r'"_score":[\d.]+,|,"fields":\{"_first_stage_score":\[[\d.]+\]\}')
-    before, after = (
-        {item.rstrip(",]}") for item in cut.sub("", text).split('{"_index"')[1:]}
-        for text in (plain, answer)
-    )
+    hits = [cut.sub("", text).split('{"_index"')[1:] for text in (plain, answer)]
+    before, after = ({hit.rstrip(",]}") for hit in each} for each in hits)
     assert before == after
     assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"y":1e5' in answer
     assert answer.startswith(plain.partition('"max_score"')[0].replace(", ", ","))
 
 
-def test_packed_responses(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_responses(engine: StubEngine, monkeypatch: Patch) -> None:
     """Their content is bounded as that of others; what is no gzip is no answer."""
     texts = set()
     for encoding in ("identity", "gzip"):
         monkeypatch.setattr(upstream, "encoding_of", lambda url, encoding=encoding: encoding)
         with client_of(engine=engine.url) as client:
-            answer = client.post("/posts/_search", json=search())
+            texts.add((answer := client.post("/posts/_search", json=search())).text)
             assert answer.headers["x-reranked"] == "true"
-            texts.add(answer.text)
     assert len(texts) == 1
     assert engine.requests[-1][0].headers["accept-encoding"] == "gzip"
     for content in (gzip.compress(b" " * 40_000_000), b"{}"):
@@ -173,9 +167,7 @@ def test_packed_responses(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -
         b'{"hits":{"hits":[{"_score":1.0,"_source":{"contents":"half \\ud83d"}}]}}',
     ],
 )
-def test_responses_without_a_ranking_pass(
-    client: TestClient, engine: StubEngine, content: bytes
-) -> None:
+def test_answers_without_a_ranking(client: TestClient, engine: StubEngine, content: bytes) -> None:
     """Marked, if they are objects."""
     engine.packed = gzip.compress(content)
     for path, body in (("_search", json.dumps(search())), ("_msearch", line_pair({}))):
@@ -211,9 +203,7 @@ UNCHANGED: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
-def test_other_searches_pass_unchanged(
-    client: TestClient, direct: httpx.Client, engine: StubEngine, name: str
-) -> None:
+def test_other_searches(client: TestClient, direct: Client, engine: StubEngine, name: str) -> None:
     parameters, body = UNCHANGED[name]
     own = {key: value for key, value in body.items() if value != {"rerank": False}}
     first = direct.post(f"/posts/_search{parameters}", json=own)
@@ -226,18 +216,15 @@ def test_other_searches_pass_unchanged(
     assert bool(second.headers.get("x-not-reranked")) == first.is_success
 
 
-def test_long_texts_are_read_by_their_best_passages(
-    client: TestClient, direct: httpx.Client, engine: StubEngine
-) -> None:
+def test_passages_of_long_texts(client: TestClient, direct: Client, engine: StubEngine) -> None:
     """And come back whole."""
     lunch, cuts = "lunch was good today , see you " * 100, POSTS[0][0]
     for row, text in ((50, lunch + cuts), (51, f"{cuts} {lunch}"), (52, lunch)):
         engine.posts[row]["contents"] = text
     whole = direct.post("/posts/_search", json=search(size=100)).json()["hits"]["hits"]
     hits = client.post("/long/_search", json=search(size=100)).json()["hits"]["hits"]
-    assert [restored(hit) for hit in hits] == [
-        next(each for each in whole if each["_id"] == hit["_id"]) for hit in hits
-    ]
+    of_engine = {hit["_id"]: hit for hit in whole}
+    assert [*map(restored, hits)] == [of_engine[hit["_id"]] for hit in hits]
     texts = [post["contents"] for post in engine.posts[:100]]
     for post, passage in zip(engine.posts, best_passages([QUERY] * 100, texts), strict=False):
         post["contents"] = passage
@@ -258,8 +245,7 @@ TEXTS: list[tuple[Any, str | None, str]] = [
     ({"match": {"a": None, "a.b": "x"}}, "x", "query.match.a.b"),
     ({"match": {"x": {"query": "a b", "operator": "and"}}}, "a b", ""),
     ({"match": {"x": 12}}, "12", ""),
-    *(({f"match_{kind}": MATCHES}, "a b", "") for kind in ("phrase", "bool_prefix")),
-    ({"match_phrase_prefix": {"x": "a b"}}, "a b", ""),
+    *(({f"match_{of}": MATCHES}, "a b", "") for of in ("phrase", "bool_prefix", "phrase_prefix")),
     (LANG, None, ""),
     ({"bool": {"must": [LANG, {"match": {"x.english": "trump tax"}}]}}, "trump tax", ""),
     ({"bool": {"must": [{"multi_match": {"query": "en", "fields": ["lang"]}}, MATCH]}}, "s", ""),
@@ -290,9 +276,8 @@ TEXTS: list[tuple[Any, str | None, str]] = [
 def test_the_text_of_a_query(query: Any, text: str | None, path: str) -> None:
     defaults = SearchDefaults(PostFields(("x",), None))
     more = rerank(query_context={"query_text_path": path}) if path else {}
-    for content in ({"query": query}, {"retriever": {"standard": {"query": query}}}):
-        if path and "query" not in content:
-            continue
+    contents = [{"query": query}, {"retriever": {"standard": {"query": query}}}]
+    for content in contents[:1] if path else contents:
         actual = searches.read_search(content | more, {}, defaults)
         assert (actual.window.query if actual.window else None) == text
         assert actual.outcome == ("unchanged" if text else "no_text")
@@ -316,7 +301,6 @@ def test_the_text_of_a_query(query: Any, text: str | None, path: str) -> None:
     ],
 )
 def test_a_text_without_its_syntax(text: str, words: str) -> None:
-    assert searches.plain(text, ["x"]) == words
     given = {"q": text, "df": "x"}
     window = searches.read_search({}, given, SearchDefaults(PostFields(("x",), None))).window
     assert (window.query if window else "") == words
@@ -333,9 +317,8 @@ def test_syntax_is_read_in_linear_time() -> None:
 
 
 def test_ext_says_how_to_rerank(client: TestClient, engine: StubEngine) -> None:
-    more = rerank(
-        query_context={"query_text": QUERY}, rerank_window=20, document_fields=["contents"]
-    )
+    given = {"query_context": {"query_text": QUERY}, "document_fields": ["contents"]}
+    more = rerank(rerank_window=20, **given)
     answer = client.post("/posts/_search", json={"query": {"match_all": {}}, "size": 5, **more})
     hits = answer.json()["hits"]["hits"]
     assert answer.headers["x-reranked"] == "true"
@@ -347,21 +330,16 @@ def test_ext_says_how_to_rerank(client: TestClient, engine: StubEngine) -> None:
 
 
 @pytest.mark.parametrize("outside", [{"url"}, {"contents", "url"}])
-def test_fields_outside_the_source_are_asked_for(
-    client: TestClient, engine: StubEngine, outside: set[str]
-) -> None:
+def test_fields_outside_sources(client: TestClient, engine: StubEngine, outside: set[str]) -> None:
     """Once after the source has been looked at, then at once."""
     body, path = search(size=20), f"/posts,{','.join(sorted(outside))}/_search"
     expected = client.post("/posts/_search", json=body).json()
     engine.requests.clear()
     engine.outside = outside
     actual = [client.post(path, json=body).json() for _ in range(2)]
-    assert [hit["_score"] for hit in actual[1]["hits"]["hits"]] == [
-        hit["_score"] for hit in expected["hits"]["hits"]
-    ]
-    assert [hit["fields"].keys() for hit in actual[0]["hits"]["hits"]] == [
-        {"_first_stage_score"}
-    ] * 20
+    first, second, usual = (found["hits"]["hits"] for found in (*actual, expected))
+    assert [hit["_score"] for hit in second] == [hit["_score"] for hit in usual]
+    assert [hit["fields"].keys() for hit in first] == [{"_first_stage_score"}] * 20
     assert actual[0] == actual[1]
     asked = [item.get("fields") for item in engine.bodies]
     assert asked == [None, ["contents", "url"], ["contents", "url"]]
@@ -392,16 +370,14 @@ def test_each_index_has_its_own_fields(engine: StubEngine, more: dict[str, Any],
         assert all(hit["fields"].keys() == {"_first_stage_score"} for hit in actual)
 
 
-WRONG: dict[str, list[Any]] = {
-    "query_context": [5, {"query_text": 5}, {"query_text_path": "query.match.other"}],
-    "rerank_window": [0, "9"],
-    "document_fields": [[], "contents"],
-    "model": [5, "unknown"],
-}
-
-
 def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine) -> None:
-    for wrong in (5, *({name: value} for name, values in WRONG.items() for value in values)):
+    contexts = (5, {"query_text": 5}, {"query_text_path": "query.match.other"})
+    for wrong in (
+        5,
+        *({"query_context": context} for context in contexts),
+        *({"rerank_window": 0}, {"rerank_window": "9"}, {"model": 5}, {"model": "unknown"}),
+        *({"document_fields": []}, {"document_fields": "contents"}),
+    ):
         answer = client.post("/posts/_search", json=search(ext={"rerank": wrong}))
         assert answer.status_code == 400
         assert answer.json()["error"]["type"] == "illegal_argument_exception"
@@ -409,13 +385,11 @@ def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine) -> None:
     assert engine.requests == []
 
 
-def test_several_searches(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
+def test_several_searches(client: TestClient, direct: Client, engine: StubEngine) -> None:
     bodies = [search(size=3), {"query": {"match_all": {}}}, search(size=-1), search("cuts", size=2)]
-    lines = "".join(f"{{}}\n{json.dumps(body)}\n" for body in bodies)
-    headers = {"content-type": "application/x-ndjson"}
-    actual, before = (
-        item.post("/posts/_msearch", content=lines, headers=headers) for item in (client, direct)
-    )
+    call = {"content": "".join(line_pair({}, body) for body in bodies)}
+    call["headers"] = {"content-type": "application/x-ndjson"}
+    actual, before = (item.post("/posts/_msearch", **call) for item in (client, direct))
     assert actual.headers["content-type"] == VENDOR
     assert actual.json()["took"] == 4
     answers = actual.json()["responses"]
@@ -430,41 +404,34 @@ def test_several_searches(client: TestClient, direct: httpx.Client, engine: Stub
         assert "_first_stage_score" in answers[row]["hits"]["hits"][0]["fields"]
 
 
-def test_a_window_that_the_engine_refuses(
-    client: TestClient, direct: httpx.Client, engine: StubEngine
-) -> None:
+def test_a_window_that_is_refused(client: TestClient, direct: Client, engine: StubEngine) -> None:
     """The caller's own search goes out in its place, one of several too."""
     engine.largest = 50
     expected = direct.post("/posts/_search", json=search()).json()
     assert client.post("/posts/_search", json=search()).json() == {"_reranked": False} | expected
-    lines = "".join(f"{{}}\n{json.dumps(item)}\n" for item in (search(), search(size=60)))
+    lines = line_pair({}) + line_pair({}, search(size=60))
     actual = client.post("/posts/_msearch", content=lines).json()["responses"]
     assert actual[0] == {"_reranked": False, "status": 200} | expected
     assert actual[1]["status"] == 400
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_clients_may_ask_who_it_is(client: TestClient, engine: StubEngine, method: str) -> None:
-    assert client.request(method, "/").headers["x-elastic-product"] == "Elasticsearch"
+def test_clients_may_ask_who_it_is(client: TestClient, engine: StubEngine) -> None:
+    for method in ("GET", "HEAD"):
+        assert client.request(method, "/").headers["x-elastic-product"] == "Elasticsearch"
     page = client.get("/", headers={"accept": "text/html,*/*"})
     assert page.headers["content-type"].startswith("text/html")
-    assert len(engine.requests) == 1
+    assert len(engine.requests) == 2
 
 
-def test_a_get_with_a_body_or_a_text_and_a_packed_body(
-    client: TestClient, engine: StubEngine
-) -> None:
+def test_forms_of_a_request(client: TestClient, engine: StubEngine) -> None:
     body = search(size=4)
     content = client.request("GET", "/posts/_search", json=body).json()
     assert engine.requests[-1][0].method == "GET"
     headers = {"content-encoding": "gzip", "content-type": "application/json"}
     packed = {"content": gzip.compress(json.dumps(body).encode()), "headers": headers}
-    for method, given in (
-        ("POST", {"json": body}),
-        ("GET", {"params": {"q": QUERY, "size": "4"}}),
-        ("GET", {"params": {"source": json.dumps(body)}}),
-        ("POST", packed),
-    ):
+    texts = ({"q": QUERY, "size": "4"}, {"source": json.dumps(body)})
+    calls: list[tuple[str, Any]] = [("GET", {"params": text}) for text in texts]
+    for method, given in (*calls, ("POST", {"json": body}), ("POST", packed)):
         answer = client.request(method, "/posts/_search", **given)
         assert answer.headers["x-reranked"] == "true"
         assert answer.json() == content
@@ -481,8 +448,7 @@ POST _async_search, OPTIONS _search, OPTIONS _doc/1"""
 def test_reads_of_served_indexes_pass(limited: TestClient, engine: StubEngine, call: str) -> None:
     method, path = call.split()[0], f"/posts-1/{''.join(call.split()[1:])}".rstrip("/")
     body = {"query": {"match_all": {}}} if method == "POST" else None
-    answer = limited.request(method, path, json=body)
-    assert answer.status_code == 200
+    assert limited.request(method, path, json=body).status_code == 200
     request, sent = engine.requests.pop()
     assert request.method == method
     assert str(request.url).removeprefix(engine.url) == path.replace("fields=*", "fields=%2A")
@@ -533,11 +499,9 @@ def test_bounds_come_first(engine: StubEngine, client: TestClient) -> None:
     many = b'{"query":{"terms":{"n":[' + b"[]," * 2_000_000 + b"1]}}}"
     lines = b"{}\n{}\n" * 190_000
     started = time.perf_counter()
-    for path, content in (
-        *(("_search", body) for body in (deep, deeper, wide, many)),
-        *(("_count", body) for body in (deep, many)),
-        ("_msearch", lines),
-    ):
+    calls = [("_search", body) for body in (deep, deeper, wide, many)]
+    calls += [("_count", deep), ("_count", many), ("_msearch", lines)]
+    for path, content in calls:
         for body in (content, gzip.compress(content, 1)):
             headers = {"content-encoding": "gzip"} if body is not content else {}
             assert client.post(f"/posts/{path}", content=body, headers=headers).status_code == 400
@@ -550,12 +514,9 @@ def test_a_share_of_the_model(engine: StubEngine, client: TestClient, weight: fl
     """Both scores from 0 to 1 over the window; 0 is the engine's order."""
     whole = client.post("/posts/_search", json=search(size=100, ext={"rerank": {"weight": weight}}))
     hits = whole.json()["hits"]["hits"]
-    first = [hit["fields"]["_first_stage_score"][0] for hit in hits]
-    texts = {hit["_id"]: engine.posts[int(hit["_id"].partition('"')[0])] for hit in hits}
-    pairs = [(QUERY, (post["contents"], post["url"])) for post in texts.values()]
-    neural = models().default.checkpoint.predict(pairs)
-    expected = mix(minmax(first), minmax([*map(float, neural)]), weight)
-    assert [hit["_score"] for hit in hits] == pytest.approx(expected, abs=1e-4)
+    expected = engine.mixture([*map(restored, hits)], weight)
+    assert [hit["_id"] for hit in hits] == [*expected]
+    assert [hit["_score"] for hit in hits] == pytest.approx([*expected.values()], abs=1e-4)
     assert whole.json()["hits"]["max_score"] == hits[0]["_score"]
 
 
@@ -574,10 +535,8 @@ def test_templates_are_rendered_checked_and_reranked(engine: StubEngine, is_seve
                 [*renders, last] = [request.url.path for request, _ in engine.requests]
                 assert renders == ["/_render/template"] * (1 + is_several)
                 assert last == ("/posts/_msearch" if is_several else "/posts/_search")
-                found = answer.json()["responses"] if is_several else [answer.json()]
-                assert all(
-                    "_first_stage_score" in one["hits"]["hits"][0]["fields"] for one in found
-                )
+                for found in answer.json()["responses"] if is_several else [answer.json()]:
+                    assert "_first_stage_score" in found["hits"]["hits"][0]["fields"]
 
 
 def test_pages_in_each_format(engine: StubEngine, client: TestClient) -> None:
@@ -637,9 +596,7 @@ HEADERS: list[Any] = [
         ("posts-1/_msearch", line_pair({})[:-1]),
     ],
 )
-def test_other_indexes_are_refused(
-    limited: TestClient, engine: StubEngine, path: str, content: str
-) -> None:
+def test_other_indexes(limited: TestClient, engine: StubEngine, path: str, content: str) -> None:
     """Those of the engine itself first; nothing of the request reaches it."""
     answer = limited.post(f"/{path}", content=content)
     assert answer.status_code in (400, 403), answer.text
@@ -651,25 +608,17 @@ def test_other_indexes_are_refused(
         assert limited.post(f"/{good}/_search", json=search()).status_code == 200
 
 
-def test_a_pattern_for_all_indexes_leaves_out_those_of_the_engine(
-    client: TestClient, engine: StubEngine
-) -> None:
+def test_patterns_leave_out_indexes_of_the_engine(client: TestClient, engine: StubEngine) -> None:
     assert client.post("/*/_search", json=search()).status_code == 200
     lines = line_pair({"index": "*"}) + line_pair({"index": "posts"})
     assert client.post("/_msearch", content=lines).status_code == 200
     assert engine.requests[0][0].url.path == "/*,-.*/_search"
-    assert [json.loads(line) for line in engine.requests[1][1].split(b"\n")[:-1:2]] == [
-        {"index": ["*", "-.*"]},
-        {"index": ["posts"]},
-    ]
+    headers = engine.requests[1][1].splitlines()[::2]
+    assert [json.loads(line)["index"] for line in headers] == [["*", "-.*"], ["posts"]]
 
 
-def test_one_search_of_several_is_refused_by_itself(
-    limited: TestClient, engine: StubEngine
-) -> None:
-    lines = (
-        line_pair({}) + line_pair({"index": ".keys"}) + line_pair({}, {"query": {"wrapper": {}}})
-    )
+def test_one_search_of_several_is_refused(limited: TestClient, engine: StubEngine) -> None:
+    lines = line_pair({}) + line_pair({"index": ".keys"}) + line_pair({}, {"query": WRAPPER})
     for more, count in (("", 1), (line_pair({}, {"query": {"match_all": {}}}), 2)):
         answer = limited.post("/posts-1/_msearch", content=lines + more)
         items = answer.json()["responses"]
@@ -708,31 +657,18 @@ def test_only_ids_that_went_out_come_back(engine: StubEngine, client: TestClient
         assert client.request(method, path, json=body).status_code == 200, path
 
 
-def test_headers_of_both_sides(
-    client: TestClient, engine: StubEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    headers = {
-        "content-type": VENDOR,
-        "accept": VENDOR,
-        "authorization": "ApiKey x",
-        "cookie": "a=b",
-        "x-opaque-id": "7",
-        "user-agent": "elasticsearch-py/9",
-        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
-        "connection": "X-Foo, close",
-        "x-foo": "a",
-    }
+def test_headers(client: TestClient, engine: StubEngine, caplog: pytest.LogCaptureFixture) -> None:
+    passed = {"content-type": VENDOR, "accept": VENDOR, "authorization": "ApiKey x"}
+    passed |= {"x-opaque-id": "7", "user-agent": "elasticsearch-py/9"}
+    passed["traceparent"] = f"00-{'a' * 32}-{'b' * 16}-01"
+    held = {"cookie": "a=b", "connection": "X-Foo, close", "x-foo": "a"}
     caplog.set_level("INFO", LOG.name)
-    answer = client.post("/posts/_search", content=json.dumps(search()), headers=headers)
+    answer = client.post("/posts/_search", content=json.dumps(search()), headers=passed | held)
     sent = engine.requests[0][0].headers
-    assert {name: sent.get(name) for name in headers} == headers | dict.fromkeys(
-        ("cookie", "connection", "x-foo")
-    )
+    assert passed.items() <= {**sent}.items() and not held.keys() & {*sent}
     assert sent.getlist("content-type") == [VENDOR]
-    assert answer.headers["content-type"] == VENDOR
-    assert answer.headers["x-elastic-product"] == "Elasticsearch"
-    assert answer.headers["warning"] == '299 "old"'
-    assert "set-cookie" not in answer.headers
+    back = {"content-type": VENDOR, "x-elastic-product": "Elasticsearch", "warning": '299 "old"'}
+    assert back.items() <= {**answer.headers}.items() and "set-cookie" not in answer.headers
     logged = json.loads(JsonFormatter().format(caplog.records[-1]))
     assert (logged["trace_id"], logged["parent_span_id"]) == ("a" * 32, "b" * 16)
     labels = 'index="*",model="mp_hcnn",outcome="ok",stage="engine"'
@@ -751,14 +687,11 @@ def test_keys_protect_the_scores_alone(engine: StubEngine) -> None:
 
 def outcomes(client: TestClient) -> dict[str, float]:
     pattern = r'tweetrerank_searches\{index="[^"]*",outcome="(\w+)"\} (\S+)'
-    actual = re.findall(pattern, client.get("/metrics").text)
-    return {name: float(count) for name, count in actual}
+    return {name: float(n) for name, n in re.findall(pattern, client.get("/metrics").text)}
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_errors_of_the_engine_pass(
-    client: TestClient, direct: httpx.Client, engine: StubEngine, status: int
-) -> None:
+def test_errors_pass(client: TestClient, direct: Client, engine: StubEngine, status: int) -> None:
     engine.fail = status
     expected = direct.post("/posts/_search", json=search())
     answer = client.post("/posts/_search", json=search())
@@ -766,7 +699,7 @@ def test_errors_of_the_engine_pass(
     assert client.post("/posts/_msearch", content=b"{}\n{}\n").status_code == status
 
 
-def test_large_responses_are_bounded(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_responses_are_bounded(engine: StubEngine, monkeypatch: Patch) -> None:
     """That of a window gives way to the caller's own page; of one by one, and of all together."""
     monkeypatch.setattr(upstream, "LARGEST", 10_000)
     lines = line_pair({}, search(size=2)) + line_pair({}, search(size=3))
@@ -787,20 +720,15 @@ def test_large_responses_are_bounded(engine: StubEngine, monkeypatch: pytest.Mon
 def test_an_engine_that_is_away(engine: StubEngine) -> None:
     with client_of(engine="http://127.0.0.1:9") as client:
         answer = client.post("/posts/_search", json=search())
-        assert answer.status_code == 502
-        assert answer.json()["error"]["type"] == "proxy_exception"
+        assert (answer.status_code, answer.json()["error"]["type"]) == (502, "proxy_exception")
         assert outcomes(client) == {"away": 1}
-    engine.wait = 2
+    engine.wait, headers = 2, {"x-request-timeout-ms": "200"}
     with client_of(engine=engine.url) as client:
-        headers = {"x-request-timeout-ms": "200"}
         answer = client.post("/posts/_search", json=search(), headers=headers)
-        assert answer.status_code == 504
-        assert answer.json()["status"] == 504
+        assert answer.status_code == answer.json()["status"] == 504
 
 
-def test_a_node_that_takes_no_connection(
-    engine: StubEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_takes_no_connection(engine: StubEngine, monkeypatch: Patch) -> None:
     """The next one is asked, within the time of the request."""
     monkeypatch.setattr(upstream, "CONNECTING", 0.3)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
@@ -820,17 +748,13 @@ def test_a_node_that_takes_no_connection(
             assert time.perf_counter() - started < 0.8
 
 
-def failing(*_: Any) -> np.ndarray[Any, Any]:
-    raise ValueError("broken")
-
-
 @pytest.mark.parametrize("problem", ["broken", "late", "overload", "no text"])
-def test_a_reranker_that_fails(direct: httpx.Client, engine: StubEngine, problem: str) -> None:
+def test_a_reranker_that_fails(direct: Client, engine: StubEngine, problem: str) -> None:
     """The engine's own ranking goes out, marked and counted, without our fields."""
     scorer, body = GatedScorer(), search(_source=False, size=7, **{"from": 3})
     options: dict[str, Any] = {"models": scored_by(scorer), "defaults": SearchDefaults(seconds=0.2)}
     if problem == "broken":
-        scorer.score = failing  # type: ignore[method-assign]
+        scorer.score = None  # type: ignore[assignment, method-assign]
     if problem == "no text":
         options = {"defaults": SearchDefaults(PostFields(("other",), None))}
         body["query"] = {"match": {"other": QUERY}}
@@ -840,9 +764,7 @@ def test_a_reranker_that_fails(direct: httpx.Client, engine: StubEngine, problem
     with client_of(engine=engine.url, **options) as client:
         if problem == "overload":
             client.app.service.queue.requests = 1  # type: ignore[attr-defined]
-        started = time.perf_counter()
         answer = client.post("/posts/_search", json=body)
-        assert time.perf_counter() - started < 5
         assert answer.json() == {"_reranked": False} | plain
         assert answer.headers["x-reranked"] == "false"
         outcome = "late" if problem in ("late", "overload") else "failed"
@@ -852,10 +774,7 @@ def test_a_reranker_that_fails(direct: httpx.Client, engine: StubEngine, problem
 
 def test_outcomes_are_counted(engine: StubEngine) -> None:
     with client_of(engine=engine.url) as client:
-        client.post("/posts/_search", json=search())
-        client.post("/posts/_search", json={})
-        client.post("/posts/_search", json=search(size=-1))
-        client.post("/posts/_search", json={"size": 0})
-        expected = {"reranked": 1, "no_text": 1, "unchanged": 1, "refused": 1}
-        assert outcomes(client) == expected
+        for body in (search(), {}, search(size=-1), {"size": 0}):
+            client.post("/posts/_search", json=body)
+        assert outcomes(client) == dict.fromkeys(("reranked", "no_text", "unchanged", "refused"), 1)
         assert 'tweetrerank_requests{format="search"} 1' in client.get("/metrics").text

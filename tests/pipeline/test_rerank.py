@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, Patch
 from helpers.data_samples import write_microblog
 
 from pipeline import train
@@ -17,8 +17,7 @@ from pipeline.evaluation.measures import evaluate, mean
 
 pytestmark = pytest.mark.slow  # a model is trained for these tests
 
-Rerank = Callable[..., tuple[int, list[str], str]]
-CHECKPOINT = Path("checkpoints/sm_cnn/mb2012")  # The small model, in the home folder
+Rerank = Callable[..., tuple[list[str], str]]
 
 
 @pytest.fixture(scope="module")
@@ -29,38 +28,35 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train_small(data: Path, *more: str) -> None:
+def train_small(data: Path, *more: object) -> None:
     """Train a small model that has not seen mb2012."""
     words = "sm_cnn --test mb2012 --folds 1 --set filters=4 --threads 1"
-    words += " --set training.steps=2 --set training.epochs=1"
-    vectors = ("--vectors", str(data / "vectors.txt"), "--data", str(data))
-    train.main(parse_arguments(train.Options, "train", None, [*words.split(), *vectors, *more]))
+    words += f" --set training.steps=2 --set training.epochs=1 --data {data}"
+    words = [*words.split(), "--vectors", *map(str, (data / "vectors.txt", *more))]
+    train.main(parse_arguments(train.Options, "train", None, words))
 
 
 @pytest.fixture(scope="module")
 def home(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder with a small model."""
     folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
+    with Patch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder))
         train_small(data)
     return folder
 
 
 @pytest.fixture
-def rerank(
-    command: Command, data: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Rerank:
-    """Reranks runs of mb2012 in an empty folder; gives exit code, lines of stdout, stderr."""
+def rerank(command: Command, data: Path, home: Path, tmp_path: Path, monkeypatch: Patch) -> Rerank:
+    """Reranks runs of mb2012 in an empty folder; gives lines of stdout, and stderr."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(home))
     monkeypatch.setenv("TWEETRERANK_DATA", str(data))
     monkeypatch.chdir(tmp_path)
+    options = ("--device", "cpu", "--reranker", "sm_cnn", "--topics")
 
-    def call(*runs: str | Path, topics: str = "mb2012") -> tuple[int, list[str], str]:
-        code, output, errors = command(
-            "rerank", "--device", "cpu", "--topics", topics, "--reranker", "sm_cnn", *runs
-        )
-        return code, output.splitlines(), errors
+    def call(*runs: str | Path, topics: str = "mb2012", code: int = 0) -> tuple[list[str], str]:
+        done = command("rerank", *options, topics, *runs, code=code)
+        return done.out.splitlines(), done.err
 
     return call
 
@@ -69,10 +65,11 @@ def official() -> Run:
     return read_run(named.find("mb2012").runs["ql"])
 
 
-def backwards(run: Run) -> Run:
-    return {
-        query_id: {d: -score for d, score in scores.items()} for query_id, scores in run.items()
-    }
+def write_backwards() -> Run:
+    """Write the official run upside down to ``mine.gz``."""
+    run = {q: {d: -score for d, score in scores.items()} for q, scores in official().items()}
+    write_run(Path("mine.gz"), run, "mine")
+    return run
 
 
 def orders(run: Run) -> dict[str, list[str]]:
@@ -83,25 +80,20 @@ def posts_of(run: Run) -> dict[str, set[str]]:
     return {query_id: set(scores) for query_id, scores in run.items()}
 
 
-def test_several_runs_from_files_to_report(rerank: Rerank, tmp_path: Path) -> None:
-    write_run(tmp_path / "mine.gz", backwards(official()), "mine")
-    code, output, errors = rerank("ql", "mine.gz", "--report", "report.csv")
-    assert code == 0, errors
-    folder = tmp_path / "runs" / "reranked"
+def test_several_runs_from_files_to_report(rerank: Rerank) -> None:
+    before, folder = {"ql": official(), "mine.gz": write_backwards()}, Path("runs/reranked")
+    output, errors = rerank("ql", "mine.gz", "--report", "report.csv")
     assert {path.name for path in folder.iterdir()} == {"ql.sm_cnn", "mine.sm_cnn.gz"}
     assert "wrote 2 runs to runs/reranked" in errors
     after = {"ql": read_run(folder / "ql.sm_cnn"), "mine.gz": read_run(folder / "mine.sm_cnn.gz")}
-    before = {"ql": official(), "mine.gz": backwards(official())}
-    for name in after:
-        assert posts_of(after[name]) == posts_of(before[name])
     # The ranks of the run are read: the same posts in another order are scored otherwise.
     assert after["ql"] != after["mine.gz"]
-
     qrels = named.find("mb2012").qrels or {}
-    with (tmp_path / "report.csv").open(encoding="utf-8") as stream:
+    with Path("report.csv").open(encoding="utf-8") as stream:
         lines = {line["run"]: line for line in csv.DictReader(stream)}
     assert output[0] == "mb2012, 6 judged topics, 2 runs reranked by sm_cnn, λ = 0.3 (given)"
     for name in after:
+        assert posts_of(after[name]) == posts_of(before[name])
         shown = next(line for line in output if line.startswith(name)).split()
         for measure, column in (("P@30", 1), ("AP", 4)):
             for suffix, run, offset in (("", before, 0), (" reranked", after, 1)):
@@ -112,119 +104,100 @@ def test_several_runs_from_files_to_report(rerank: Rerank, tmp_path: Path) -> No
         assert lines[name]["date"] == datetime.date.today().isoformat()
 
 
-def test_runs_are_reranked_as_a_search_does_it(
-    rerank: Rerank, command: Command, tmp_path: Path
-) -> None:
-    write_run(tmp_path / "mine", backwards(official()), "mine")
-    code, _, errors = rerank("rm3", "mine")
-    assert code == 0, errors
-    alone = "--topics mb2012 --candidates mine --reranker sm_cnn --output one --lambda 0.3"
-    done = command("search", *alone.split())
-    assert done.code == 0, done.err
-    assert list(read_run("runs/reranked/mine.sm_cnn").items()) == list(read_run("one").items())
+def test_runs_are_reranked_as_a_search_does_it(rerank: Rerank, command: Command) -> None:
+    write_backwards()
+    rerank("rm3", "mine.gz")
+    alone = "--topics mb2012 --candidates mine.gz --reranker sm_cnn --output one --lambda 0.3"
+    command("search", *alone.split(), code=0)
+    found = read_run("runs/reranked/mine.sm_cnn.gz")
+    assert [*found.items()] == [*read_run("one").items()]
     # Without the model's share the order stays.
-    code, output, _ = rerank("ql", "--lambda", "0", "--output", "here")
-    assert code == 0
+    output, _ = rerank("ql", "--lambda", "0", "--output", "here")
     assert orders(read_run("here/ql.sm_cnn")) == orders(official())
     assert output[0].endswith("sm_cnn, λ = 0 (given)")
     assert output[2].split()[3::3] == ["+0.0%", "+0.0%", "+0"]
 
 
-def test_what_is_left_out_is_told(rerank: Rerank, tmp_path: Path) -> None:
+def test_what_is_left_out_is_told(rerank: Rerank) -> None:
     run = official()
     gone = next(iter(run))
-    write_run(tmp_path / "mine", {q: scores for q, scores in run.items() if q != gone}, "mine")
-    code, _, errors = rerank("mine", "--hits", "5")
-    assert code == 0
+    write_run(Path("mine"), {q: scores for q, scores in run.items() if q != gone}, "mine")
+    _, errors = rerank("mine", "--hits", "5")
     assert f"mine: judged topics without a result, counted as 0 (1): {gone}" in errors
     assert "mine: 5 topics have more than 5 posts; only the first 5 are" in errors
     written = read_run("runs/reranked/mine.sm_cnn")
-    assert [len(scores) for scores in written.values()] == [5] * 5
-    assert gone not in written
+    assert gone not in written and [*map(len, written.values())] == [5] * 5
 
 
-def test_posts_without_a_text_can_be_left_out(rerank: Rerank, tmp_path: Path) -> None:
+def test_posts_without_a_text_can_be_left_out(rerank: Rerank) -> None:
     run = official()
     strange = {q: {f"{q}0{n}": 100.0 - n for n in range(3)} for q in run}
-    write_run(tmp_path / "mine", {q: strange[q] | scores for q, scores in run.items()}, "mine")
-    code, _, errors = rerank("ql", "mine")
-    assert code == 1
+    write_run(Path("mine"), {q: strange[q] | scores for q, scores in run.items()}, "mine")
+    _, errors = rerank("ql", "mine", code=1)
     assert "18 of its 158 posts are not in the collection" in errors
     assert "--skip-unknown" in errors
-    code, _, errors = rerank("ql", "mine", "--skip-unknown")
-    assert code == 0
+    _, errors = rerank("ql", "mine", "--skip-unknown")
     assert "mine: 18 of its 158 posts are not in the collection; left out before and" in errors
-    folder = tmp_path / "runs" / "reranked"
-    ours, plain = read_run(folder / "mine.sm_cnn"), read_run(folder / "ql.sm_cnn")
+    ours, plain = (read_run(f"runs/reranked/{name}.sm_cnn") for name in ("mine", "ql"))
     assert posts_of(ours) == posts_of(run)
     # The model reads the ranks that the posts have in the whole run.
     assert ours != plain
-    write_run(tmp_path / "none", strange, "none")
-    code, _, errors = rerank("none", "--skip-unknown")
-    assert (code, "18 of its 18 posts are not in the collection" in errors) == (1, True)
+    write_run(Path("none"), strange, "none")
+    _, errors = rerank("none", "--skip-unknown", code=1)
+    assert "18 of its 18 posts are not in the collection" in errors
 
 
 def test_without_judgments_there_are_runs_and_no_report(rerank: Rerank, home: Path) -> None:
-    given = ("ql", "--report", "report.csv", "--checkpoint", home / CHECKPOINT)
-    code, output, errors = rerank(*given, topics="mb2014")
-    assert code == 0, errors
-    assert len(output) == 1
-    assert output[0].startswith("no report: mb2014 has no judgments here")
+    small = home / "checkpoints" / "sm_cnn" / "mb2012"
+    given = ("ql", "--report", "report.csv", "--checkpoint", small)
+    (line,), _ = rerank(*given, topics="mb2014")
+    assert line.startswith("no report: mb2014 has no judgments here")
     assert len(read_run("runs/reranked/ql.sm_cnn")) == 6
     assert not Path("report.csv").exists()
-    code, _, errors = rerank("ql", "--reranker", "knrm", topics="mb2013")
-    assert code == 1
+    _, errors = rerank("ql", "--reranker", "knrm", topics="mb2013", code=1)
     assert "python -m pipeline.train knrm --test mb2013" in errors
 
 
 def test_a_model_that_does_not_read_ranks(rerank: Rerank, data: Path) -> None:
     train_small(data, "--set", "prior=false", "--output", "blind")
     for weight, told in (("1", True), ("0.5", False)):
-        code, _, errors = rerank("ql", "--checkpoint", "blind", "--lambda", weight)
-        assert code == 0
+        _, errors = rerank("ql", "--checkpoint", "blind", "--lambda", weight)
         assert ("does not read the ranks" in errors) == told
 
 
+BAD = {
+    "unknown": "9 Q0 42 1 1.0 t\n",
+    "elsewhere": "1 Q0 12012001 1 1.0 t\n",
+    "no_number": "9 Q0 12012001 1 nan t\n",
+}
+
+
 @pytest.mark.parametrize(
-    ("arguments", "problems"),
+    ("arguments", "code", "problems"),
     [
-        ("", ["runs is missing"]),
-        ("no1 no2", ["there is no file no1, nor has mb2012", "there is no file no2"]),
-        ("mine other/mine", ["mine and another that would be written to"]),
-        ("mine other/../mine", ["more than once"]),
-        ("mine mine.sm_cnn --output .", ["mine.sm_cnn is one of the runs"]),
-        ("mine --report mine", ["--report: found mine, which is a run"]),
-        ("ql --output o --report o/ql.sm_cnn", ["--report: found o/ql.sm_cnn"]),
-        ("ql --output mine", ["--output: found the file mine, expected a folder"]),
-        ("ql --reranker none --index x", ["--index: found it", "found 'none'"]),
+        ("", 2, ["runs is missing"]),
+        ("no1 no2", 2, ["there is no file no1, nor has mb2012", "there is no file no2"]),
+        ("mine other/mine", 2, ["mine and another that would be written to"]),
+        ("mine other/../mine", 2, ["more than once"]),
+        ("mine mine.sm_cnn --output .", 2, ["mine.sm_cnn is one of the runs"]),
+        ("mine --report mine", 2, ["--report: found mine, which is a run"]),
+        ("ql --output o --report o/ql.sm_cnn", 2, ["--report: found o/ql.sm_cnn"]),
+        ("ql --output mine", 2, ["--output: found the file mine, expected a folder"]),
+        ("ql --reranker none --index x", 2, ["--index: found it", "found 'none'"]),
+        ("ql unknown", 1, ["1 of its 1 posts are not in the collection (42)"]),
+        ("ql elsewhere", 1, ["found results for 1, expected some for the topics 7, 8, 9"]),
+        ("ql no_number", 1, ["no_number:1: found the score 'nan'"]),
     ],
 )
-def test_mistakes(arguments: str, problems: list[str], rerank: Rerank, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
+def test_mistakes(arguments: str, code: int, problems: list[str], rerank: Rerank) -> None:
+    """Nothing is written before all runs are read."""
+    Path("other").mkdir()
     for name in ("mine", "other/mine", "mine.sm_cnn"):
-        write_run(tmp_path / name, official(), "mine")
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    code, output, errors = rerank(*arguments.split())
-    assert (code, output) == (2, [])
-    for problem in problems:
-        assert problem in errors
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("9 Q0 42 1 1.0 t\n", "1 of its 1 posts are not in the collection (42)"),
-        ("1 Q0 12012001 1 1.0 t\n", "found results for 1, expected some for the topics 7, 8, 9"),
-        ("9 Q0 12012001 1 nan t\n", "bad:1: found the score 'nan'"),
-    ],
-)
-def test_a_bad_run_is_refused_before_any_is_written(
-    content: str, message: str, rerank: Rerank, tmp_path: Path
-) -> None:
-    (tmp_path / "bad").write_text(content)
-    code, output, errors = rerank("ql", "bad")
-    assert (code, output) == (1, [])
-    assert message in errors
-    assert "Traceback" not in errors
-    assert not (tmp_path / "runs").exists()
+        write_run(Path(name), official(), "mine")
+    for name, content in BAD.items():
+        Path(name).write_text(content)
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    output, errors = rerank(*arguments.split(), code=code)
+    assert not output and "Traceback" not in errors
+    assert [problem for problem in problems if problem not in errors] == []
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before

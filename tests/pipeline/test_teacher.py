@@ -34,47 +34,41 @@ def expected(model: torch.nn.Module, texts: Sequence[str], pooling: str = "mean"
     return np.stack(rows)
 
 
-def encodings(teacher: Teacher, folder: Path, texts: Sequence[str] = TEXTS) -> FloatArray:
+def encodings(teacher: Teacher, folder: Path, texts: Sequence[str]) -> FloatArray:
     return encode(texts, teacher, folder, lambda _: None).astype(np.float32)
 
 
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products in fp32, whatever the processor is good at."""
-    monkeypatch.setattr(teachers, "has_bfloat16", lambda _: False)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize(
-    ("model_type", "pooling"), [("bert", "mean"), ("xlm-roberta", "cls"), ("bert", "max")]
+    ("name", "model_type", "pooling"),
+    [
+        ("tiny", "bert", "mean"),
+        ("tiny", "xlm-roberta", "cls"),
+        ("tiny", "bert", "max"),
+        *((name, "bert", "mean") for name in ("tiny-e5", "tiny_e5-v2", "prompts")),
+    ],
 )
-def test_encodings_are_those_of_transformers(tmp_path: Path, model_type: str, pooling: str) -> None:
-    model = write_folder(tmp_path / "tiny", model_type, pooling)
-    teacher = open_teacher(str(tmp_path / "tiny"))
-    assert (teacher.name, teacher.dimension) == ("tiny", 16)
+def test_encodings_are_those_of_transformers(
+    name: str, model_type: str, pooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text gets the prefix of its teacher, which its name or its prompts tell."""
+    monkeypatch.setattr(teachers, "has_bfloat16", lambda _: False)  # Products in fp32
+    folder, prefix = tmp_path / name, "" if name == "tiny" else "passage : "
+    model = write_folder(folder, model_type, pooling)
+    if name == "prompts":
+        prompts = {"prompts": {"query": "the ", "document": prefix}}
+        write_json(folder / "config_sentence_transformers.json", prompts)
+    teacher = open_teacher(str(folder))
+    assert (teacher.name, teacher.dimension) == (name, 16)
     texts = [*TEXTS, "the cat " * 20]  # the last is cut
     found = np.zeros((len(texts), 16), dtype=np.float32)
     for places, vectors in teacher.embed(texts):
         found[places] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, expected(model, texts, pooling), atol=1e-6)
+    wanted = expected(model, [f"{prefix}{text}" for text in texts], pooling)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
     # float16 has eleven bits.
     kept = encodings(teacher, tmp_path / "kept", texts)
     np.testing.assert_allclose(kept, found, atol=2**-11)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("plain")
-@pytest.mark.parametrize("how", ["tiny-e5", "tiny_e5-v2", "prompts"])
-def test_a_text_gets_the_prefix_of_its_teacher(tmp_path: Path, how: str) -> None:
-    folder = tmp_path / how
-    model = write_folder(folder)
-    if how == "prompts":
-        prompts = {"prompts": {"query": "the ", "document": "passage : "}}
-        write_json(folder / "config_sentence_transformers.json", prompts)
-    found = encodings(open_teacher(str(folder)), tmp_path / "kept")
-    wanted = expected(model, [f"passage : {text}" for text in TEXTS])
-    np.testing.assert_allclose(found, wanted, atol=2**-11)
 
 
 @pytest.mark.slow

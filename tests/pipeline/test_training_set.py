@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.data_samples import write_answers, write_microblog
+from helpers.data_samples import write_answers, write_microblog, write_part
 
 from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.topics import Topic
+from pipeline.collections.trec import write_run
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training.first_stages import MemoryRetriever, _bm25
@@ -31,19 +32,9 @@ from rerankers.text.words import words
 
 @pytest.fixture(scope="module")
 def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up years whose second run has other ranks, and lacks some posts and a topic.
-
-    2014 has no judgments.
-    """
+    """Made-up years; 2014 has no judgments."""
     folder = write_microblog(tmp_path_factory.mktemp("microblog"), topics=4, posts=6)
     (folder / "microblog" / "qrels.microblog2014.txt").unlink()
-    path = folder / "microblog" / "runs" / "run.microblog2011.RM3.txt"
-    kept = []
-    for line in path.read_text().splitlines():
-        query_id, _, doc_id, rank, _, _ = line.split()
-        if query_id != "3" and rank != "2":
-            kept.append(f"{query_id} Q0 {doc_id} {rank} {int(rank) // 2} rm3\n")
-    path.write_text("".join(kept))
     return folder
 
 
@@ -69,13 +60,10 @@ def test_microblog_training_set(microblog: Path) -> None:
     assert training_set.trained_on == [f"mb{year}" for year in years]
     folder, keys, relevant = microblog / "microblog", [], []
     for year in years:
-        judged = {
-            (query_id, doc_id): grade
-            for query_id, _, doc_id, grade in lines(folder / f"qrels.microblog{year}.txt")
-        }
-        for query_id, _, doc_id, *_ in lines(folder / f"trec-{year}" / "id.txt"):
-            keys.append((query_id, doc_id))
-            relevant.append(judged[query_id, doc_id] == "1")
+        judged = {(q, d): g for q, _, d, g in lines(folder / f"qrels.microblog{year}.txt")}
+        of_year = [(q, d) for q, _, d, *_ in lines(folder / f"trec-{year}" / "id.txt")]
+        keys += of_year
+        relevant += [judged[key] == "1" for key in of_year]
     data = training_set.training
     assert data.candidates.keys() == keys
     assert data.relevant().tolist() == relevant
@@ -85,22 +73,16 @@ def test_microblog_training_set(microblog: Path) -> None:
 
 
 def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_path: Path) -> None:
-    folder = microblog / "microblog"
-    relevant = {
-        (q, d) for q, _, d, grade in lines(folder / "qrels.microblog2011.txt") if grade > "0"
-    }
-    posts = [(q, d) for q, _, d, *_ in lines(folder / "trec-2011" / "id.txt")]
-    (topic,) = {q for q, d in posts[:6]}
-    others = [d for q, d in posts if q == topic and (q, d) not in relevant]
-    answers = [d for q, d in posts if q == topic and (q, d) in relevant]
+    collection = named.find("mb2011", microblog)
+    topic, grades = next(iter((collection.qrels or {}).items()))
+    others, answers = ([d for d, g in grades.items() if g == grade] for grade in (0, 1))
     contents = {"worst": others, "good": answers[:1] + others[:1], "best": answers[::-1]}
-    contents["of another year"] = []
-    for name, doc_ids in contents.items():
-        ranks = enumerate(doc_ids or ["1"], start=1)
-        query_id = topic if doc_ids else "9"
-        text = "".join(f"{query_id} Q0 {d} {rank} {-rank} t\n" for rank, d in ranks)
-        (tmp_path / name).write_text(text)
-    paths = [tmp_path / name for name in contents]
+    runs = {name: (topic, doc_ids) for name, doc_ids in contents.items()}
+    runs["of another year"] = ("9", ["1"])
+    for name, (query_id, doc_ids) in runs.items():
+        scores = {doc_id: -float(rank) for rank, doc_id in enumerate(doc_ids)}
+        write_run(tmp_path / name, {query_id: scores}, "t")
+    paths = [tmp_path / name for name in runs]
     trained = microblog_training_set("mb2012", microblog, ["mb11"], PriorRuns(paths, top=2))
     assert trained.trained_on == ["mb2011"]
     candidates = trained.training.candidates
@@ -123,7 +105,9 @@ def test_what_is_not_judged_cannot_be_trained_on(microblog: Path, answers: Path)
         load_answers(named.find_answers("wikiqa", answers))
 
 
-def test_right_answers_are_drawn_among_those_of_other_questions(answers: Path) -> None:
+def test_right_answers_are_drawn_among_those_of_other_questions(
+    answers: Path, tmp_path: Path
+) -> None:
     part = named.find_answers("trecqa-raw", answers).part("train")
     judged = (part.qrels or {}).items()
     right = {d: q for q, grades in judged for d, grade in grades.items() if grade}
@@ -134,29 +118,19 @@ def test_right_answers_are_drawn_among_those_of_other_questions(answers: Path) -
         query_id = topic.query_id.partition("/")[0]
         (answer,) = drawn.qrels[topic.query_id]
         candidates = set(drawn.candidates.run[topic.query_id])
-        assert right[answer] == query_id
-        assert len(candidates) == 6
+        assert right[answer] == query_id and len(candidates) == 6
         others.append(candidates - {answer})
         assert query_id not in {right[doc_id] for doc_id in others[-1]}
     assert others[0] != others[1]
-    again = draw_answers(part, repeats=2)
-    assert again.candidates.run == drawn.candidates.run
+    assert draw_answers(part, repeats=2).candidates.run == drawn.candidates.run
     # The development part of a training, three draws of each right answer.
     collection = named.find_answers("wikiqa", answers)
     trained = answer_training_set(collection, draws=True)
     assert trained.development.qrels == draw_answers(collection.part("dev"), 3).qrels
-
-
-def test_too_few_right_answers_to_draw_from_are_named(tmp_path: Path) -> None:
-    part = named.find_answers("wikiqa", tmp_path).part("dev")
-    folder = tmp_path / "wikiqa" / "dev"
-    folder.mkdir(parents=True)
-    for name, lines_ in {"id.txt": "Q1-1 Q1-2 Q2-1", "sim.txt": "1 0 1"}.items():
-        (folder / name).write_text(lines_.replace(" ", "\n") + "\n")
-    for name in ("a.toks", "b.toks"):
-        (folder / name).write_text("who\nwhat\nwhere\n")
+    few = [("Q1-1", "who", "a", 1), ("Q1-2", "who", "b", 0), ("Q2-1", "where", "c", 1)]
+    write_part(tmp_path / "wikiqa" / "dev", few)
     with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
-        draw_answers(part)
+        draw_answers(named.find_answers("wikiqa", tmp_path).part("dev"))
 
 
 def test_every_tenth_post_that_nobody_was_shown_is_trained_on() -> None:
@@ -177,19 +151,15 @@ def test_a_share_of_every_group_of_topics_is_held_out() -> None:
 # Trees: forms of lists, and first stages of engines
 
 
-def test_families_are_missing_in_whole_lists() -> None:
+def test_families_are_missing_in_whole_lists_and_collections_weigh_the_same() -> None:
     names = ["given.z", "links.a", "links.b", "meaning:general.cosine"]
     lists = np.repeat(np.arange(1000), 3)
     lost = np.isnan(_with_losses(np.ones((3000, 4), np.float32), names, lists))
     assert (lost.reshape(1000, 3, 4).std(axis=1) == 0).all()
     assert not lost[:, 0].any() and (lost[:, 1] == lost[:, 2]).all()
     np.testing.assert_allclose(lost.mean(axis=0)[[1, 3]], [LOST, LOST_MEANING], atol=0.03)
-
-
-def test_collections_have_the_same_weight() -> None:
-    collections = np.array([0] * 6 + [1] * 2)
-    weights = _weights(collections)
-    np.testing.assert_allclose(np.bincount(collections, weights), [4.0, 4.0])
+    collections = np.repeat([0, 1], [6, 2])
+    np.testing.assert_allclose(np.bincount(collections, _weights(collections)), [4.0, 4.0])
 
 
 def test_bm25_of_engines() -> None:

@@ -12,6 +12,7 @@ from helpers.model_samples import (
     LONG,
     assert_naive_scores,
     naive_perceptron,
+    naive_windows,
     varied,
     weights_of,
 )
@@ -52,18 +53,17 @@ class Naive:
             vectors = lookup(padded).double().numpy()
         width = self.config.word_width if tower == WORDS else self.config.trigram_width
         levels, padding = [vectors[:rows]], vectors[rows]
+        is_read = self.config.normalization == "query"
         for depth in range(self.config.depth):
             prefix = f"towers.{tower}.convolutions.{depth}."
             filters = self.weights[prefix + "weight"]  # [width · E, F], the first term's E first
             bias = self.weights[prefix + "bias"]
-            reads_padding = self.config.normalization == "query"
-            beyond = np.tile(padding, (width - 1, 1))
-            below = np.concatenate([levels[-1], beyond])
-            above = np.zeros((rows, filters.shape[1]))
-            for place in range(rows if reads_padding else len(ids)):  # else zero past the end
-                above[place] = np.maximum(below[place : place + width].ravel() @ filters + bias, 0)
+            below = np.concatenate([levels[-1], np.tile(padding, (width - 1, 1))])
+            above = np.maximum(naive_windows(below, width)[:rows] @ filters + bias, 0)
+            if not is_read:
+                above[len(ids) :] = 0.0
             levels.append(above)
-            padding = np.maximum(np.tile(padding, width) @ filters + bias, 0) * reads_padding
+            padding = np.maximum(np.tile(padding, width) @ filters + bias, 0) * is_read
         return levels
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> float:
@@ -76,42 +76,27 @@ class Naive:
     ) -> np.ndarray:
         """Section 3.3: [query positions, (depth + 1) · pools], zeros past the query's end."""
         config, (rows, columns) = self.config, LENGTHS[perspective]
-        tower, width, weighted = (WORDS, 2, 2)
+        kind, tower, width, weighted = config.normalization, WORDS, 2, 2
         if perspective != "words":
             tower, width, weighted = TRIGRAMS, 4, config.weighted_trigram_depths
         if config.separate_urls and perspective == "url_trigrams":
             tower = perspective
         query, idf, post = query[:rows], idf[:rows], post[:columns]
+        levels = self.levels(tower, query, rows), self.levels(tower, post, columns)
         features: list[list[float]] = [[] for _ in range(rows)]
-        for depth, (q, d) in enumerate(
-            zip(self.levels(tower, query, rows), self.levels(tower, post, columns), strict=True)
-        ):
+        for depth, (q, d) in enumerate(zip(*levels, strict=True)):
             s = np.array([[self.similarity(a, b) for b in d] for a in q])
-            if config.normalization == "query":
+            if kind != "none":
                 s = np.exp(s * config.temperature)
-                s = s / s.sum(axis=0, keepdims=True)
-                for place in range(rows):
-                    pools = [s[place].max()] * config.max_pooling
-                    pools += [s[place].mean()] * config.mean_pooling
-                    if config.idf_weights and depth < weighted:
-                        weight = self.phrase_idf(idf, place, depth, width)
-                        pools = [pool * weight for pool in pools]
-                    features[place] += pools
-                continue
-            if config.normalization != "none":
-                s = np.exp(s * config.temperature)
-                s = s / s.sum(axis=1, keepdims=True)
-            s[:, len(post) :] = 0.0
-            s[len(query) :] = 0.0
+                s = s / s.sum(axis=0 if kind == "query" else 1, keepdims=True)
+            if kind != "query":  # Else padding takes part.
+                s[:, len(post) :] = 0.0
+                s[len(query) :] = 0.0
             for place in range(rows):
-                own = s[place, : len(post)]
-                pools = []
-                if config.max_pooling:
-                    pools.append(own.max() if len(post) else 0.0)
-                if config.mean_pooling and config.normalization == "none":
-                    pools.append(5 * own.mean() if len(post) else 0.0)
-                elif config.mean_pooling:
-                    pools.append(s[place].mean())
+                own = s[place] if kind == "query" else s[place, : len(post)]
+                pools = [own.max() if own.size else 0.0] * config.max_pooling
+                mean = 5 * own.mean() if kind == "none" and own.size else s[place].mean()
+                pools += [mean] * config.mean_pooling
                 if config.evidence == "positions" and config.idf_weights and depth < weighted:
                     weight = self.phrase_idf(idf, place, depth, width)
                     pools = [pool * weight for pool in pools]
@@ -230,7 +215,11 @@ def test_training_on_a_gpu_has_the_same_gradients(
     ids=str,
 )
 @pytest.mark.parametrize("configuration", ["robust", "paper", "authors"])
-def test_every_switch_does_what_it_says(configuration: str, changes: dict[str, Any]) -> None:
-    """Table 4 and Figure 2."""
+def test_every_switch_does_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, configuration: str, changes: dict[str, Any]
+) -> None:
+    """Table 4 and Figure 2; by the fast path, and as on a GPU by a forward pass."""
     model = varied("mp_hcnn", configuration, **changes)
-    assert_naive_scores(model, Naive(model).score, LINKED[:2])
+    for hosts in (devices.HOSTS, ()):
+        monkeypatch.setattr(devices, "HOSTS", hosts)
+        assert_naive_scores(model, Naive(model).score, LINKED[:2])

@@ -7,8 +7,15 @@ import lightgbm
 import numpy as np
 import pytest
 from helpers import reranking_samples
-from helpers.fusion_samples import pairs_that_rm3_orders
-from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_config
+from helpers.reranking_samples import (
+    AWKWARD,
+    POSTS,
+    QUERIES,
+    all_pairs,
+    encoder,
+    pairs_that_rm3_orders,
+    small_config,
+)
 
 from rerankers import checkpoint, features
 from rerankers.errors import RerankerError

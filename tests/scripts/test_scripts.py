@@ -112,7 +112,7 @@ def test_quickstart_installs_once_then_only_searches(checkout: Checkout) -> None
     assert checkout.calls[-1] == f"{SEARCH} --hits 5"
     packages = (checkout.root / ".venv" / "packages.txt").read_text()
     assert "\nnumpy==" in packages and "torch==" not in packages
-    for phase in ("installing 45 packages", " s: packages", " s: PyTorch", "installed in "):
+    for phase in ("installing 47 packages", " s: packages", " s: PyTorch", "installed in "):
         assert phase in first.stderr and phase in (checkout.root / ".venv.log").read_text()
     assert checkout.run("quickstart").returncode == 0
     assert checkout.calls == [SEARCH]
