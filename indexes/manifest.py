@@ -138,7 +138,6 @@ class IndexManifest:
             CollectionError: naming the files that differ and the command that rebuilds.
         """
         written = (directory / FILE_NAME).stat().st_mtime_ns
-        must_rebuild = whole and not self.sha256
         read_all = whole or sum(self.files.values()) <= SMALL
         present = {path.name for path in directory.iterdir() if path.name[0] != "."}
         problems = [f"found {name}, no file of it" for name in present - {*self.files, FILE_NAME}]
@@ -149,12 +148,10 @@ class IndexManifest:
                 state = "is missing" if found is None else f"has {found} bytes"
                 problems.append(f"its file {name} {state}, expected {size} bytes: it is damaged")
                 continue
-            is_newer = path.stat().st_mtime_ns > written
-            must_rebuild |= is_newer and not self.sha256
-            is_read = self.sha256 and (read_all or is_newer)
-            if is_read and sha256_of(path) != self.sha256[name]:
+            is_read = read_all or path.stat().st_mtime_ns > written
+            if self.sha256 and is_read and sha256_of(path) != self.sha256[name]:
                 problems.append(f"found another SHA-256 in {name}: damaged")
-        if must_rebuild:
+        if whole and not self.sha256:
             problems.append("an earlier version built it, without SHA-256 of its files")
         if sources is not None and (difference := self.difference(sources)):
             problems.append(f"it was {difference}")

@@ -188,12 +188,8 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
     def measures(result: Result) -> dict[str, float]:
         own, ours = judged.get(result.cell), result.cell
-        others = [
-            of
-            for cell, of in judged.items()
-            if cell.collection != ours.collection
-            and (cell.reranker == "fusion") == (ours.reranker == "fusion")
-        ]
+        alike = (c for c in judged if (c.reranker == "fusion") == (ours.reranker == "fusion"))
+        others = [judged[cell] for cell in alike if cell.collection != ours.collection]
         return reliability(own, others) if own and others else {}
 
     return _with(results, measures)

@@ -40,10 +40,6 @@ class Server(NamedTuple):
         """An index that nobody else uses."""
         return EngineAddress(self.url, index or f"{_PREFIX}-{uuid4().hex[:12]}", **fields)  # type: ignore[arg-type]
 
-    def engine(self, address: EngineAddress) -> Engine:
-        """A connection; raises what :class:`Engine` does."""
-        return Engine(address)
-
 
 @contextmanager
 def running(name: str) -> Iterator[Server]:

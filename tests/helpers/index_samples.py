@@ -18,9 +18,8 @@ def random_posts(count: int, seed: int = 0) -> list[Post]:
     drawn = random.Random(seed)
     weights = [1 / (n + 1) for n in range(len(WORDS))]
     ids = drawn.sample(range(5, 200 * count), count)
-    return [
-        Post(str(n), " ".join(drawn.choices(WORDS, weights, k=drawn.randint(1, 20)))) for n in ids
-    ]
+    texts = (" ".join(drawn.choices(WORDS, weights, k=drawn.randint(1, 20))) for _ in ids)
+    return [Post(str(n), text) for n, text in zip(ids, texts, strict=True)]
 
 
 POSTS = [*random_posts(400), Post("1", ""), Post("2", "?! ...")]

@@ -188,9 +188,7 @@ def stub_engine() -> Iterator[tuple[str, StubEngine]]:
         yield url, engine
 
 
-def mixture(
-    posts: dict[str, Any], hits: Sequence[Any], weight: float | None = None
-) -> dict[str, float]:
+def mixture(posts: Any, hits: Sequence[Any], weight: float | None = None) -> dict[str, float]:
     """Id -> mixed score of the engine's hits, by the model in Python; the best come first.
 
     Without a weight by the model's own.

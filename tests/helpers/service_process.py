@@ -29,10 +29,8 @@ class Running(NamedTuple):
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
-    def post(
-        self, body: object = BODY, path: str = "/rerank", auth: tuple[str, str] | None = None
-    ) -> httpx.Response:
-        return httpx.post(f"{self.address}{path}", json=body, timeout=60, auth=auth)
+    def post(self, body: object = BODY, path: str = "/rerank") -> httpx.Response:
+        return httpx.post(f"{self.address}{path}", json=body, timeout=60)
 
     def wait_for(self, text: str, seconds: float = 60) -> str:
         """The first line of the log with this text."""
@@ -42,6 +40,11 @@ class Running(NamedTuple):
                 return with_text[0]
             time.sleep(0.02)
         raise AssertionError(f"no {text!r} in {self.lines[-5:]}")
+
+    def reload(self, text: str) -> None:
+        """Send SIGHUP, and wait for this text in the log."""
+        self.process.send_signal(signal.SIGHUP)
+        self.wait_for(text)
 
 
 @contextmanager

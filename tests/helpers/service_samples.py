@@ -51,18 +51,23 @@ def chance(logit: float, model: str = "mp_hcnn") -> float:
 
 
 def app_of(
-    limits: Limits | None = None, keys: Sequence[str] = (), threads: int = 2, **options: Any
+    limits: Limits | None = None,
+    keys: Sequence[str] = (),
+    threads: int = 2,
+    engine: str = "",
+    defaults: SearchDefaults | None = None,
+    ca: Any = None,
+    log: Any = None,
+    **options: Any,
 ) -> ASGIApp:
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
-    access = Access(keys, *(options.pop(name, ()) for name in ("hosts", "origins")))
-    access = replace(access, rate=options.pop("rate", None))
-    engine, defaults = options.pop("engine", None), options.pop("defaults", SearchDefaults())
-    ca = options.pop("ca", None)
-    service = Service(
-        options.pop("models", None) or models(), limits or Limits(), threads, **options
-    )
-    proxy = Proxy(service, Upstream(engine.split(","), ca), defaults) if engine else None
-    return build(service, access, routes(None), proxy=proxy)
+    given = {name: options.pop(name) for name in ("hosts", "origins", "rate") if name in options}
+    served = options.pop("models", None) or models()
+    service = Service(served, limits or Limits(), threads, **options)
+    proxy = None
+    if engine:
+        proxy = Proxy(service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log)
+    return build(service, Access(keys, **given), routes(None), proxy, log)
 
 
 @contextmanager
@@ -95,19 +100,13 @@ def scored_by(scorer: Any) -> Models:
 
 
 class GatedScorer:
-    """Scores by the length of a text, when it may.
-
-    Attributes:
-        gate: closed until it is set.
-        seen: number of pairs of each call.
-        begun: set by the first call.
-        first_texts: first text of each query in each call.
-    """
+    """Scores by the length of a text, when it may."""
 
     def __init__(self) -> None:
-        self.gate, self.begun = threading.Event(), threading.Event()
-        self.seen: list[int] = []
-        self.first_texts: list[list[str]] = []
+        self.gate = threading.Event()  # Closed until it is set
+        self.begun = threading.Event()  # Set by the first call
+        self.seen: list[int] = []  # Number of pairs of each call
+        self.first_texts: list[str] = []  # First text of each call
 
     def counts(self, name: str) -> Counts:
         return Counts()
@@ -117,8 +116,7 @@ class GatedScorer:
 
     def score(self, number: int, name: str, pairs: Pairs) -> npt.NDArray[np.float32]:
         self.seen.append(len(pairs))
-        _, rows = np.unique(pairs.query_index, return_index=True)
-        self.first_texts.append([pairs.texts[pairs.post_index[row]] for row in rows])
+        self.first_texts.append(pairs.texts[pairs.post_index[0]])
         self.begun.set()
         assert self.gate.wait(30)
         if "fail" in pairs.texts:
@@ -132,30 +130,20 @@ _FIELDS = frozenset(("id", "object", "model", "mix", "results", "data", "meta", 
 
 
 class Wire(NamedTuple):
-    """A wire format.
-
-    Attributes:
-        documents: field of the documents.
-        extra: fields that make it this format.
-        results: field of the results in the answer; "" if the answer is the list of them.
-        score: field of the score in a result.
-        fields: of the answer.
-        result: fields of a result.
-        raw: fields that ask for logits.
-        echo: fields that ask for the texts.
-        top: field of the number of results.
-    """
+    """A wire format."""
 
     path: str
-    extra: Mapping[str, Any]
-    documents: str = "documents"
-    results: str = "results"
-    score: str = "relevance_score"
-    fields: Set[str] = _FIELDS
-    result: Set[str] = frozenset(("index", "relevance_score"))
-    raw: Mapping[str, Any] = {"raw_scores": True}
-    echo: Mapping[str, Any] = {"return_documents": "true"}
-    top: str = "top_n"
+    extra: Mapping[str, Any]  # Fields that make it this format
+    documents: str = "documents"  # Field of the documents
+    results: str = "results"  # Field of the results; "" if the answer is the list of them
+    score: str = "relevance_score"  # Field of the score in a result
+    fields: Set[str] = _FIELDS  # Of the answer
+    result: Set[str] = frozenset(("index", "relevance_score"))  # Fields of a result
+    raw: Mapping[str, Any] = {"raw_scores": True}  # Fields that ask for logits
+    echo: Mapping[str, Any] = {"return_documents": "true"}  # Fields that ask for the texts
+    top: str = "top_n"  # Field of the number of results
+    error: Set[str] = frozenset(("message", "detail", "id"))  # Fields of an error
+    wrong: int = 422  # Status of a request with a wrong value
 
     def body(self, documents: Sequence[Any] = TEXTS, **more: Any) -> dict[str, Any]:
         """A request."""
@@ -168,22 +156,28 @@ class Wire(NamedTuple):
         return results
 
 
-_TEI: dict[str, Any] = {"documents": "texts", "results": "", "score": "score", "fields": set()}
 WIRES = {
-    "tei": Wire("/rerank", {}, **_TEI, result={"index", "score"}, echo={"return_text": True}),
+    "tei": Wire(
+        *("/rerank", {}, "texts", "", "score", set(), {"index", "score"}),
+        echo={"return_text": True},
+        error={"error", "error_type"},
+    ),
     "cohere": Wire("/v2/rerank", {"model": "rerank-v3.5"}),
     "jina": Wire("/v1/rerank", {"model": "jina-reranker-v2"}),
     "voyage": Wire(
         "/v1/rerank", {"model": "rerank-2.5", "truncation": True}, results="data", top="top_k"
     ),
     "infinity": Wire(
-        "/infinity/rerank", {"return_documents": False}, fields=_FIELDS - {"data"} | {"created"}
+        *("/infinity/rerank", {"return_documents": False}),
+        fields=_FIELDS - {"data"} | {"created"},
+        wrong=400,
     ),
     "vllm": Wire(
         *("/rerank", {}),
         result={"index", "relevance_score", "document"},
         raw={"use_activation": False},
         echo={},
+        wrong=400,
     ),
 }
 """Name -> wire format, as its clients use it."""

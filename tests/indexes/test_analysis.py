@@ -26,9 +26,7 @@ JAPANESE = ["東京タワーの高さは何メートルですか"]
         ("und", [], "english"),
     ],
 )
-def test_the_analyzer_is_that_of_the_language(
-    language: str | None, texts: list[str], expected: str
-) -> None:
+def test_analyzers_of_languages(language: str | None, texts: list[str], expected: str) -> None:
     assert analyzer_name(language, texts) == expected
 
 

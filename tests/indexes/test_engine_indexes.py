@@ -11,7 +11,7 @@ from helpers.engine_servers import Server
 from helpers.index_samples import POSTS, TOPICS, random_posts
 
 import indexes
-from indexes.engines.client import EngineAddress, EngineError, encoded
+from indexes.engines.client import Engine, EngineAddress, EngineError, encoded
 from indexes.engines.index import OwnIndex, open_index
 from indexes.engines.layout import RANKED, build
 from indexes.errors import CollectionError
@@ -87,7 +87,7 @@ def test_callers_search_the_texts(server: Server, kept: Path) -> None:
     build(address, POSTS, [], kept, "make it again")
     word = POSTS[7].text.split()[0]
     body = {"query": {"match": {"contents": word}}, "size": 1000}
-    found = server.engine(address).request("POST", f"/{address.index}/_search", body)
+    found = Engine(address).request("POST", f"/{address.index}/_search", body)
     assert POSTS[7].text in [hit["_source"]["contents"] for hit in found["hits"]["hits"]]
 
 
@@ -137,7 +137,7 @@ def test_methods_that_an_index_does_not_offer(index: OwnIndex) -> None:
 def shop(server: Server) -> EngineAddress:
     """An index with fields of its own."""
     address = server.address(text_field="body")
-    engine = server.engine(address)
+    engine = Engine(address)
     fields = {"title": "text", "created_at": "date", "number": "long", "sku": "keyword"}
     properties: dict[str, Any] = {name: {"type": kind} for name, kind in fields.items()}
     properties["body"] = {"type": "text", "analyzer": "whitespace"}
@@ -205,7 +205,7 @@ def test_a_search_template(server: Server, shop: EngineAddress, tmp_path: Path) 
     if server.name != "opensearch3":
         pytest.skip("this distribution may lack templates")
     script = {"lang": "mustache", "source": {"query": {"match": {"body": "{{query}}"}}}}
-    engine = server.engine(shop)
+    engine = Engine(shop)
     engine.request("PUT", f"/_scripts/{query}", {"script": script})
     with open_index(dataclasses.replace(shop, query=query), tmp_path) as index:
         found = index.search([Topic("1", "alpha")], EngineQuery())["1"]
@@ -214,13 +214,11 @@ def test_a_search_template(server: Server, shop: EngineAddress, tmp_path: Path) 
         assert index.search([Topic("1", "alpha")], EngineQuery())["1"] == found
 
 
-def test_a_pipeline_that_reranks_every_search_is_no_first_stage(
-    server: Server, shop: EngineAddress, tmp_path: Path
-) -> None:
+def test_reranking_is_no_first_stage(server: Server, shop: EngineAddress, tmp_path: Path) -> None:
     """OpenSearch fails in it for searches that do not say what to rerank by."""
     if server.name != "opensearch":
         pytest.skip("only this distribution has the processor")
-    engine, own = server.engine(shop), server.address()
+    engine, own = Engine(shop), server.address()
     build(own, random_posts(50), [], tmp_path / "kept", "")
     opened = [(shop, EngineQuery()), (own, QueryLikelihood())]
     before = [search_and_read(address, method, tmp_path) for address, method in opened]
@@ -255,9 +253,7 @@ def search_and_read(address: EngineAddress, method: Method, folder: Path) -> Any
         ({"text_field": None}, "this index was not made by this program; .* `address.text_field`"),
     ],
 )
-def test_fields_that_do_not_fit(
-    shop: EngineAddress, tmp_path: Path, fields: dict[str, Any], problem: str
-) -> None:
+def test_unfit_fields(shop: EngineAddress, tmp_path: Path, fields: Any, problem: str) -> None:
     with pytest.raises(CollectionError, match=problem):
         open_index(dataclasses.replace(shop, **fields), tmp_path)
 

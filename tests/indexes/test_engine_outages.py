@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from conftest import Command, Patch
 from helpers.engine_servers import Server
 from helpers.engine_stub import Proxy
 from helpers.index_samples import TOPICS, random_posts
@@ -23,7 +23,7 @@ POSTS = random_posts(2000, seed=5)
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: Patch) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.02, 0.05, 0.1, 0.2, 0.4))
     monkeypatch.setattr(layout, "CHUNK", 20_000)
 
@@ -74,7 +74,7 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
     assert_complete(address, tmp_path)
 
 
-def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+def at_the_fifth_chunk(monkeypatch: Patch, act: Callable[[], object]) -> None:
     """Something happens while posts are sent, once."""
     send, left = layout._Sender.send, [5]
 
@@ -88,9 +88,7 @@ def at_the_fifth_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object
 
 
 @pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])
-def test_an_engine_that_takes_no_more_posts(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
-) -> None:
+def test_no_more_posts(server: Server, tmp_path: Path, monkeypatch: Patch, problem: str) -> None:
     """It is gone, or has no space left. The next run sends what is missing."""
     address = server.address()
     engine, path = Engine(address), f"/{address.index}/_settings"
@@ -131,7 +129,7 @@ def test_searches_that_are_cut(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_run_is_whole_or_absent(
-    server: Server, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, command: Command, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(client, "DELAYS", (0.01,))
     with Proxy(server.url) as proxy:
@@ -152,7 +150,7 @@ def test_a_run_is_whole_or_absent(
         assert output.read_bytes() == whole
 
 
-def test_an_unknown_authority(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_authority(server: Server, monkeypatch: Patch) -> None:
     if "TWEETRERANK_ENGINE_PASSWORD" not in server.credentials:
         pytest.skip("this server asks for no password")
     monkeypatch.delenv("TWEETRERANK_ENGINE_CA")

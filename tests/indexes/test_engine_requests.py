@@ -1,12 +1,14 @@
 """Requests to search engines: searches in their language, and every kind of refusal."""
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Capture, Patch
 from helpers.engine_stub import OPENSEARCH, Answer, Request, stub
 from helpers.processes import run_python
 
@@ -22,7 +24,7 @@ POSTS = [Post(str(n), f"post number {n} " + "x" * 50) for n in range(40)]
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: Patch) -> None:
     """No waiting, and no user of the environment."""
     monkeypatch.setattr(client, "DELAYS", (0.01,) * 4)
     for name in list(os.environ):
@@ -47,9 +49,7 @@ def test_addresses_that_are_none(url: str) -> None:
         check_url(url)
 
 
-def test_users_come_from_a_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_of_a_file_or_the_environment(tmp_path: Path, monkeypatch: Patch) -> None:
     assert Credentials.read(None).headers == {}
     ca, path = tmp_path / "ca.pem", tmp_path / "engine.toml"
     ca.touch()
@@ -61,7 +61,6 @@ def test_users_come_from_a_file_or_the_environment(
     path.write_text('api_key = "hush"\n')
     found = Credentials.read(path)
     assert (found.headers, found.ca) == ({"authorization": "ApiKey hush"}, str(ca))
-    assert "hush" not in repr(found)
     for text in ('pasword = "hush"', "hush", "user = 1"):
         path.write_text(text)
         with pytest.raises(CollectionError, match="expected texts under the keys user, ") as error:
@@ -113,30 +112,26 @@ def test_nothing_answers() -> None:
             connect(url.replace("http", "https"))
 
 
-@pytest.mark.parametrize("version", [OPENSEARCH, {"version": {"number": "9.1.0"}}])
+BLOCKED = {"type": "cluster_block_exception", "reason": "read-only / allow delete"}
+
+
 @pytest.mark.parametrize(
     ("status", "content", "message"),
     [
         (403, {"error": {"type": "security_exception", "reason": "no"}}, "lacks a right .no."),
         (404, {"error": {"type": "index_not_found_exception"}}, "/things: there is no such index"),
-        (
-            403,
-            {"error": {"type": "cluster_block_exception", "reason": "read-only / allow delete"}},
-            r"cannot be written to \(read-only.*read_only_allow_delete",
-        ),
+        (403, {"error": BLOCKED}, r"cannot be written to \(read-only.*read_only_allow_delete"),
         (400, {"error": {"reason": "a", "caused_by": {"reason": "b\nc"}}}, "answers 400: b c"),
         (200, "<html>", "not a search engine's"),
         (500, "", "not a search engine's"),
         (200, {"hits": "x" * 10_000}, "found an answer of more than 9,000 bytes"),
     ],
 )
-def test_refusals(
-    version: Any, status: int, content: Any, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals(status: int, content: Any, message: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(client, "LARGEST", 9_000)
 
     def answer(request: Request) -> Answer:
-        return (200, version) if request.path == "/" else (status, content)
+        return (200, OPENSEARCH) if request.path == "/" else (status, content)
 
     with stub(answer) as url, pytest.raises(EngineError, match=message) as error:
         connect(url).request("POST", "/things/_search", {})
@@ -254,8 +249,11 @@ class FakeIndex:
         return 200, {"errors": True, "items": items}
 
 
+Fake = tuple[FakeIndex, str]  # And its address
+
+
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeIndex, str]]:
+def fake(monkeypatch: Patch) -> Iterator[Fake]:
     monkeypatch.setattr(layout, "CHUNK", 1000)
     with stub(index := FakeIndex()) as url:
         yield index, url
@@ -268,21 +266,21 @@ def fill(url: str, folder: Path) -> int:
 @pytest.mark.parametrize(
     "refusal", [(429, {"error": "busy"}), (503, "<html>down</html>"), (413, "too large"), "lost"]
 )
-def test_refusals_that_pass(fake: tuple[FakeIndex, str], tmp_path: Path, refusal: Any) -> None:
+def test_refusals_that_pass(fake: Fake, tmp_path: Path, refusal: Any) -> None:
     """Also answers that are lost: what has been taken is sent again, and changes nothing."""
     index, url = fake
     left = [5]
 
-    def bulk(ids: list[str]) -> Answer | None:
+    def bulk(ids: list[str]) -> Any:
         if refusal == (413, "too large"):
-            return refusal if len(ids) > 2 else None  # type: ignore[no-any-return]
-        if len(index.bulks) % 2 and left[0]:
-            left[0] -= 1
-            if refusal == "lost":
-                index.posts |= {doc_id: {"contents": "taken"} for doc_id in ids}
-                return 503, {"error": "x"}
-            return refusal  # type: ignore[no-any-return]
-        return None
+            return refusal if len(ids) > 2 else None
+        if not len(index.bulks) % 2 or not left[0]:
+            return None
+        left[0] -= 1
+        if refusal == "lost":
+            index.posts |= {doc_id: {"contents": "taken"} for doc_id in ids}
+            return 503, {"error": "x"}
+        return refusal
 
     index.bulk = bulk
     assert fill(url, tmp_path) == 40
@@ -293,9 +291,7 @@ def test_refusals_that_pass(fake: tuple[FakeIndex, str], tmp_path: Path, refusal
     assert len(index.bulks) == bulks
 
 
-def test_busy_posts_are_sent_again_and_refused_ones_named(
-    fake: tuple[FakeIndex, str], tmp_path: Path
-) -> None:
+def test_busy_posts_are_sent_again(fake: Fake, tmp_path: Path) -> None:
     index, url = fake
     busy, bad = {"3": 2, "17": 1}, {"4", "9", "13", "21"}
 
@@ -321,9 +317,7 @@ def test_busy_posts_are_sent_again_and_refused_ones_named(
         fill(url, tmp_path)
 
 
-def test_an_interrupted_run_goes_on_where_it_was(
-    fake: tuple[FakeIndex, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on(fake: Fake, tmp_path: Path, monkeypatch: Patch) -> None:
     index, url = fake
     lines = layout._lines
 
@@ -337,10 +331,9 @@ def test_an_interrupted_run_goes_on_where_it_was(
     with pytest.raises(KeyboardInterrupt):
         fill(url, tmp_path)
     monkeypatch.setattr(layout, "_lines", lines)
-    assert 0 < len(index.posts) < 26
+    assert 0 < (there := len(index.posts)) < 26
     assert index.settings == ["-1", None]
     assert not list(tmp_path.iterdir())
-    there = len(index.posts)
     # A killed process leaves the index without refreshes; its user had set another time.
     index.description["settings"]["index"]["refresh_interval"] = "-1"
     assert fill(url, tmp_path) == 40 - there
@@ -351,34 +344,37 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert index.settings[4:] == ["-1", "30s"]
 
 
-def test_an_index_of_other_posts(fake: tuple[FakeIndex, str], tmp_path: Path) -> None:
+def test_an_index_of_other_posts(fake: Fake, tmp_path: Path) -> None:
     index, url = fake
-    for name in ("one", "two"):
-        (tmp_path / name).write_text(name)
+    one, two, kept = tmp_path / "one", tmp_path / "two", tmp_path / "kept"
+    for path in (one, two):
+        path.write_text(path.name)
     address = EngineAddress(url, "things")
-    build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "pipeline.index …")
-    with pytest.raises(CollectionError, match=r"an index with posts of one, expected two; choose"):
-        build(address, POSTS, [tmp_path / "two"], tmp_path / "kept", "")
-    with pytest.raises(CollectionError, match=r"built from \['one'\], expected \['two'\]; choose"):
-        open_index(address, tmp_path / "kept", [tmp_path / "two"])
-    open_index(address, tmp_path / "kept", [tmp_path / "one"]).close()
-    (tmp_path / "one").write_text("other")
-    with pytest.raises(CollectionError, match=r"one, which has changed since; choose"):
-        open_index(address, tmp_path / "kept", [tmp_path / "one"])
-    with pytest.raises(CollectionError, match="posts of one, expected one of another content"):
-        build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
+
+    def refused(problem: str, source: Path, opens: bool = False) -> None:
+        with pytest.raises(CollectionError, match=problem):
+            if opens:
+                open_index(address, kept, [source])
+            else:
+                build(address, POSTS, [source], kept, "")
+
+    build(address, POSTS, [one], kept, "pipeline.index …")
+    refused("an index with posts of one, expected two; choose", two)
+    refused(r"built from \['one'\], expected \['two'\]; choose", two, opens=True)
+    open_index(address, kept, [one]).close()
+    one.write_text("other")
+    refused("one, which has changed since; choose", one, opens=True)
+    refused("posts of one, expected one of another content", one)
     index.posts["stranger"] = {}
     index.description["mappings"]["_meta"]["tweetrerank"]["complete"] = False
-    (tmp_path / "one").write_text("one")
-    with pytest.raises(CollectionError, match="found 41 posts after sending all, expected 40"):
-        build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
+    one.write_text("one")
+    refused("found 41 posts after sending all, expected 40", one)
     index.description["mappings"]["_meta"] = {}
-    with pytest.raises(CollectionError, match=r"was not made by this program; .* fields: id, "):
-        build(address, POSTS, [tmp_path / "one"], tmp_path / "kept", "")
+    refused("was not made by this program; .* fields: id, ", one)
 
 
 def test_secrets_go_to_the_engine_and_nowhere_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     auth = tmp_path / "engine.toml"
     auth.write_text('user = "reader"\npassword = "hush-hush"\n')
@@ -394,5 +390,4 @@ def test_secrets_go_to_the_engine_and_nowhere_else(
             engine.request("POST", "/x", {})
     assert set(seen) == {"Basic cmVhZGVyOmh1c2gtaHVzaA=="}
     shown = "".join([*capsys.readouterr(), caplog.text, repr(engine), str(error.value)])
-    assert "hush-hush" not in shown
-    assert "cmVhZGVyOmh1c2gtaHVzaA" not in shown
+    assert not re.search("hush-hush|cmVhZGVyOmh1c2gtaHVzaA", shown)

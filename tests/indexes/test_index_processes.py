@@ -29,10 +29,8 @@ def started(*words: object) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("stage", ["posts.sqlite", "*.doc"])
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
-def test_a_build_that_is_killed_leaves_the_old_index_and_the_next_one_says_so(
-    by: signal.Signals, stage: str, tmp_path: Path
-) -> None:
-    """One that is terminated leaves nothing."""
+def test_killed_builds_leave_the_old_index(by: signal.Signals, stage: str, tmp_path: Path) -> None:
+    """A terminated one leaves nothing; the next build names what it finds."""
     index, posts = tmp_path / "index", write_posts(tmp_path / "posts.jsonl", POSTS)
     indexes.build([Post("1", "old")], index, [])
     words = ["-m", "pipeline.index", "--posts", posts, "--index", index]
@@ -57,21 +55,15 @@ def test_a_build_that_is_killed_leaves_the_old_index_and_the_next_one_says_so(
 
 SEARCHER = """
 import sys, time
-from typing import NamedTuple
 from indexes.index import LuceneIndex
-from indexes.methods import QueryLikelihood
-
-class Topic(NamedTuple):
-    query_id: str = "q"
-    text: str = "alpha"
-    max_doc_id: None = None
+from indexes.methods import QueryLikelihood, Topic
 
 end, seen = time.time() + float(sys.argv[2]), set()
 while time.time() < end or (len(seen) < 2 and time.time() < end + 60):
     with LuceneIndex.open(sys.argv[1]) as index:
         size = len(index.posts)
         time.sleep(0.02)
-        found = index.search([Topic()], QueryLikelihood())["q"]
+        found = index.search([Topic("q", "alpha")], QueryLikelihood())["q"]
         texts = {post.text.split()[1] for post in index.posts.get_many(found).values()}
     assert found.keys() == {str(n) for n in range(size)} and len(texts) == 1, (size, texts)
     seen |= texts
@@ -80,15 +72,13 @@ print(*sorted(seen))
 
 
 def test_a_search_sees_one_version_whole_while_others_are_written(tmp_path: Path) -> None:
-    versions = {
-        name: [Post(str(n), f"alpha {name}") for n in range(size)]
-        for name, size in (("even", 40), ("odd", 60))
-    }
+    even = [Post(str(n), "alpha even") for n in range(40)]
+    odd = [Post(str(n), "alpha odd") for n in range(60)]
     index = tmp_path / "index"
-    indexes.build(versions["even"], index, [])
+    indexes.build(even, index, [])
     searchers = [started("-c", SEARCHER, index, 2) for _ in range(2)]
     while any(searcher.poll() is None for searcher in searchers):
-        for posts in versions.values():
+        for posts in (even, odd):
             indexes.build(posts, index, [])
     for searcher in searchers:
         output, errors = searcher.communicate()

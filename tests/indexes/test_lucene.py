@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, Patch
 from helpers.index_samples import POSTS, TOPICS
 from helpers.processes import run_python
 
@@ -113,9 +113,7 @@ ALL_METHODS = [pytest.param(method(), id=name) for name, method in METHODS.items
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
-def test_results_are_ordered_cut_and_the_same_every_time(
-    index: LuceneIndex, method: Method
-) -> None:
+def test_results_are_ordered_cut_and_repeatable(index: LuceneIndex, method: Method) -> None:
     topics = TOPICS[:9]
     results = index.search(topics, method, threads=1)
     assert list(results) == [topic.query_id for topic in topics]
@@ -157,10 +155,8 @@ def leaky_posts() -> tuple[list[Post], list[Post]]:
     """
     drawn = random.Random(7)
     syllables = [consonant + vowel for consonant in "bdgklmnprtvz" for vowel in "ao"]
-    noise = [
-        " ".join("".join(drawn.choices(syllables, k=2)) + "k" for _ in range(10))
-        for _ in range(500)
-    ]
+    words = [f"{one}{other}k" for one in syllables for other in syllables]
+    noise = [" ".join(drawn.choices(words, k=10)) for _ in range(500)]
     past = [Post(str(1000 + n), text) for n, text in enumerate(noise)]
     past += [Post(str(1600 + n), f"festival {noise[n]}") for n in range(12)]
     past += [Post("1999", "meteor zebra")]
@@ -180,12 +176,9 @@ def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method)
     with build(tmp_path / "past", past) as only_past:
         before = search_one(only_past, "festival", method)
     # "meteor" comes from the future, and with it the post that has nothing else.
-    assert "1999" in unlimited
-    assert "1999" not in limited
-    # The same words were added as if the future had not happened: the same posts are found, and
-    # not only those with the query's word.
-    assert limited.keys() == before.keys()
-    assert len(limited) > 12
+    assert "1999" in unlimited and "1999" not in limited
+    # The same words were added as if the future had not happened, and not the query's word alone.
+    assert limited.keys() == before.keys() and len(limited) > 12
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
@@ -201,22 +194,6 @@ def test_odd_queries(index: LuceneIndex, method: Method) -> None:
     long = " ".join(f"word{n}" for n in range(3000)) + " alpha"
     assert len(search_one(index, long, method)) > 100
     assert index.search([], method) == {}
-
-
-def test_unusual_texts_can_be_found(tmp_path: Path) -> None:
-    posts = [
-        Post("a", "nul\0byte meets 💥 and 👩‍👩‍👧"),
-        Post("b", "مرحبا بالعالم"),
-        Post("c", "long " + "stuff " * 2000),
-        Post("d", "Straße naïve ДОМ"),
-        Post("e", "東京 2020"),
-    ]
-    with build(tmp_path / "odd", posts) as index:
-        queries = {"byte": "a", "💥": "a", "بالعالم": "b", "stuff": "c", "naïve": "d", "дом": "d"}
-        for query, doc_id in (queries | {"東京": "e"}).items():
-            assert list(search_one(index, query, QueryLikelihood())) == [doc_id], query
-        assert index.posts.get_many(["c", "a"]) == {"c": posts[2], "a": posts[0]}
-        assert index.size == 5
 
 
 def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
@@ -256,28 +233,21 @@ def listing(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_an_index_is_the_same_every_time_and_can_be_moved(
-    tmp_path: Path, built: Path, sources: list[Path]
-) -> None:
+def test_builds_are_equal_and_movable(tmp_path: Path, built: Path, sources: list[Path]) -> None:
     posts = [Post("3", ""), Post("20", "alpha bravo"), Post("1", "alpha")]
     indexes.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
     assert listing(tmp_path / "again") == listing(built)
-    built.rename(tmp_path / "moved #1 %20?")
-    with (
-        LuceneIndex.open(tmp_path / "moved #1 %20?", sources) as one,
-        LuceneIndex.open(tmp_path / "again", sources) as two,
-    ):
-        assert list(one.posts) == list(two.posts)
-        assert search_one(one, "alpha", QueryLikelihood()) == search_one(
-            two, "alpha", QueryLikelihood()
-        )
+    moved, found = built.rename(tmp_path / "moved #1 %20?"), []
+    for folder in (moved, tmp_path / "again"):
+        with LuceneIndex.open(folder, sources) as opened:
+            found.append((list(opened.posts), search_one(opened, "alpha", QueryLikelihood())))
+    assert found[0] == found[1]
 
 
 def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     """A limit on the size of files stands in for the disk."""
     code = (
-        "import resource, signal, sys\n"
-        "import indexes; from indexes import jvm\n"
+        "import indexes, resource, signal, sys; from indexes import jvm\n"
         "from indexes.posts import Post\n"
         "jvm.start()\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -288,8 +258,7 @@ def test_a_full_disk(tmp_path: Path, built: Path) -> None:
     )
     before = listing(tmp_path)
     done = run_python("-c", code, built)
-    assert done.stdout.startswith("ONE MESSAGE: "), done.stderr
-    assert "cannot be written" in done.stdout
+    assert re.match("ONE MESSAGE: .*cannot be written", done.stdout), done.stderr
     assert listing(tmp_path) == before
     LuceneIndex.open(built).close()
 
@@ -305,10 +274,9 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
     size = sources[0].stat().st_size
     sources[0].write_text(sources[0].read_text().replace("alpha", "omega"))
     assert sources[0].stat().st_size == size
-    with pytest.raises(CollectionError, match=r"built from .*one\.jsonl, which has changed") as e:
+    problem = r"built from .*one\.jsonl, which has changed.*\n +python -m pipeline\.index --again$"
+    with pytest.raises(CollectionError, match=problem):
         LuceneIndex.open(built, sources)
-    command = str(e.value).splitlines()[-1].strip()
-    assert command == "python -m pipeline.index --again"
     sources[0].unlink()
     with pytest.raises(CollectionError, match=r"one\.jsonl, which does not exist any more"):
         LuceneIndex.open(built, sources)
@@ -327,9 +295,7 @@ def test_what_is_no_index_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     assert listing(tmp_path) == ["file"]
 
 
-def test_damages_are_noticed(
-    built: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damages_are_noticed(built: Path, command: Command, monkeypatch: Patch) -> None:
     """Of each file; a byte with an old time in a large index by the full check alone."""
     names = json.loads((built / "manifest.json").read_text())["files"]
     assert len(names) >= 10
@@ -391,13 +357,5 @@ def test_query_likelihood_on_2011(tmp_path: Path, data_dir: Path) -> None:
     with build(tmp_path / "pool", collection.posts()) as index:
         assert (index.size, index.manifest.empties) == (85379, 4)
         run = index.search(collection.topics, QueryLikelihood(mu=100))
+    # Anserini ranks equal scores, which most are, by ascending id: .3527.
     assert mean(evaluate(collection.qrels, run)["AP"]) == pytest.approx(0.3547, abs=0.0005)
-    # Anserini's own runs rank equal scores, which most are, by ascending id.
-    other_ties = {
-        query_id: {
-            doc_id: -float(rank)
-            for rank, doc_id in enumerate(sorted(scores, key=lambda d: (-scores[d], d)))
-        }
-        for query_id, scores in run.items()
-    }
-    assert mean(evaluate(collection.qrels, other_ties)["AP"]) == pytest.approx(0.3527, abs=0.0005)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Command
+from conftest import Capture, Command
 from helpers.engine_servers import Server
 from helpers.service_process import running as serving
 from helpers.teacher_samples import write_folder
@@ -95,9 +95,7 @@ def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
         retriever_for(open_collection("sample", engine={"url": NOWHERE}), method="axiom")
 
 
-def test_commands_rank_as_with_a_local_index(
-    server: Server, tmp_path: Path, command: Command
-) -> None:
+def test_commands_rank_as_locally(server: Server, tmp_path: Path, command: Command) -> None:
     index = server.address().index
     engine = ["--engine", server.url, "--engine-index", index]
     early = command("search", "--topics", "sample", *engine, code=1)
@@ -114,9 +112,8 @@ def test_commands_rank_as_with_a_local_index(
         for place, name in ((engine, "engine"), ([], "local")):
             run = ["--output", tmp_path / name, "--show", "none"]
             done = command("search", "--topics", "sample", *options, *place, *run, code=0)
-            assert ("sample has no rm3, axiom; the" in done.err) == (
-                "fusion" in options and place == engine
-            )
+            is_less = "fusion" in options and place == engine
+            assert ("sample has no rm3, axiom; the" in done.err) == is_less
         runs = [(tmp_path / name).read_text().splitlines() for name in ("engine", "local")]
         found, expected = ([line.split() for line in lines] for lines in runs)
         if "fusion" in options:
@@ -144,10 +141,10 @@ def test_commands_rank_as_with_a_local_index(
 
 @pytest.mark.slow
 def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
-    server: Server, tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+    server: Server, tmp_path: Path, command: Command, capsys: Capture
 ) -> None:
     address = server.address(text_field="body")
-    engine = server.engine(address)
+    engine = Engine(address)
     lines = b""
     for post in read_posts(SAMPLE / "posts.jsonl"):
         content = {"body": post.text, "link": post.url, "number": int(post.doc_id)}
@@ -206,10 +203,8 @@ def _assert_served(server: Server, engine: Engine, toml: Path, name: str) -> Non
     alias = f"{name}-alias"
     engine.request("PUT", f"/{name}/_alias/{alias}")
     body = {"query": {"match": {"body": "harbour storm"}}, "size": 5}
-    given = (
-        server.credentials.get(f"TWEETRERANK_ENGINE_{key}", "") for key in ("USER", "PASSWORD")
-    )
-    user, password = given
+    given = server.credentials
+    user, password = (given.get(f"TWEETRERANK_ENGINE_{key}", "") for key in ("USER", "PASSWORD"))
     for named in (name, alias):
         toml.write_text(re.sub("engine_index = .*", f'engine_index = "{named}"', toml.read_text()))
         with serving("--collection", toml, "--threads", 1) as service:

@@ -17,9 +17,8 @@ import requests
 import yaml
 from conftest import Command
 from helpers.engine_servers import Server, running
-from helpers.engine_stub import stub
+from helpers.engine_stub import Answer, Request, stub
 from helpers.index_samples import POSTS
-from helpers.inference_stub import FakeElasticsearch
 from helpers.processes import ROOT
 from helpers.service_samples import QUERY, GatedScorer, app_of, listening, models
 
@@ -41,13 +40,54 @@ def service() -> Iterator[str]:
 
 def done(command: Command, code: int, *arguments: str) -> str:
     """What a command prints on both channels."""
-    found = command("engine", *arguments)
-    assert found.code == code, found.out + found.err
+    found = command("engine", *arguments, code=code)
     return found.out + found.err
 
 
+class FakeElasticsearch:
+    """A server that imitates the inference endpoints of an Elasticsearch.
+
+    Attributes:
+        quotes: whether it puts the query between quotes, as newer versions do.
+        endpoints: path -> settings.
+    """
+
+    def __init__(self, quotes: bool) -> None:
+        self.quotes, self.is_licensed = quotes, True
+        self.endpoints: dict[str, Any] = {}
+
+    def __call__(self, request: Request) -> Answer:
+        path, body = request.path, request.body
+        if path == "/":
+            return 200, {"version": {"number": "9.1.0"}}
+        if not self.is_licensed:
+            return 403, {"error": {"type": "security", "reason": "license is non-compliant"}}
+        if request.method == "PUT":
+            answer = self._rerank(body["service_settings"], "test query", ["how big"])
+            if answer[0] != 200:
+                return 400, answer[1]
+            self.endpoints[path] = body["service_settings"]
+        if path not in self.endpoints:
+            return 404, {"error": {"type": "resource_not_found_exception", "reason": "missing"}}
+        if request.method == "DELETE":
+            return 200, self.endpoints.pop(path)
+        settings = self.endpoints[path]
+        if request.method == "POST":
+            return self._rerank(settings, body["query"], body["input"])
+        return 200, {"endpoints": [{"service": "custom", "service_settings": settings}]}
+
+    def _rerank(self, settings: Any, query: str, texts: list[str]) -> Answer:
+        text = settings["request"].replace("${input}", json.dumps(texts))
+        text = text.replace("${query}", json.dumps(query) if self.quotes else query)
+        assert "${" not in text
+        key = settings["secret_parameters"]["api_key"]
+        headers = {k: v.replace("${api_key}", key) for k, v in settings["headers"].items()}
+        answer = requests.post(settings["url"], data=text, headers=headers, timeout=10)
+        return answer.status_code, {"rerank": answer.json().get("results")}
+
+
 def test_what_no_engine_installs(command: Command, service: str) -> None:
-    def answer(request: Any) -> Any:
+    def answer(request: Request) -> Answer:
         if request.path == "/":
             return 200, {"version": {"number": "3.6.0", "distribution": "opensearch"}}
         return 400, {"error": f"no handler found for uri [{request.path}]"}
@@ -57,11 +97,11 @@ def test_what_no_engine_installs(command: Command, service: str) -> None:
         assert "--service is missing" in done(command, 2, *job)
         assert "did you mean 'install'" in done(command, 2, "instal", *job[1:])
         assert "expected letters" in done(command, 2, *job, "--service", service, "--pipeline", "*")
+        order = "reading the order of hits, expected"
         for nothing in ("http://127.0.0.1:9", engine):
-            found = done(command, 1, *job, "--service", nothing)
-            assert "found no models reading the order of hits, expected one" in found
+            assert f"found no models {order} one" in done(command, 1, *job, "--service", nothing)
         other = done(command, 1, *job, "--service", service, "--model", "fusion")
-        assert "found window reading the order of hits, expected fusion" in other
+        assert f"found window {order} fusion" in other
         with listening(app_of()) as alone:
             assert "--checkpoint window" in done(command, 1, *job, "--service", alone)
         out = done(command, 1, *job, "--service", service)
@@ -93,16 +133,15 @@ def test_elasticsearch(command: Command, service: str, quotes: bool) -> None:
 
 
 def test_shifted_scores_begin_at_0(service: str) -> None:
-    body = {"query": "storm", "documents": ["storm", "lunch", "a storm"], "shift": True}
-    shifted = requests.post(f"{service}/v2/rerank", json=body).json()["results"]
-    body = {"query": "storm", "documents": body["documents"], "raw_scores": True}
-    raw = requests.post(f"{service}/rerank", json=body).json()["results"]
-    lowest = raw[-1]["relevance_score"]
+    body = {"query": "storm", "documents": ["storm", "lunch", "a storm"]}
+    shifted, raw = (
+        requests.post(service + path, json=body | {option: True}).json()["results"]
+        for path, option in (("/v2/rerank", "shift"), ("/rerank", "raw_scores"))
+    )
     assert [item["index"] for item in shifted] == [item["index"] for item in raw]
-    assert shifted[-1]["relevance_score"] == 0
-    for item, other in zip(shifted, raw, strict=True):
-        expected = other["relevance_score"] - lowest
-        assert item["relevance_score"] == pytest.approx(expected, abs=1e-5)
+    scores = [item["relevance_score"] for item in shifted]
+    expected = [item["relevance_score"] - raw[-1]["relevance_score"] for item in raw]
+    assert scores == pytest.approx(expected, abs=1e-5) and scores[-1] == 0
 
 
 def test_commands_of_the_containers_exist() -> None:

@@ -116,3 +116,6 @@ def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path)
     for doc_id, rank, score in printed:
         assert int(rank) == wanted[doc_id].rank
         assert float(score) == pytest.approx(wanted[doc_id].score, abs=1e-4)
+    # A post of the result whose first stage is cut off there.
+    few = command("explain", *SAMPLE, "--reranker", "fusion", "--hits", "3", code=0)
+    assert "fusion #1 " in few.out

@@ -10,12 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
+from conftest import Patch
 from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
+from httpx import Client
 from starlette.testclient import TestClient
 
 from pipeline.service.proxy import search as searches
@@ -55,8 +56,8 @@ def limited(served: StubEngine) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def direct(engine: StubEngine) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=engine.url) as opened:
+def direct(engine: StubEngine) -> Iterator[Client]:
+    with Client(base_url=engine.url) as opened:
         yield opened
 
 
@@ -83,7 +84,7 @@ def restored(hit: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_the_window_is_reranked_and_its_page_shown(
-    client: TestClient, direct: httpx.Client, engine: StubEngine, path: str, more: dict[str, Any]
+    client: TestClient, direct: Client, engine: StubEngine, path: str, more: dict[str, Any]
 ) -> None:
     before = direct.post(path, json=search(**more))
     parameters = before.request.url.params
@@ -128,29 +129,26 @@ def test_pages_show_every_hit_once(engine: StubEngine, depth: int, size: int) ->
     assert [int(name.partition('"')[0]) for name in shown[depth:]] == [*range(depth, 120)]
 
 
-def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: httpx.Client) -> None:
+def test_the_bytes_of_a_hit_stay_as_they_are(client: TestClient, direct: Client) -> None:
     """Numbers of any length and form, and a key that is there twice."""
     plain = direct.post("/posts/_search", json=search(size=100)).text
     answer = client.post("/posts/_search", json=search(size=100)).text
     cut = re.compile(r'"_score":[\d.]+,|,"fields":\{"_first_stage_score":\[[\d.]+\]\}')
-    before, after = (
-        {item.rstrip(",]}") for item in cut.sub("", text).split('{"_index"')[1:]}
-        for text in (plain, answer)
-    )
+    hits = [cut.sub("", text).split('{"_index"')[1:] for text in (plain, answer)]
+    before, after = ({hit.rstrip(",]}") for hit in each} for each in hits)
     assert before == after
     assert '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"y":1e5' in answer
     assert answer.startswith(plain.partition('"max_score"')[0].replace(", ", ","))
 
 
-def test_packed_responses(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_responses(engine: StubEngine, monkeypatch: Patch) -> None:
     """Their content is bounded as that of others; what is no gzip is no answer."""
     texts = set()
     for encoding in ("identity", "gzip"):
         monkeypatch.setattr(upstream, "encoding_of", lambda url, encoding=encoding: encoding)
         with client_of(engine=engine.url) as client:
-            answer = client.post("/posts/_search", json=search())
+            texts.add((answer := client.post("/posts/_search", json=search())).text)
             assert answer.headers["x-reranked"] == "true"
-            texts.add(answer.text)
     assert len(texts) == 1
     assert engine.requests[-1][0].headers["accept-encoding"] == "gzip"
     for content in (gzip.compress(b" " * 40_000_000), b"{}"):
@@ -169,9 +167,7 @@ def test_packed_responses(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -
         b'{"hits":{"hits":[{"_score":1.0,"_source":{"contents":"half \\ud83d"}}]}}',
     ],
 )
-def test_responses_without_a_ranking_pass(
-    client: TestClient, engine: StubEngine, content: bytes
-) -> None:
+def test_answers_without_a_ranking(client: TestClient, engine: StubEngine, content: bytes) -> None:
     """Marked, if they are objects."""
     engine.packed = gzip.compress(content)
     for path, body in (("_search", json.dumps(search())), ("_msearch", line_pair({}))):
@@ -207,9 +203,7 @@ UNCHANGED: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
-def test_other_searches_pass_unchanged(
-    client: TestClient, direct: httpx.Client, engine: StubEngine, name: str
-) -> None:
+def test_other_searches(client: TestClient, direct: Client, engine: StubEngine, name: str) -> None:
     parameters, body = UNCHANGED[name]
     own = {key: value for key, value in body.items() if value != {"rerank": False}}
     first = direct.post(f"/posts/_search{parameters}", json=own)
@@ -222,18 +216,15 @@ def test_other_searches_pass_unchanged(
     assert bool(second.headers.get("x-not-reranked")) == first.is_success
 
 
-def test_long_texts_are_read_by_their_best_passages(
-    client: TestClient, direct: httpx.Client, engine: StubEngine
-) -> None:
+def test_passages_of_long_texts(client: TestClient, direct: Client, engine: StubEngine) -> None:
     """And come back whole."""
     lunch, cuts = "lunch was good today , see you " * 100, POSTS[0][0]
     for row, text in ((50, lunch + cuts), (51, f"{cuts} {lunch}"), (52, lunch)):
         engine.posts[row]["contents"] = text
     whole = direct.post("/posts/_search", json=search(size=100)).json()["hits"]["hits"]
     hits = client.post("/long/_search", json=search(size=100)).json()["hits"]["hits"]
-    assert [restored(hit) for hit in hits] == [
-        next(each for each in whole if each["_id"] == hit["_id"]) for hit in hits
-    ]
+    of_engine = {hit["_id"]: hit for hit in whole}
+    assert [*map(restored, hits)] == [of_engine[hit["_id"]] for hit in hits]
     texts = [post["contents"] for post in engine.posts[:100]]
     for post, passage in zip(engine.posts, best_passages([QUERY] * 100, texts), strict=False):
         post["contents"] = passage
@@ -254,8 +245,7 @@ TEXTS: list[tuple[Any, str | None, str]] = [
     ({"match": {"a": None, "a.b": "x"}}, "x", "query.match.a.b"),
     ({"match": {"x": {"query": "a b", "operator": "and"}}}, "a b", ""),
     ({"match": {"x": 12}}, "12", ""),
-    *(({f"match_{kind}": MATCHES}, "a b", "") for kind in ("phrase", "bool_prefix")),
-    ({"match_phrase_prefix": {"x": "a b"}}, "a b", ""),
+    *(({f"match_{of}": MATCHES}, "a b", "") for of in ("phrase", "bool_prefix", "phrase_prefix")),
     (LANG, None, ""),
     ({"bool": {"must": [LANG, {"match": {"x.english": "trump tax"}}]}}, "trump tax", ""),
     ({"bool": {"must": [{"multi_match": {"query": "en", "fields": ["lang"]}}, MATCH]}}, "s", ""),
@@ -286,9 +276,8 @@ TEXTS: list[tuple[Any, str | None, str]] = [
 def test_the_text_of_a_query(query: Any, text: str | None, path: str) -> None:
     defaults = SearchDefaults(PostFields(("x",), None))
     more = rerank(query_context={"query_text_path": path}) if path else {}
-    for content in ({"query": query}, {"retriever": {"standard": {"query": query}}}):
-        if path and "query" not in content:
-            continue
+    contents = [{"query": query}, {"retriever": {"standard": {"query": query}}}]
+    for content in contents[:1] if path else contents:
         actual = searches.read_search(content | more, {}, defaults)
         assert (actual.window.query if actual.window else None) == text
         assert actual.outcome == ("unchanged" if text else "no_text")
@@ -341,9 +330,7 @@ def test_ext_says_how_to_rerank(client: TestClient, engine: StubEngine) -> None:
 
 
 @pytest.mark.parametrize("outside", [{"url"}, {"contents", "url"}])
-def test_fields_outside_the_source_are_asked_for(
-    client: TestClient, engine: StubEngine, outside: set[str]
-) -> None:
+def test_fields_outside_sources(client: TestClient, engine: StubEngine, outside: set[str]) -> None:
     """Once after the source has been looked at, then at once."""
     body, path = search(size=20), f"/posts,{','.join(sorted(outside))}/_search"
     expected = client.post("/posts/_search", json=body).json()
@@ -398,7 +385,7 @@ def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine) -> None:
     assert engine.requests == []
 
 
-def test_several_searches(client: TestClient, direct: httpx.Client, engine: StubEngine) -> None:
+def test_several_searches(client: TestClient, direct: Client, engine: StubEngine) -> None:
     bodies = [search(size=3), {"query": {"match_all": {}}}, search(size=-1), search("cuts", size=2)]
     call = {"content": "".join(line_pair({}, body) for body in bodies)}
     call["headers"] = {"content-type": "application/x-ndjson"}
@@ -417,9 +404,7 @@ def test_several_searches(client: TestClient, direct: httpx.Client, engine: Stub
         assert "_first_stage_score" in answers[row]["hits"]["hits"][0]["fields"]
 
 
-def test_a_window_that_the_engine_refuses(
-    client: TestClient, direct: httpx.Client, engine: StubEngine
-) -> None:
+def test_a_window_that_is_refused(client: TestClient, direct: Client, engine: StubEngine) -> None:
     """The caller's own search goes out in its place, one of several too."""
     engine.largest = 50
     expected = direct.post("/posts/_search", json=search()).json()
@@ -438,9 +423,7 @@ def test_clients_may_ask_who_it_is(client: TestClient, engine: StubEngine) -> No
     assert len(engine.requests) == 2
 
 
-def test_a_get_with_a_body_or_a_text_and_a_packed_body(
-    client: TestClient, engine: StubEngine
-) -> None:
+def test_forms_of_a_request(client: TestClient, engine: StubEngine) -> None:
     body = search(size=4)
     content = client.request("GET", "/posts/_search", json=body).json()
     assert engine.requests[-1][0].method == "GET"
@@ -516,11 +499,9 @@ def test_bounds_come_first(engine: StubEngine, client: TestClient) -> None:
     many = b'{"query":{"terms":{"n":[' + b"[]," * 2_000_000 + b"1]}}}"
     lines = b"{}\n{}\n" * 190_000
     started = time.perf_counter()
-    for path, content in (
-        *(("_search", body) for body in (deep, deeper, wide, many)),
-        *(("_count", body) for body in (deep, many)),
-        ("_msearch", lines),
-    ):
+    calls = [("_search", body) for body in (deep, deeper, wide, many)]
+    calls += [("_count", deep), ("_count", many), ("_msearch", lines)]
+    for path, content in calls:
         for body in (content, gzip.compress(content, 1)):
             headers = {"content-encoding": "gzip"} if body is not content else {}
             assert client.post(f"/posts/{path}", content=body, headers=headers).status_code == 400
@@ -615,9 +596,7 @@ HEADERS: list[Any] = [
         ("posts-1/_msearch", line_pair({})[:-1]),
     ],
 )
-def test_other_indexes_are_refused(
-    limited: TestClient, engine: StubEngine, path: str, content: str
-) -> None:
+def test_other_indexes(limited: TestClient, engine: StubEngine, path: str, content: str) -> None:
     """Those of the engine itself first; nothing of the request reaches it."""
     answer = limited.post(f"/{path}", content=content)
     assert answer.status_code in (400, 403), answer.text
@@ -629,9 +608,7 @@ def test_other_indexes_are_refused(
         assert limited.post(f"/{good}/_search", json=search()).status_code == 200
 
 
-def test_a_pattern_for_all_indexes_leaves_out_those_of_the_engine(
-    client: TestClient, engine: StubEngine
-) -> None:
+def test_patterns_leave_out_indexes_of_the_engine(client: TestClient, engine: StubEngine) -> None:
     assert client.post("/*/_search", json=search()).status_code == 200
     lines = line_pair({"index": "*"}) + line_pair({"index": "posts"})
     assert client.post("/_msearch", content=lines).status_code == 200
@@ -640,9 +617,7 @@ def test_a_pattern_for_all_indexes_leaves_out_those_of_the_engine(
     assert [json.loads(line)["index"] for line in headers] == [["*", "-.*"], ["posts"]]
 
 
-def test_one_search_of_several_is_refused_by_itself(
-    limited: TestClient, engine: StubEngine
-) -> None:
+def test_one_search_of_several_is_refused(limited: TestClient, engine: StubEngine) -> None:
     lines = line_pair({}) + line_pair({"index": ".keys"}) + line_pair({}, {"query": WRAPPER})
     for more, count in (("", 1), (line_pair({}, {"query": {"match_all": {}}}), 2)):
         answer = limited.post("/posts-1/_msearch", content=lines + more)
@@ -682,9 +657,7 @@ def test_only_ids_that_went_out_come_back(engine: StubEngine, client: TestClient
         assert client.request(method, path, json=body).status_code == 200, path
 
 
-def test_headers_of_both_sides(
-    client: TestClient, engine: StubEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_headers(client: TestClient, engine: StubEngine, caplog: pytest.LogCaptureFixture) -> None:
     passed = {"content-type": VENDOR, "accept": VENDOR, "authorization": "ApiKey x"}
     passed |= {"x-opaque-id": "7", "user-agent": "elasticsearch-py/9"}
     passed["traceparent"] = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -718,9 +691,7 @@ def outcomes(client: TestClient) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_errors_of_the_engine_pass(
-    client: TestClient, direct: httpx.Client, engine: StubEngine, status: int
-) -> None:
+def test_errors_pass(client: TestClient, direct: Client, engine: StubEngine, status: int) -> None:
     engine.fail = status
     expected = direct.post("/posts/_search", json=search())
     answer = client.post("/posts/_search", json=search())
@@ -728,7 +699,7 @@ def test_errors_of_the_engine_pass(
     assert client.post("/posts/_msearch", content=b"{}\n{}\n").status_code == status
 
 
-def test_large_responses_are_bounded(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_responses_are_bounded(engine: StubEngine, monkeypatch: Patch) -> None:
     """That of a window gives way to the caller's own page; of one by one, and of all together."""
     monkeypatch.setattr(upstream, "LARGEST", 10_000)
     lines = line_pair({}, search(size=2)) + line_pair({}, search(size=3))
@@ -757,9 +728,7 @@ def test_an_engine_that_is_away(engine: StubEngine) -> None:
         assert answer.status_code == answer.json()["status"] == 504
 
 
-def test_a_node_that_takes_no_connection(
-    engine: StubEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_takes_no_connection(engine: StubEngine, monkeypatch: Patch) -> None:
     """The next one is asked, within the time of the request."""
     monkeypatch.setattr(upstream, "CONNECTING", 0.3)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
@@ -780,7 +749,7 @@ def test_a_node_that_takes_no_connection(
 
 
 @pytest.mark.parametrize("problem", ["broken", "late", "overload", "no text"])
-def test_a_reranker_that_fails(direct: httpx.Client, engine: StubEngine, problem: str) -> None:
+def test_a_reranker_that_fails(direct: Client, engine: StubEngine, problem: str) -> None:
     """The engine's own ranking goes out, marked and counted, without our fields."""
     scorer, body = GatedScorer(), search(_source=False, size=7, **{"from": 3})
     options: dict[str, Any] = {"models": scored_by(scorer), "defaults": SearchDefaults(seconds=0.2)}

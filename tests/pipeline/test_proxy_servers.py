@@ -15,6 +15,7 @@ from helpers.proxy_samples import mixture, post, search, stub_engine
 from helpers.search_grammar import Searches
 from helpers.service_samples import QUERY, app_of, listening
 
+from indexes.engines.client import Engine
 from pipeline.service.proxy.search import SearchDefaults
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +77,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         return
     with running(request.param) as server:
         address = server.address()
-        engine = server.engine(address)
+        engine = Engine(address)
         fields = {"contents": {"type": "text"}, "url": {"type": "keyword"}, "n": {"type": "long"}}
         body = {"settings": {"number_of_shards": 1}, "mappings": {"properties": fields}}
         engine.request("PUT", f"/{address.index}", body)
@@ -182,19 +183,14 @@ def test_clients_read_on_in_long_results(real: Served) -> None:
     assert len(actual) > 100
 
 
-def test_every_hit_is_seen_once(served: Served) -> None:
+def test_every_hit_is_seen_once(real: Served) -> None:
     """By pages of any size, and by the values of a sort that breaks ties."""
-    client = served.client(served.proxy)
-    index = served.index
+    client, index = real.client(real.proxy), real.index
     for size in (7, 30, 100):
-        pages = [
-            client.search(index=index, body=search(**{"from": n, "size": size}))
-            for n in range(0, 120, size)
-        ]
+        bodies = [search(**{"from": start, "size": size}) for start in range(0, 120, size)]
+        pages = [client.search(index=index, body=body) for body in bodies]
         shown = [hit["_id"] for page in pages for hit in page["hits"]["hits"]]
         assert len({*shown}) == len(shown) == pages[0]["hits"]["total"]["value"]
-    if served.name == "stub":
-        return
     seen, more = list[str](), dict[str, Any]()
     while hits := client.search(index=index, body=search(size=30, sort=TIES, **more))["hits"][
         "hits"
@@ -237,11 +233,10 @@ def test_clients_read_what_is_served_alone(real: Served) -> None:
 def test_no_search_reads_another_index(real: Served) -> None:
     """Searches of the engine's own grammar: refused, or without a word of the secret index."""
     secret = f"{real.index}-secret"
-    lines = "".join(
-        f'{{"index":{{"_id":"{row}"}}}}\n{{"contents":"xyzzy storm {row}"}}\n' for row in range(9)
-    )
+    posts = [f'{{"index":{{"_id":"{n}"}}}}\n{{"contents":"xyzzy storm {n}"}}\n' for n in range(9)]
     options = real.options()
-    SESSION.post(f"{real.direct}/{secret}/_bulk?refresh", data=lines, **options).raise_for_status()
+    bulk = f"{real.direct}/{secret}/_bulk?refresh"
+    SESSION.post(bulk, data="".join(posts), **options).raise_for_status()
     made, counts = Searches(7, real.index, secret), Counter[str]()
     for _ in range(6 * REQUESTS):
         call = made.call()
@@ -294,21 +289,18 @@ def compare(served: Served, path: str, parameters: str, body: bytes, options: An
         assert answer.status_code == (403 if "does not pass here" in answer.text else 400)
         return
     assert answer.status_code == before.status_code, answer.text
-    reranked = answer.headers.get("x-reranked")
     if before.status_code != 200:
         assert plain_error(answer.json()) == plain_error(before.json())
         return
     actual, expected = plain(answer.json()), plain(before.json())
-    if reranked != "true":
+    if answer.headers.get("x-reranked") != "true":
         actual.pop("_reranked", None)
         assert actual == expected
         return
     content = json.loads(body)
     given = dict(part.split("=") for part in parameters[1:].split("&") if "=" in part)
-    start, size = (
-        int(given.get(name, content.get(name, default)))
-        for name, default in (("from", 0), ("size", 10))
-    )
+    given = {"from": 0, "size": 10} | content | given
+    start, size = int(given["from"]), int(given["size"])
     content |= {"from": 0, "size": max(WINDOW, start + size)}
     window = SESSION.post(served.direct + path, json=content, **options).json()
     check(expected, actual, window)

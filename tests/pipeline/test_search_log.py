@@ -16,23 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Command
+from helpers import service_samples
 from helpers.processes import run_python
 from helpers.proxy_samples import StubEngine, search, stub_engine
 from helpers.service_process import running
-from helpers.service_samples import QUERY, models
+from helpers.service_samples import QUERY
 from starlette.testclient import TestClient
 
 from pipeline.collections.clicks import CHALLENGER, CHAMPION
 from pipeline.collections.trec import read_qrels
 from pipeline.compare import evidence
-from pipeline.service.app import MOST_EVENTS, Access, Service, build
+from pipeline.service.app import MOST_EVENTS
 from pipeline.service.errors import RequestError
 from pipeline.service.log import SearchLog, team_draft
 from pipeline.service.models import Models
-from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
-from pipeline.service.proxy.upstream import Upstream
-from pipeline.service.requests import Limits
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +41,9 @@ def served() -> Iterator[tuple[str, StubEngine]]:
 
 @contextmanager
 def client_of(url: str, log: SearchLog, *keys: str, challenger: str = "") -> Iterator[TestClient]:
-    served = Models(["mp_hcnn"], 10**6, challenger=challenger) if challenger else models()
-    service = Service(served, Limits(), 2)
-    proxy = Proxy(service, Upstream([url]), SearchDefaults(seconds=60, reads_ubi=True), log)
-    with TestClient(build(service, Access(keys), (), proxy, log)) as client:
+    served = Models(["mp_hcnn"], 10**6, challenger=challenger) if challenger else None
+    more = {"engine": url, "defaults": SearchDefaults(seconds=60, reads_ubi=True), "log": log}
+    with service_samples.client_of(keys=keys, models=served, **more) as client:
         yield client
     log.close()
 
@@ -80,14 +77,12 @@ def test_from_searches_to_judgments_and_a_comparison(
         service.process.wait(30)
     assert stat.S_IMODE(log.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in log.iterdir()} == {0o600}
-    done = command("clicks", log, "--output", tmp_path / "qrels.txt")
-    assert done.code == 0, done.err
+    done = command("clicks", log, "--output", tmp_path / "qrels.txt", code=0)
     assert "3 impressions, 3 with a click" in done.out
     judged = read_qrels(tmp_path / "qrels.txt")
     assert len(judged) == 3
     assert {grade for grades in judged.values() for grade in grades.values()} <= {0, 1}
-    done = command("compare", log)
-    assert done.code == 0, done.err
+    done = command("compare", log, code=0)
     # The served model is its own challenger, so that nobody's posts are clicked.
     numbers = r"^searches +repeated +without a click +wins +losses +ties\n +3 +0 +"
     assert re.search(numbers, done.out, re.M)
@@ -123,10 +118,8 @@ def test_a_search_and_its_click_are_logged(
         assert record["user_query"] == long[:1000]
     else:
         assert QUERY not in text
-        assert (
-            "found searches without their queries"
-            in command("clicks", tmp_path, "--output", "no").err
-        )
+        errors = command("clicks", tmp_path, "--output", "no").err
+        assert "found searches without their queries" in errors
 
 
 def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> None:
@@ -141,9 +134,8 @@ def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> No
             assert client.post("/events", json=click(name, "1")).status_code == 200
         further = search(ext={"ubi": ubi | {"query_id": signed}}, **{"from": 10})
         assert client.post("/posts/_search", json=further).headers["x-search-id"] == signed
-        plain = client.post(
-            "/posts/_search", json={"query": {"match_all": {}}, "ext": {"ubi": ubi}}
-        )
+        every = {"query": {"match_all": {}}, "ext": {"ubi": ubi}}
+        plain = client.post("/posts/_search", json=every)
         assert plain.headers["x-reranked"] == "false"
         several = "{}\n" + json.dumps(search(ext={"ubi": ubi})) + "\n"
         found = client.post("/posts/_msearch", content=several).json()["responses"]
@@ -245,12 +237,7 @@ def test_a_full_disk_costs_lines(tmp_path: Path) -> None:
     """A limit on the size of files stands for it; whole lines alone are kept, others counted."""
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n" + WRITER
     code = limited + "\nlog.close()\nprint(log.counts['written'], log.counts['dropped'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), "300"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", code, tmp_path, 300)
     written, dropped = map(int, done.stdout.splitlines()[-1].split())
     assert written + dropped == 300
     assert dropped
@@ -275,13 +262,11 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(logged(tmp_path)) == log.counts["written"] > 0
 
 
+OLD, OLDER, NEW = "2020-03-01", "2020-01-01", "2999-01-01"
+
+
 @pytest.mark.parametrize(
-    ("days", "kept"),
-    [
-        (["2020-01-01", "2020-03-01", "2999-01-01"], ["2020-03-01", "2999-01-01"]),
-        (["2020-01-01"], ["2020-01-01"]),
-        (["2999-01-01"], ["2999-01-01"]),
-    ],
+    ("days", "kept"), [([OLDER, OLD, NEW], [OLD, NEW]), ([OLDER], [OLDER]), ([NEW], [NEW])]
 )
 def test_old_days_are_deleted_by_the_newest(
     tmp_path: Path, days: list[str], kept: list[str]
@@ -292,18 +277,21 @@ def test_old_days_are_deleted_by_the_newest(
     log = SearchLog(tmp_path, days=30)
     log.write([{}])
     log.close()
-    names = [path.name for path in tmp_path.glob("searches-*-ab.jsonl")]
-    assert sorted(names) == [f"searches-{day}-ab.jsonl" for day in kept]
-    assert (tmp_path / "mine.jsonl").exists()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    mine = [name for name in names if name.endswith(("-ab.jsonl", "mine.jsonl"))]
+    assert mine == ["mine.jsonl", *(f"searches-{day}-ab.jsonl" for day in kept)]
+
+
+PAGE = {"query_response_hit_ids": ["1", "2"], "teams": [1, 2], "version": "a", "challenger": "b"}
 
 
 def test_a_client_has_one_vote_for_a_search(tmp_path: Path, command: Command) -> None:
     """However often it searches and clicks; the numbers of a comparison add up."""
-    log, versions = SearchLog(tmp_path), {"version": "a", "challenger": "b"}
+    log = SearchLog(tmp_path)
     for number in range(30):
         search_id, client = f"{number}", f"10.0.0.{max(0, number - 20)}"
-        page = {"query_id": search_id, "query_response_hit_ids": ["1", "2"], "teams": [1, 2]}
-        log.search(page | versions, " Storm"[number % 2 :], client, is_named=True)
+        page = PAGE | {"query_id": search_id}
+        log.search(page, " Storm"[number % 2 :], client, is_named=True)
         if number % 5:
             log.events([click(search_id, "2")] * 3)
     log.close()
@@ -314,16 +302,11 @@ def test_a_client_has_one_vote_for_a_search(tmp_path: Path, command: Command) ->
 
 @pytest.mark.slow
 def test_a_large_log_is_compared_in_little_memory(tmp_path: Path) -> None:
-    page = {
-        "query_response_hit_ids": ["1", "2"],
-        "teams": [1, 2],
-        "version": "a",
-        "challenger": "b",
-    }
     with (tmp_path / "searches.jsonl").open("w") as stream:
         for number in range(50_000):
-            name = {"query_id": f"{number:032x}"}
-            stream.write(f"{json.dumps(name | page)}\n{json.dumps(click(name['query_id'], '2'))}\n")
+            name = f"{number:032x}"
+            lines = PAGE | {"query_id": name}, click(name, "2")
+            stream.writelines(f"{json.dumps(line)}\n" for line in lines)
     code = "import sys; from pipeline.compare import *; main(Options(Path(sys.argv[1])))"
     code += "; print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
     done = run_python("-c", f"import re; {code}", tmp_path)
@@ -350,13 +333,9 @@ def test_the_test_may_be_looked_at_any_time() -> None:
     """Equal models: at most 5 % are ever called better, whenever one looks; better ones mostly."""
     random = np.random.default_rng(1)
 
-    def called_better(share: float) -> float:
-        wins = np.cumsum(random.random((200, 1500)) < share, axis=1)
-        looks = range(10, 1500, 10)
-        return float(
-            np.mean([any(evidence(w[n], n + 1 - w[n]) > np.log(20) for n in looks) for w in wins])
-        )
-
-    assert called_better(0.5) <= 0.06
-    assert called_better(0.47) <= 0.01
-    assert called_better(0.57) > 0.95
+    for share, least, most in ((0.5, 0, 0.06), (0.47, 0, 0.01), (0.57, 0.95, 1)):
+        better = 0
+        for wins in np.cumsum(random.random((200, 1500)) < share, axis=1):
+            looks = ((wins[n], n + 1 - wins[n]) for n in range(10, 1500, 10))
+            better += any(evidence(*look) > np.log(20) for look in looks)
+        assert least <= better / 200 <= most

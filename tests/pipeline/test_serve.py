@@ -78,33 +78,22 @@ def test_scores_are_those_of_the_model(client: TestClient, wire: Wire) -> None:
     assert orders[0] == orders[1]
 
 
-def test_the_best_alone(client: TestClient, wire: Wire) -> None:
-    best, every = (
-        wire.results_of(client.post(wire.path, json=wire.body(**{wire.top: top})).json())
-        for top in (3, 999)
-    )
-    assert [result["index"] for result in best] == [result["index"] for result in every[:3]]
-    assert len(every) == len(TEXTS)
-
-
 def test_texts_come_back_if_wanted(client: TestClient, wire: Wire) -> None:
     results = wire.results_of(client.post(wire.path, json=wire.body(**wire.echo)).json())
+    is_plain = wire in (WIRES["voyage"], WIRES["infinity"])
     for result in results:
-        text = TEXTS[result["index"]]
-        is_plain = wire in (WIRES["voyage"], WIRES["infinity"])
-        shapes = {"text": text, "document": text if is_plain else {"text": text}}
-        for field in result.keys() - {"index", wire.score}:
-            assert result[field] == shapes[field]
-    assert results[0].keys() != {"index", wire.score}
+        text = TEXTS[result.pop("index")]
+        del result[wire.score]
+        document = {"document": text if is_plain else {"text": text}}
+        assert result == ({"text": text} if wire is WIRES["tei"] else document)
 
 
 def test_equal_scores_keep_the_order_of_the_request(client: TestClient, wire: Wire) -> None:
     """Except in Text Embeddings Inference, where the later comes first."""
     results = wire.results_of(client.post(wire.path, json=wire.body(["same"] * 400)).json())
-    expected = list(range(400))
     assert len({result[wire.score] for result in results}) == 1
-    is_tei = wire is WIRES["tei"]
-    assert [result["index"] for result in results] == (expected[::-1] if is_tei else expected)
+    expected = [*range(400)][:: -1 if wire is WIRES["tei"] else 1]
+    assert [result["index"] for result in results] == expected
 
 
 OPTIONAL = {*Request.__struct_fields__} - {"query", "documents", "texts"}
@@ -118,6 +107,7 @@ def test_laxness_of_servers(client: TestClient, wire: Wire) -> None:
     cases: list[tuple[dict[str, Any], int]] = [
         *(({wire.top: top, **flags}, 3) for top in ("3", 3.0)),
         *(({wire.top: top, **flags}, len(TEXTS)) for top in (0, "0")),
+        ({wire.top: 999}, len(TEXTS)),
         (dict.fromkeys(OPTIONAL - {*wire.extra}), len(TEXTS)),
         ({"priority": 0, "max_chunks_per_doc": 10, "x": {"y": [1]}}, len(TEXTS)),
         ({"documents" if wire.documents == "texts" else "texts": None}, len(TEXTS)),
@@ -134,16 +124,15 @@ def test_laxness_of_servers(client: TestClient, wire: Wire) -> None:
 
 def test_one_answer_for_all_vendors(client: TestClient) -> None:
     body = WIRES["cohere"].body(return_documents=True)
-    paths = ("/rerank", "/v1/rerank", "/v2/rerank", "/invocations")
+    paths: tuple[str, ...] = ("/rerank", "/v1/rerank", "/v2/rerank", "/invocations")
     answers = [client.post(path, json=body).json() for path in paths]
     for answer in answers:
         assert answer["results"] == answers[0]["results"]
         plain = [{**item, "document": item["document"]["text"]} for item in answer["results"]]
         assert answer["data"] == plain
-    tei = [
-        client.post(p, json=WIRES["tei"].body()).json() for p in ("/", "/rerank", "/invocations")
-    ]
-    assert tei[0] == tei[1] == tei[2]
+    body, paths = WIRES["tei"].body(), ("/", "/rerank", "/invocations")
+    first, *others = (client.post(path, json=body).json() for path in paths)
+    assert others == [first, first]
 
 
 SCORED = [{**document, "first_stage_score": n % 5 - 1.5} for n, document in enumerate(DOCUMENTS)]
@@ -155,7 +144,6 @@ def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
     assert answer.headers["x-mix"] == "interpolated"
     assert not wire.fields or content["mix"] == "interpolated"
     weight = tuning_of(models().default.checkpoint.directory).weight
-    assert 0 < weight < 1
     neural = {str(n): float(score) for n, score in enumerate(logits(POSTS))}
     first = {str(n): float(post["first_stage_score"]) for n, post in enumerate(SCORED)}
     expected = interpolate({"q": first}, {"q": neural}, weight)["q"]
@@ -163,8 +151,6 @@ def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
     assert len(results) == len(SCORED)
     for result in results:
         assert result[wire.score] == pytest.approx(expected[str(result["index"])], abs=1e-6)
-    scores = [result[wire.score] for result in results]
-    assert scores == sorted(scores, reverse=True)
     alone = client.post(wire.path, json=wire.body(SCORED, mix="neural"))
     assert alone.headers["x-mix"] == "neural"
     plain = client.post(wire.path, json=wire.body(DOCUMENTS))
@@ -230,25 +216,19 @@ def test_packed_bodies(client: TestClient, wire: Wire) -> None:
 @pytest.mark.parametrize(
     "link", ["http://a.b/c", "https://x", "//x/y", "www.x", "http://a b//c", ""]
 )
-@pytest.mark.parametrize(
-    "text", ["", "storm", "http://a.b/c storm", "storm http://a.b/c", "x www.x"]
-)
-def test_links_around_texts(link: str, text: str) -> None:
-    assert between_links(link + text + link) == (text, link)
-    long = link and link + "x" * 3000
-    assert between_links(long + text + long) == (text, long)
+def test_links_around_texts(link: str) -> None:
+    for text in ("", "storm", "http://a.b/c storm", "storm http://a.b/c", "x www.x"):
+        for around in (link, link and link + "x" * 3000):
+            assert between_links(around + text + around) == (text, around)
 
 
 def test_documents_with_links_around(client: TestClient) -> None:
     link, text = "http://met.example/gale", "gale warning"
     body = {"query": "gale", "documents": [f"{link}{text}{link}", text], "links": "around"}
     apart = {"query": "gale", "documents": [{"text": text, "url": link}, text], "links": "around"}
-    found, expected = (
-        client.post("/v2/rerank", json=one).json()["results"] for one in (body, apart)
-    )
-    assert [one["index"] for one in found] == [one["index"] for one in expected]
-    scores = [one["relevance_score"] for one in expected]
-    assert [one["relevance_score"] for one in found] == pytest.approx(scores, abs=1e-6)
+    results = (client.post("/v2/rerank", json=one).json()["results"] for one in (body, apart))
+    found, expected = ([[*one.values()] for one in each] for each in results)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_pages_without_texts_are_refused(client: TestClient) -> None:
@@ -286,10 +266,9 @@ def test_metrics() -> None:
     assert "te_request_duration_count 2.0" in lines
     assert "te_queue_size 0.0" in lines
     assert f"te_batch_next_size_sum {2 * len(TEXTS)}.0" in lines
-    scored = {"queue": 2, "inference": 2, "total": 2}
-    for stage, count in scored.items():
+    for stage in ("queue", "inference", "total"):
         labels = f'index="",model="mp_hcnn",outcome="ok",stage="{stage}"'
-        assert f"tweetrerank_seconds_count{{{labels}}} {count}.0" in lines
+        assert f"tweetrerank_seconds_count{{{labels}}} 2.0" in lines
     assert 'tweetrerank_seconds_count{index="",model="",outcome="value",stage="total"} 1.0' in lines
     names = {line.split("{")[0] for line in lines if not line.startswith("#")}
     assert {"tweetrerank_model_info", "tweetrerank_cache_hits", "tweetrerank_cache_bytes"} <= names
@@ -303,19 +282,19 @@ EXAMPLES = re.findall(
 )
 
 
-def shortened(content: Any) -> Any:
+def shortened(answer: str) -> Any:
     """An answer without its id and its time, with five digits of its scores."""
-    if isinstance(content, list):
-        return [shortened(item) for item in content]
-    if isinstance(content, dict):
-        return {k: shortened(v) for k, v in content.items() if k not in ("id", "created")}
-    return round(content, 5) if isinstance(content, float) else content
+
+    def kept(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: fields[name] for name in fields.keys() - {"id", "created"}}
+
+    return json.loads(answer, parse_float=lambda text: round(float(text), 5), object_hook=kept)
 
 
 @pytest.mark.parametrize(("path", "body", "shown"), EXAMPLES)
 def test_the_examples_of_the_readme(path: str, body: str, shown: str) -> None:
     with client_of(models=models("window")) as client:
         headers = {"content-type": "application/json"}
-        content = client.post(path, content=body, headers=headers).json()
-    assert shortened(content) == shortened(json.loads(shown))
+        answer = client.post(path, content=body, headers=headers).text
+    assert shortened(answer) == shortened(shown)
     assert len(EXAMPLES) == 5

@@ -1,4 +1,4 @@
-"""The service with the model ``window``: whole lists, by scores, by order, or as sets."""
+"""Models of the service: whole lists, by scores, by order, or as sets; several models at once."""
 
 import json
 import re
@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from conftest import Command
 from helpers.batch_samples import read_lines, write_lines
-from helpers.reranking_samples import POSTS
-from helpers.service_samples import QUERY, client_of, models
+from helpers.reranking_samples import POSTS, all_pairs, network, small_model, vocabulary
+from helpers.service_samples import QUERY, TEXTS, client_of, models
 from starlette.testclient import TestClient
 
 import rerankers
+from indexes.posts import Post
 from pipeline.collections import named
-from pipeline.service.app import Service, build
+from pipeline.collections.topics import Topic
+from pipeline.ranking.retrievers import Candidates
 from pipeline.service.models import Models
-from pipeline.service.requests import Limits
 from rerankers import checkpoint as checkpoints
+from rerankers import devices
+from rerankers.networks.inputs import TextEncoder
 from rerankers.text.passages import best_passages
 
 LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
@@ -31,6 +34,13 @@ def documents(scores: list[float] | None = None) -> list[dict[str, Any]]:
     for post, score in zip(posts, scores or [], strict=False):
         post["first_stage_score"] = score
     return posts
+
+
+def scores_by(client: TestClient, body: dict[str, Any], path: str = "/v2/rerank") -> list[float]:
+    """Scores in the order of the documents."""
+    results = client.post(path, json=body).json()["results"]
+    scores = {item["index"]: item["relevance_score"] for item in results}
+    return [scores[row] for row in range(len(scores))]
 
 
 @pytest.fixture(scope="module")
@@ -59,34 +69,24 @@ def test_a_request_is_ranked_as_in_python(
     scores = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
     expected = slope * scores + intercept
     for _ in range(2):
-        results = client.post("/rerank", json=body).json()["results"]
-        found = {item["index"]: item["relevance_score"] for item in results}
-        assert [found[row] for row in range(len(found))] == pytest.approx(
-            expected.tolist(), abs=1e-5
-        )
+        assert scores_by(client, body) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_probabilities_do_not_depend_on_the_scale_of_an_engine(client: TestClient) -> None:
-    found = []
-    for scale in (1.0, 40.0):
-        scores = [score * scale for score in SCORES]
-        body = {"query": QUERY, "documents": documents(scores)}
-        results = client.post("/v2/rerank", json=body).json()["results"]
-        found.append({item["index"]: item["relevance_score"] for item in results})
-    first, again = found
-    assert first == pytest.approx(again, abs=1e-6)
-    assert all(0 < value < 1 for value in first.values())
+    one, forty = (
+        scores_by(client, {"query": QUERY, "documents": documents([s * scale for s in SCORES])})
+        for scale in (1.0, 40.0)
+    )
+    assert one == pytest.approx(forty, abs=1e-6)
+    assert all(0 < value < 1 for value in one)
 
 
 def test_where_requests_do_not_say_the_service_does() -> None:
     """``serve --order unknown``."""
     body = {"query": QUERY, "documents": documents()}
     bodies = [body, body | {"order": "unknown"}, body | {"order": "first_stage"}]
-    app = build(Service(models("window"), Limits(), 1, in_order=False))
-    with TestClient(app) as client:
-        unsaid, unknown, ordered = (
-            client.post("/v2/rerank", json=each).json()["results"] for each in bodies
-        )
+    with client_of(models=models("window"), in_order=False) as client:
+        unsaid, unknown, ordered = (scores_by(client, each) for each in bodies)
     assert unsaid == unknown != ordered
 
 
@@ -119,14 +119,11 @@ def test_a_collection_is_served_by_what_is_best_for_it(
 
 def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:
     shared = checkpoints.SHIPPED / "mp_hcnn" / "mb2011"
-    done = command("export", shared, "--output", tmp_path / "copy")
-    assert done.code == 0, done.err
-    assert command("export", shared, "--output", tmp_path / "copy").code == 2
-    pairs = [(QUERY, post) for post in POSTS]
-    first, again = (rerankers.load(folder) for folder in (shared, tmp_path / "copy"))
-    np.testing.assert_array_equal(first.predict(pairs), again.predict(pairs))
-    scores = [*range(len(POSTS))]
-    np.testing.assert_array_equal(first.predict(pairs, scores), again.predict(pairs, scores))
+    for code in (0, 2):
+        command("export", shared, "--output", tmp_path / "copy", code=code)
+    pairs, scores = [(QUERY, post) for post in POSTS], [*range(len(POSTS))]
+    both = [rerankers.load(folder) for folder in (shared, tmp_path / "copy")]
+    np.testing.assert_array_equal(*(one.predict(pairs, scores) for one in both))
 
 
 FILLER = "the minister spoke of other things all day long. " * 30
@@ -134,37 +131,26 @@ LONG = FILLER + "bbc world service cuts: 650 jobs go. " + FILLER
 """Its answer stands behind character 1,000."""
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/v2/rerank", {}),
-        ("/v2/rerank", {"order": "unknown"}),
-        ("/rerank", {"top_k": 3}),
-    ],
-)
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])
 def test_an_answer_far_into_a_document_ranks_first(
-    path: str, fields: dict[str, Any], name: str
+    name: str, command: Command, tmp_path: Path
 ) -> None:
-    body = {"query": QUERY, "documents": ["a storm on the coast", FILLER, LONG]}
-    with client_of(models=Models([name], 1_000_000)) as client:
-        response = client.post(path, json={**body, **fields})
-    assert response.headers["x-split-documents"] == "2"
-    found = {item["index"]: item["relevance_score"] for item in response.json()["results"]}
-    assert max(found, key=lambda row: found[row]) == 2
-
-
-def test_a_long_text_has_the_score_of_its_best_passage(command: Command, tmp_path: Path) -> None:
-    reranker = rerankers.load("window")
-    assert reranker.rank(QUERY, ["a storm", FILLER, LONG])[0].index == 2
+    """As its best passage would, also in Python and in ``batch``."""
+    texts = ["a storm on the coast", FILLER, LONG]
+    body = {"query": QUERY, "documents": texts}
+    with client_of(models=models(name)) as client:
+        for more in ({}, {"order": "unknown"}, {"top_k": 3}):
+            assert np.argmax(scores_by(client, body | more)) == 2
+        assert client.post("/rerank", json=body).headers["x-split-documents"] == "2"
+    reranker = rerankers.load(name)
     (passage,) = best_passages([QUERY], [LONG])
     assert "650 jobs" in passage and len(passage) <= 1000
     assert f" {passage.strip()} " in f" {LONG} "
     scores = [reranker.predict([(QUERY, text), (QUERY, "a storm")]) for text in (LONG, passage)]
     np.testing.assert_array_equal(*scores)
-    posts = [{"doc_id": str(n), "text": text} for n, text in enumerate(["a storm", FILLER, LONG])]
+    posts = [{"doc_id": str(n), "text": text} for n, text in enumerate(texts)]
     rows = write_lines(tmp_path / "in.jsonl", [{"query_id": 1, "query": QUERY, "posts": posts}])
-    assert command("batch", "--input", rows, "--output", tmp_path / "out").code == 0
+    command("batch", "--input", rows, "--output", tmp_path / "out", "--reranker", name, code=0)
     (row,) = read_lines(tmp_path / "out")
     assert max(row["posts"], key=lambda post: post["score"])["doc_id"] == "2"
 
@@ -180,3 +166,50 @@ def test_a_client_may_refuse_or_bound_long_documents(client: TestClient) -> None
         assert "documents[1]: found 1500 characters, expected at most 1000" in refused.text
         refused = client.post(path, json={"query": "cuts " * 300, "documents": ["a"], field: False})
         assert "query: found 1500 characters, expected at most 1000" in refused.text
+
+
+def saved(folder: Path, name: str, configuration: str) -> Path:
+    """A small untrained checkpoint."""
+    encoder = TextEncoder(vocabulary(), checkpoints.idf_from("wordfreq"))
+    checkpoints.save(folder, network(small_model(name, configuration), encoder, name))
+    return folder
+
+
+def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
+    """A model that reads a post's rank gets it, or 0 without ranks, as in predict."""
+    served = Models([str(saved(tmp_path / "sm", "sm_cnn", "static"))], 10**6)
+    assert served.default.reads_prior
+    run = {"q": {str(n): score for n, score in enumerate(SCORES)}}
+    posts = {str(n): Post(str(n), *post) for n, post in enumerate(LISTED)}
+    ranked = Candidates([Topic("q", QUERY)], run, posts).pairs()
+    slope, intercept = served.default.calibration
+    with client_of(models=served) as client:
+        for scores, pairs in ((SCORES, ranked), (None, all_pairs([QUERY], LISTED))):
+            expected = slope * served.default.checkpoint.score(pairs) + intercept
+            body = {"query": QUERY, "mix": "neural", "documents": documents(scores)}
+            actual = scores_by(client, body | {"raw_scores": True})
+            assert actual == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_names_of_several_models(tmp_path: Path) -> None:
+    served = Models([str(saved(tmp_path / "mine", "sm_cnn", "text")), "mp_hcnn"], 10**6)
+    body = {"query": QUERY, "documents": TEXTS}
+    with client_of(models=served) as client:
+        for name, status in ((None, 422), ("rerank-v3.5", 404), ("", 404)):
+            refused = client.post("/v2/rerank", json=body | {"model": name})
+            assert refused.status_code == status
+            assert "expected one of mine, mp_hcnn" in refused.json()["message"]
+        for name in ("mine", "mp_hcnn"):
+            response = client.post("/v2/rerank", json=body | {"model": name})
+            assert response.json()["model"] == name
+        assert client.get("/metrics").text.count("tweetrerank_model_info{") == 2
+
+
+def test_a_network_on_a_gpu_gives_the_scores_of_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, pairs = saved(tmp_path / "mine", "mp_hcnn", "small"), all_pairs([QUERY])
+    expected = Models([str(folder)], 10**6).default.scorer.score(0, "mine", pairs)
+    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
+    actual = Models([str(folder)], 10**6).default.scorer.score(0, "mine", pairs)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
