@@ -591,8 +591,8 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
 
 
 _TEXTS: Mapping[str, dict[str, Any]] = {
-    "integer": {"pattern": "^[0-9]{1,9}$"},
-    "number": {"pattern": r"^-?[0-9]{1,9}(\.[0-9]{1,9})?$"},
+    "integer": {"pattern": "^(0|[1-9][0-9]{0,8})$"},
+    "number": {"pattern": r"^-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?$"},
     "boolean": {"enum": [True, False, 1, 0, "true", "false"]},
 }
 """Type -> the texts that are taken for it."""
