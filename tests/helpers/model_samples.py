@@ -17,7 +17,6 @@ from rerankers.text.words import STOP_WORDS, words
 Vector = npt.NDArray[np.float64]
 Weights = dict[str, Vector]
 
-CPU = torch.device("cpu")
 LONG = " ".join(f"cuts{n % 7} water" for n in range(50))
 CASES: list[tuple[str, str]] = [
     (QUERIES[0], POSTS[0][0]),
@@ -34,14 +33,18 @@ CASES: list[tuple[str, str]] = [
 """Pairs of a query and a post."""
 
 
+MOVED = {"cntn": "weights", "drmm": "gate", "bag_of_words": "", "bigram": ""}
+"""Model -> beginning of the parameters that do not matter, or are alike, at the start."""
+
+
 def varied(name: str, configuration: str, **changes: Any) -> Reranker:
-    """A small model none of whose biases is 0."""
+    """A small model whose parameters all matter, and none of whose biases is 0."""
     model = small_model(name, configuration, seed=3, **changes)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            if "bias" in key:
-                parameter += torch.randn(parameter.shape, generator=generator) * 0.2
+            if "bias" in key or key.startswith(MOVED.get(name, "bias")):
+                parameter += torch.randn(parameter.shape, generator=generator) * 0.3
     return model
 
 
@@ -84,10 +87,20 @@ def naive_cosine(x: Vector, y: Vector) -> float:
     return float(x @ y / lengths) if lengths > 1e-9 else 0.0
 
 
-def naive_perceptron(weights: Weights, prefix: str, x: Vector) -> Vector:
-    """Two linear layers with a ReLU between them."""
-    hidden = weights[f"{prefix}.0.weight"] @ x + weights[f"{prefix}.0.bias"]
-    return weights[f"{prefix}.3.weight"] @ np.maximum(hidden, 0) + weights[f"{prefix}.3.bias"]
+def linear(weights: Weights, name: str, x: Any) -> Vector:
+    """A fully connected layer."""
+    return np.asarray(weights[f"{name}.weight"] @ x + weights[f"{name}.bias"])
+
+
+def relu(x: Vector) -> Vector:
+    return np.maximum(x, 0)
+
+
+def naive_perceptron(
+    weights: Weights, name: str, x: Any, activation: Callable[[Vector], Vector] = relu
+) -> Vector:
+    """Two linear layers with a ReLU or another activation between them."""
+    return linear(weights, f"{name}.3", activation(linear(weights, f"{name}.0", x)))
 
 
 def is_told(word: str) -> bool:

@@ -1,8 +1,7 @@
 """Small vocabulary, texts and models, shared by the tests of ``rerankers``."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -122,12 +121,6 @@ def scores_of(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarra
     return network(model, batch_size=batch_size).score(pairs)
 
 
-def small_trees(name: str, configuration: str, seed: int = 0, **changes: Any) -> Trees:
-    """Small trees, fitted to random labels of all pairs."""
-    config, pairs = small_config(name, configuration, **changes), all_pairs()
-    return fitted(name, config, pairs, np.random.default_rng(seed).random(len(pairs)) < 0.4)
-
-
 def fitted(
     name: str,
     config: Any,
@@ -144,22 +137,11 @@ def fitted(
 
 
 def small(name: str, configuration: str, seed: int = 0, **changes: Any) -> Model:
-    """A small model of any kind."""
-    if name in NAMES:
-        return small_trees(name, configuration, seed, **changes)
-    return network(small_model(name, configuration, seed, **changes), name=name)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many threads, also of PyTorch."""
-    before = devices.threads()
-    devices.set_threads(count)
-    try:
-        yield
-        assert devices.threads() == torch.get_num_threads() == count
-    finally:
-        devices.set_threads(before)
+    """A small model of any kind; trees are fitted to random labels of all pairs."""
+    if name not in NAMES:
+        return network(small_model(name, configuration, seed, **changes), name=name)
+    config, pairs = small_config(name, configuration, **changes), all_pairs()
+    return fitted(name, config, pairs, np.random.default_rng(seed).random(len(pairs)) < 0.4)
 
 
 def every_model() -> list[tuple[str, str]]:
@@ -167,21 +149,11 @@ def every_model() -> list[tuple[str, str]]:
     return [(name, key) for name in models.names() for key in models.find(name).configurations]
 
 
-def every_network() -> list[tuple[str, str]]:
-    """The same for networks alone."""
-    return [case for case in every_model() if case[0] not in NAMES]
-
-
 def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]] = POSTS) -> Pairs:
     """Every query with every post, query by query."""
     query_index, post_index = np.divmod(np.arange(len(queries) * len(posts)), len(posts))
-    return Pairs(
-        list(queries),
-        [text for text, _ in posts],
-        [url for _, url in posts],
-        query_index,
-        post_index,
-    )
+    texts, urls = ([post[part] for post in posts] for part in (0, 1))
+    return Pairs(list(queries), texts, urls, query_index, post_index)
 
 
 def pairs_that_rm3_orders() -> tuple[Pairs, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyterrier as pt
@@ -37,10 +38,8 @@ def results() -> pd.DataFrame:
 
 @pytest.mark.parametrize("weight", [None, 1.0])
 def test_a_transformer_of_pyterrier(reranker: Model, weight: float | None) -> None:
-    adapter = adapters.for_pyterrier(reranker, weight)
-    found = (pt.Transformer.from_df(results()) >> adapter).transform(
-        results()[["qid", "query"]].drop_duplicates()
-    )
+    steps = pt.Transformer.from_df(results()) >> adapters.for_pyterrier(reranker, weight)
+    found = steps.transform(results()[["qid", "query"]].drop_duplicates())
     for qid, query in enumerate(QUERIES):
         expected = reranker.rank(query, POSTS, None, FIRST, weight)
         ranked = found[found["qid"] == str(qid)].sort_values("rank")
@@ -73,8 +72,7 @@ def test_pyterrier_without_urls_or_results(reranker: Model) -> None:
 
 def test_a_compressor_of_langchain(reranker: Model) -> None:
     documents = [
-        Document(text, id=str(row), metadata={"url": url, "likes": row})
-        for row, (text, url) in enumerate(POSTS)
+        Document(text, id=str(row), metadata={"url": url}) for row, (text, url) in enumerate(POSTS)
     ]
     expected = reranker.rank(QUERIES[0], POSTS, 3)
     compressor = adapters.for_langchain(reranker, top_n=3)
@@ -84,8 +82,8 @@ def test_a_compressor_of_langchain(reranker: Model) -> None:
     ):
         for one, other in zip(found, expected, strict=True):
             assert (one.id, one.page_content) == (str(other.index), other.text)
-            assert one.metadata["relevance_score"] == other.score
-            assert one.metadata["likes"] == other.index
+            scored = {"url": POSTS[other.index][1], "relevance_score": other.score}
+            assert one.metadata == scored
     assert not any("relevance_score" in one.metadata for one in documents)
     for document, score in zip(documents, FIRST, strict=True):
         document.metadata["score"] = score
@@ -100,22 +98,22 @@ def test_a_compressor_of_langchain(reranker: Model) -> None:
         whole.compress_documents([Document("a", metadata={"url": 5})], "a")
 
 
-@pytest.mark.parametrize("name", ["for_pyterrier", "for_langchain"])
-def test_what_the_readme_shows(name: str) -> None:
-    reranker = rerankers.load()
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    (source,) = (block for block in blocks if name in block)
-    steps, _, shown = source.rstrip().rpartition("\n")
-    query = QUERIES[0]
-    assert repr(query).strip("'") in shown
-    first = results()[lambda frame: frame["query"] == query].assign(qid="1")
+def test_what_the_readme_shows() -> None:
+    text = README.read_text(encoding="utf-8")
+    blocks = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "adapters" in b]
+    first = results()[lambda frame: frame["query"] == QUERIES[0]].assign(qid="1")
     documents = [Document(text, metadata={"url": url}) for text, url in POSTS]
     names = {"first_stage": pt.Transformer.from_df(first), "documents": documents}
-    exec(f"{steps}\nfound = {shown}", names)
-    if name == "for_langchain":
-        best = reranker.rank(query, POSTS, 3)
-        assert [one.page_content for one in names["found"]] == [one.text for one in best]
-    else:
-        best = reranker.rank(query, POSTS, 3, FIRST)
-        ranked = names["found"].sort_values("rank")["text"]
-        assert ranked.tolist()[:3] == [one.text for one in best]
+    frame, compressed = (eval_last(block, names) for block in blocks)
+    assert QUERIES[0] in blocks[0] and QUERIES[0] in blocks[1]
+    ranked, reranker = frame.sort_values("rank")["text"].tolist(), rerankers.load()
+    assert ranked[:3] == [one.text for one in reranker.rank(QUERIES[0], POSTS, 3, FIRST)]
+    best = [one.text for one in reranker.rank(QUERIES[0], POSTS, 3)]
+    assert [one.page_content for one in compressed] == best
+
+
+def eval_last(source: str, names: dict[str, Any]) -> Any:
+    """Run a block of Python; the value of its last line."""
+    steps, _, shown = source.rstrip().rpartition("\n")
+    exec(steps, names)
+    return eval(shown, names)

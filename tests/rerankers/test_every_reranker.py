@@ -16,11 +16,9 @@ from helpers.reranking_samples import (
     all_pairs,
     encoder,
     every_model,
-    every_network,
     scores_of,
     small,
     small_model,
-    threads,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,6 +32,7 @@ from rerankers.networks.training.examples import CachedInteractions
 from rerankers.networks.training.loop import listwise, pointwise
 from rerankers.pairs import Pairs
 from rerankers.reranker import Model
+from rerankers.trees import NAMES
 
 CPU = torch.device("cpu")
 
@@ -54,7 +53,10 @@ def any_model(request: pytest.FixtureRequest) -> Model:
     return small(*request.param)
 
 
-@pytest.fixture(scope="module", params=marked(every_network()))
+NETWORKS = [case for case in every_model() if case[0] not in NAMES]
+
+
+@pytest.fixture(scope="module", params=marked(NETWORKS))
 def case(request: pytest.FixtureRequest) -> tuple[str, str]:
     """The names of a network and of a configuration."""
     name, configuration = request.param
@@ -62,22 +64,25 @@ def case(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def shared(case: tuple[str, str]) -> Reranker:
-    """A network; tests leave its weights alone."""
+def model(case: tuple[str, str]) -> Reranker:
+    """A network in evaluation mode; tests leave its weights alone."""
     return small_model(*case)
 
 
-@pytest.fixture
-def model(shared: Reranker) -> Reranker:
-    return shared.eval()
+def trainable(case: tuple[str, str], **changes: Any) -> Reranker:
+    """A network of the test's own; models without trainable parameters are skipped."""
+    if not models.find(case[0]).training_settings.epochs:
+        pytest.skip("this model has no trainable parameter")
+    return small_model(*case, **changes)
 
 
-def test_scores_are_finite_and_tell_posts_apart(any_model: Model) -> None:
+def test_scores_are_finite_and_tell_posts_apart_if_there_are_any(any_model: Model) -> None:
     scores = any_model.score(all_pairs())
     assert scores.shape == (len(QUERIES) * len(POSTS),)
     assert np.isfinite(scores).all()
-    first = scores[: len(POSTS)]
-    assert np.ptp(first) > 1e-5, "all posts score the same"
+    assert np.ptp(scores[: len(POSTS)]) > 1e-5, "all posts score the same"
+    nothing = np.zeros(0, dtype=np.int64)
+    assert any_model.score(Pairs([], [], [], nothing, nothing)).shape == (0,)
 
 
 def test_padding_does_not_change_scores(model: Reranker) -> None:
@@ -86,19 +91,18 @@ def test_padding_does_not_change_scores(model: Reranker) -> None:
     queries, posts, query_of_post, features = tokenized.batch(rows, CPU)
 
     def wider(inputs: Any, columns: int) -> dict[str, Terms]:
+        """``columns`` of padding more; models without weights have no column of them."""
+        more = {name: (0, columns if t.weights.shape[1] else 0) for name, t in inputs.items()}
         return {
-            name: Terms(
-                F.pad(terms.ids, (0, columns)),
-                F.pad(terms.weights, (0, columns if terms.weights.shape[1] else 0)),
-            )
+            name: Terms(F.pad(terms.ids, (0, columns)), F.pad(terms.weights, more[name]))
             for name, terms in inputs.items()
         }
 
     with torch.no_grad():
         narrow = model(queries, posts, query_of_post, features)
         for columns in (1, 90):
-            wider_inputs = wider(queries, columns), wider(posts, columns)
-            wide = model(*wider_inputs, query_of_post, features)
+            inputs = wider(queries, columns), wider(posts, columns)
+            wide = model(*inputs, query_of_post, features)
             torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
 
 
@@ -126,9 +130,13 @@ def test_batches_order_and_threads_do_not_change_scores(any_model: Model) -> Non
         pairs.queries, pairs.texts, pairs.urls, pairs.query_index[order], pairs.post_index[order]
     )
     for count, size in ((1, {"batch_size": 7}), (2, {})):
-        with threads(count):
+        devices.set_threads(count)
+        try:
+            assert devices.threads() == torch.get_num_threads() == count
             sizes = size if isinstance(any_model, Network) else {}
             found = dataclasses.replace(any_model, **sizes).score(shuffled)
+        finally:
+            devices.set_threads(1)
         np.testing.assert_allclose(found, expected[order], rtol=1e-6, atol=1e-6)
 
 
@@ -177,14 +185,8 @@ def test_awkward_texts_score_alone_as_together(any_model: Model) -> None:
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
 
 
-def test_no_pairs_no_scores(any_model: Model) -> None:
-    nothing = np.zeros(0, dtype=np.int64)
-    assert any_model.score(Pairs([], [], [], nothing, nothing)).shape == (0,)
-
-
-def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
-    if not model.training_settings.epochs:
-        pytest.skip("this model has no trainable parameter")
+def test_every_trainable_parameter_gets_a_gradient(case: tuple[str, str]) -> None:
+    model = trainable(case)
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     rows = np.arange(len(tokenized.query_index))
     trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
@@ -198,18 +200,14 @@ def test_every_trainable_parameter_gets_a_gradient(model: Reranker) -> None:
             assert value.grad is not None, f"{key} has no gradient"
             assert bool(value.grad.isfinite().all()), f"{key} has a gradient that is not finite"
             steep[key] |= bool(value.grad.abs().max() > 0)
-    model.zero_grad(set_to_none=True)
     assert all(steep.values()), [key for key, moved in steep.items() if not moved]
 
 
 def test_gradients_are_finite_for_equal_and_empty_texts(case: tuple[str, str]) -> None:
     """Where lengths and distances are 0; word vectors are trained, if the model can."""
-    model = small_model(*case, vectors="positive")
-    tokenized = Tokenized.from_pairs(
-        all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")]), encoder(), model
-    )
-    if not model.training_settings.epochs:
-        pytest.skip("this model has no trainable parameter")
+    model = trainable(case, vectors="positive")
+    pairs = all_pairs([QUERIES[1], ""], [(QUERIES[1], ""), ("", "")])
+    tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     tokenized.scores_of(model, np.arange(4)).sum().backward()
     gradients = {key: value.grad for key, value in model.named_parameters()}
     assert any(gradient is not None for gradient in gradients.values())
@@ -230,10 +228,7 @@ def test_saved_and_loaded_gives_identical_scores(any_model: Model, tmp_path: Pat
 
 def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     """The posts that it ranks last become the first: a model of one weight can do it, too."""
-    name, configuration = case
-    if not models.find(name).training_settings.epochs:
-        pytest.skip("this model has no trainable parameter")
-    model = small_model(name, configuration, seed=1, hidden=32, dropout=0.0)
+    model = trainable(case, seed=1, hidden=32, dropout=0.0)
     pairs = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
     is_fixed = model.interactions_are_fixed()
     examples = CachedInteractions.compute(model, pairs) if is_fixed else pairs
@@ -259,46 +254,31 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     cached = CachedInteractions.compute(model, tokenized)
     rows = np.random.default_rng(1).integers(len(tokenized.query_index), size=60)  # with repeats
     with torch.no_grad():
-        torch.testing.assert_close(
-            cached.scores_of(model, rows),
-            tokenized.scores_of(model, rows),
-            rtol=1e-5,
-            atol=1e-5,
-        )
-    np.testing.assert_allclose(
-        score_tokenized(model, cached, 7),
-        score_tokenized(model, tokenized),
-        rtol=1e-5,
-        atol=1e-5,
-    )
+        found, expected = (pairs.scores_of(model, rows) for pairs in (cached, tokenized))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    parts, whole = score_tokenized(model, cached, 7), score_tokenized(model, tokenized)
+    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
 
 
-REFUSED: list[tuple[str, dict[str, Any]]] = [
-    ("cntn", {"bilinear": "none", "linear": False}),
-    ("drmm", {"bins": 1}),
-    ("dssm", {"trigram_buckets": 0}),
-    ("dssm", {"trigram_buckets": 64_001}),
-    ("duet", {"region": 0}),
-    ("duet", {"terms": "letters"}),
-    ("fusion", {"bagging": 1.5}),
-    ("fusion", {"families": "signal:,links"}),
-    ("fusion", {"feature_fraction": 0.0}),
-    ("fusion", {"objectives": "binary,map"}),
-    ("knrm", {"vectors": "dynamic"}),
-    ("lambdamart", {"families": "overlap,urls"}),
-    ("lambdamart", {"learning_rate": 0.0}),
-    ("lambdamart", {"leaves": 1}),
-    ("lambdamart", {"parts": 1}),
-    ("match_pyramid", {"pooled_rows": 1}),
-    ("match_pyramid", {"similarity": "gaussian"}),
-    ("mp_cnn", {"l1": "other"}),
-    ("pwim", {"channel_share": 0.0}),
-    ("pwim", {"size": 0}),
-    ("sm_cnn", {"vectors": "statik"}),
-]
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    "cntn": [{"bilinear": "none", "linear": False}],
+    "drmm": [{"bins": 1}],
+    "dssm": [{"trigram_buckets": 0}, {"trigram_buckets": 64_001}],
+    "duet": [{"region": 0}, {"terms": "letters"}],
+    "fusion": [{"bagging": 1.5}, {"families": "signal:,links"}, {"objectives": "binary,map"}],
+    "knrm": [{"vectors": "dynamic"}],
+    "lambdamart": [{"families": "overlap,urls"}, {"leaves": 1}, {"parts": 1}],
+    "match_pyramid": [{"pooled_rows": 1}, {"similarity": "gaussian"}],
+    "mp_cnn": [{"l1": "other"}],
+    "pwim": [{"channel_share": 0.0}, {"size": 0}],
+    "sm_cnn": [{"vectors": "statik"}],
+    "window": [{"feature_fraction": 0.0}, {"learning_rate": 0.0}],
+}
 
 
-@pytest.mark.parametrize(("name", "changes"), REFUSED)
+@pytest.mark.parametrize(
+    ("name", "changes"), [(name, changes) for name, of in REFUSED.items() for changes in of]
+)
 def test_impossible_settings_are_errors_that_name_them(name: str, changes: dict[str, Any]) -> None:
     message = rf"settings? .*{next(iter(changes))}.*: found|feature family"
     with pytest.raises(RerankerError, match=message):

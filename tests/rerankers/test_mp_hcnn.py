@@ -11,6 +11,7 @@ from helpers.model_samples import (
     CASES,
     LONG,
     assert_naive_scores,
+    linear,
     naive_perceptron,
     naive_windows,
     varied,
@@ -112,8 +113,7 @@ class Naive:
     def perceptron(self, prefix: str, x: np.ndarray) -> np.ndarray:
         hidden = naive_perceptron(self.weights, prefix, x)
         if f"{prefix}.5.weight" in self.weights:
-            hidden = self.weights[f"{prefix}.5.weight"] @ np.maximum(hidden, 0)
-            hidden += self.weights[f"{prefix}.5.bias"]
+            hidden = linear(self.weights, f"{prefix}.5", np.maximum(hidden, 0))
         return hidden
 
     def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:

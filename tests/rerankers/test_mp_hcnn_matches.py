@@ -15,8 +15,7 @@ from rerankers.pairs import Pairs
 from rerankers.text.spans import find_url, find_words, trigram_spans
 from rerankers.text.words import character_trigrams, url_text, words
 
-TEXTS = [text for text, _ in POSTS]
-URLS = [url for _, url in POSTS]
+TEXTS, URLS = ([post[part] for post in POSTS] for part in (0, 1))
 
 # What is hard to keep apart: marks, names, links, brackets, styles, and letters that change length.
 AWKWARD_LETTERS = """
@@ -29,11 +28,6 @@ texts = st.one_of(
 )
 
 
-def original(text: str) -> dict[str, str]:
-    """Word -> what it is in the text as it was written."""
-    return {word.text: text[slice(*word.place)] for word in find_words(text)}
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -42,18 +36,12 @@ def original(text: str) -> dict[str, str]:
         ("café MÜNCHEN", {"cafe": "café", "munchen": "MÜNCHEN"}),
         ("\U0001f602lol\U0001f602 \U0001f1ea\U0001f1ec ok", {"lol": "lol", "ok": "ok"}),
         ("ﬁne ½ İstanbul", {"fine": "ﬁne", "1": "½", "2": "½", "istanbul": "İstanbul"}),
-        (
-            "don't snake_case it’s",
-            {"do": "do", "n't": "n't", "snake": "snake", "case": "case", "it": "it", "s": "s"},
-        ),
-        (
-            "\U0001d407\U0001d41e\U0001d425\U0001d425\U0001d428!",
-            {"hello": "\U0001d407\U0001d41e\U0001d425\U0001d425\U0001d428"},
-        ),
+        ("don't a_b it’s", {key: key for key in ("do", "n't", "a", "b", "it", "s")}),
+        ("\U0001d407\U0001d422!", {"hi": "\U0001d407\U0001d422"}),
     ],
 )
 def test_words_are_found_where_they_were_written(text: str, expected: dict[str, str]) -> None:
-    assert original(text) == expected
+    assert {word.text: text[slice(*word.place)] for word in find_words(text)} == expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -90,16 +78,15 @@ def test_places_in_a_url() -> None:
     assert find_url("") == find_url("http://") == ("", [])
 
 
-CONFIGURATIONS = [
-    ("robust", {}),
-    ("paper", {}),
-    ("paper", {"normalization": "none"}),
-    ("robust", {"similarity": "dot"}),
-    ("robust", {"use_url_trigrams": False}),
-]
-
-
-@pytest.mark.parametrize(("configuration", "changes"), CONFIGURATIONS)
+@pytest.mark.parametrize(
+    ("configuration", "changes"),
+    [
+        ("robust", {}),
+        ("paper", {}),
+        ("paper", {"normalization": "none"}),
+        ("robust", {"similarity": "dot", "use_url_trigrams": False}),
+    ],
+)
 def test_matches_are_those_that_the_model_pools(
     configuration: str, changes: dict[str, Any]
 ) -> None:

@@ -64,28 +64,27 @@ def test_public_names(reranker: Model) -> None:
         _ = rerankers.nothing
 
 
+@pytest.mark.filterwarnings("ignore:fusion was trained with")
+@pytest.mark.parametrize("name", ["mp_hcnn", "fusion"])
+def test_scores_are_those_of_pairs_as_index_arrays(name: str) -> None:
+    loaded, pairs = rerankers.load(name), all_pairs()
+    predicted = loaded.predict([(query, post) for query in QUERIES for post in POSTS])
+    assert predicted.shape == (len(pairs),) and predicted.dtype == np.float32
+    np.testing.assert_allclose(predicted, loaded.score(pairs), rtol=1e-6, atol=2e-6)
+
+
 def test_a_fusion_warns_that_texts_lack_its_signals() -> None:
-    fusion = rerankers.load("fusion")
+    """It reads the scores of a first stage."""
+    fusion, first = rerankers.load("fusion"), [float(n % 5) for n in range(len(POSTS))]
     message = r"fusion was trained with axiom, bm25, .* window ranks better"
-    with pytest.warns(RuntimeWarning, match=message):
-        assert_scores_of_pairs(fusion)
     with pytest.warns(RuntimeWarning, match=message) as found:
         fusion.rank("water", ["water"])
     assert found[0].filename == __file__
-
-
-def test_scores_are_those_of_pairs_as_index_arrays(reranker: Model) -> None:
-    assert_scores_of_pairs(reranker)
-
-
-def assert_scores_of_pairs(loaded: Model) -> None:
-    pairs = all_pairs()
-    texts = [
-        (QUERIES[q], POSTS[d]) for q, d in zip(pairs.query_index, pairs.post_index, strict=True)
-    ]
-    predicted = loaded.predict(texts)
-    assert predicted.shape == (len(pairs),) and predicted.dtype == np.float32
-    np.testing.assert_allclose(predicted, loaded.score(pairs), rtol=1e-6, atol=2e-6)
+    with pytest.warns(RuntimeWarning, match="trained with axiom, bm25, ql, rm3, which"):
+        scores = fusion.predict([(QUERIES[0], post) for post in POSTS], first)
+    signals = {FIRST_STAGE: np.array(first, np.float32)}
+    expected = fusion.score(dataclasses.replace(all_pairs(QUERIES[:1]), signals=signals))
+    np.testing.assert_array_equal(scores, expected)
 
 
 def test_ranked_posts_are_best_first(reranker: Model) -> None:
@@ -111,7 +110,7 @@ STORM = [
 ]
 
 
-def test_a_window_reads_a_set_an_order_and_scores() -> None:
+def test_a_window_reads_a_set_an_order_and_scores_of_more_than_a_few_posts() -> None:
     window = rerankers.load("window")
     first = window.rank("storm warning coast", STORM)
     again = window.rank("storm warning coast", STORM[::-1])
@@ -124,17 +123,13 @@ def test_a_window_reads_a_set_an_order_and_scores() -> None:
     assert len({tuple(v.tolist()) for v in (in_order, backwards, *others)}) == 4
     # A first stage's word for a post never counts against it.
     assert in_order[0] > backwards[0] and in_order[-1] < backwards[-1]
-
-
-def test_a_post_of_a_batch_has_the_same_score_whatever_else_is_in_it() -> None:
-    """Clients send lists in batches, whose first post need not be the best one."""
-    window = rerankers.load("window")
+    # Clients send lists in batches, whose first post need not be the best one.
     pairs = [("storm warning coast", post) for post in STORM]
     alone = [float(window.predict([pair], in_order=True)[0]) for pair in pairs]
     assert window.predict(pairs, in_order=True).tolist() == alone
     assert window.predict(pairs[::-1], in_order=True).tolist() == alone[::-1]
-    others = [("storm warning coast", f"storm {number}") for number in range(27)]
-    assert window.predict([*pairs, *others]).tolist()[:5] == alone
+    more = [("storm warning coast", f"storm {number}") for number in range(27)]
+    assert window.predict([*pairs, *more]).tolist()[:5] == alone
 
 
 def test_contributions_add_up_to_scores_with_the_trust_in_the_first_stage() -> None:
@@ -149,23 +144,14 @@ def test_contributions_add_up_to_scores_with_the_trust_in_the_first_stage() -> N
     np.testing.assert_allclose(scores - more, np.log(1 + rows), atol=1e-4)
 
 
-def scaled(values: np.ndarray) -> np.ndarray:
-    return (values - values.min()) / (values.max() - values.min())
-
-
 def test_posts_as_people_hold_them(reranker: Model) -> None:
     """A missing link is none; columns of a frame, records, generators and views are lists."""
     texts, urls = [text for text, _ in POSTS], [url for _, url in POSTS]
     expected = reranker.rank(QUERIES[0], POSTS)
     records = [{"id": n, "text": text, "url": url or None} for n, (text, url) in enumerate(POSTS)]
-    for posts in (
-        records,
-        zip(texts, urls, strict=True),
-        dict(enumerate(POSTS)).values(),
-    ):
+    for posts in (records, zip(texts, urls, strict=True), dict(enumerate(POSTS)).values()):
         assert reranker.rank(QUERIES[0], posts) == expected
-    ids = [(post.id, post.index) for post in reranker.rank(QUERIES[0], records)]
-    assert [doc_id for doc_id, _ in ids] == [index for _, index in ids]
+    assert all(post.id == post.index for post in reranker.rank(QUERIES[0], records))
     assert {post.id for post in expected} == {None}
     keyed = [{"doc_id": "a", "text": "water", "url": float("nan")}, {"text": "no"}]
     assert {post.id for post in reranker.rank("water", keyed)} == {"a", None}
@@ -174,12 +160,10 @@ def test_posts_as_people_hold_them(reranker: Model) -> None:
     for missing in (None, ""):
         assert reranker.rank(QUERIES[0], [(text, missing) for text in texts]) == plain
     column = pandas.Series(texts, index=range(len(texts), 0, -1)).sort_index()
-    ranked = reranker.rank(QUERIES[0], column)
-    assert [item.text for item in ranked] == [list(column)[item.index] for item in ranked]
+    assert all(post.text == list(column)[post.index] for post in reranker.rank("bbc", column))
     scores = [float(n) for n in range(len(texts))]
-    assert reranker.rank(QUERIES[0], texts, scores=iter(scores), weight=0.5) == reranker.rank(
-        QUERIES[0], texts, scores=scores, weight=0.5
-    )
+    given, read = (reranker.rank("bbc", texts, scores=of) for of in (scores, iter(scores)))
+    assert given == read
 
 
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])
@@ -209,21 +193,11 @@ def test_scores_of_a_first_stage_are_mixed_in(reranker: Model, weight: float | N
     for n, query in enumerate(QUERIES):
         own = slice(n * len(POSTS), (n + 1) * len(POSTS))
         neural = reranker.predict(pairs[own])
-        mixed = share * scaled(neural) + (1 - share) * scaled(first[own])
-        expected = neural if share == 1 else mixed
+        scaled = [(v - v.min()) / np.ptp(v) for v in (neural, first[own])]
+        expected = neural if share == 1 else share * scaled[0] + (1 - share) * scaled[1]
         np.testing.assert_allclose(found[own], expected, atol=1e-5)
         ranked = reranker.rank(query, POSTS, 5, first[own].tolist(), weight)
         assert [post.index for post in ranked] == np.argsort(-expected, kind="stable")[:5].tolist()
-
-
-def test_a_fusion_reads_the_scores_of_a_first_stage() -> None:
-    fusion, first = rerankers.load("fusion"), [float(n % 5) for n in range(len(POSTS))]
-    pairs = [(QUERIES[0], post) for post in POSTS]
-    with pytest.warns(RuntimeWarning, match="trained with axiom, bm25, ql, rm3, which"):
-        found = fusion.predict(pairs, first)
-    signals = {FIRST_STAGE: np.array(first, np.float32)}
-    expected = fusion.score(dataclasses.replace(all_pairs(QUERIES[:1]), signals=signals))
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_prior_is_that_of_the_first_stage_and_lambda_must_be_known(tmp_path: Path) -> None:

@@ -9,21 +9,17 @@ from experiments.answers import measure_drawn
 from experiments.cells import OKAPI, Cell, Setup, is_finished, run_cell, run_cells
 from helpers.data_samples import write_answers, write_microblog
 from helpers.experiment_samples import run_commands_here
-from helpers.reranking_samples import encoder, network, small_model
+from helpers.reranking_samples import network, small_model
 
 from pipeline.collections.trec import read_run
 from pipeline.evaluation.measures import evaluate, mean
-from rerankers import checkpoint
-from rerankers.networks.inputs import TextEncoder
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
-QUICK = ("training.steps=3", "training.epochs=2")
 
-
-def quick_cell(setup: Setup, collection: str, *training: str) -> Cell:
-    vectors = ("--vectors", f"{setup.data}/vectors.txt")
-    return Cell("Bag of words", "bag_of_words", (*QUICK, *vectors, *training), collection)
+@pytest.fixture(autouse=True)
+def _commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_commands_here(monkeypatch)
 
 
 def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
@@ -32,14 +28,11 @@ def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
     return pytest.approx(mean(values[measure]), abs=1e-4)
 
 
-def test_an_answer_cell_is_measured_and_computed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_commands_here(monkeypatch)
+def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     setup = Setup(tmp_path / "kept", write_answers(tmp_path / "data"), "cpu")
-    cell = quick_cell(setup, "trecqa-raw")
+    quick = ("training.steps=3", "training.epochs=2", "--vectors", f"{setup.data}/vectors.txt")
     # The same work under two names is done once.
-    twin = Cell("another name", cell.model, cell.training, cell.collection)
+    cell, twin = (Cell(name, "bag_of_words", quick, "trecqa-raw") for name in ("one", "another"))
     assert not is_finished(cell, setup)
     results, failures = run_cells([cell, twin], setup)
     assert failures == []
@@ -53,10 +46,7 @@ def test_an_answer_cell_is_measured_and_computed_once(
     assert setup.result_file(cell).stat().st_mtime_ns == written
 
 
-def test_official_runs_and_shipped_weights_are_only_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_commands_here(monkeypatch)
+def test_official_runs_and_shipped_weights_are_only_measured(tmp_path: Path) -> None:
     setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data"), "cpu")
     cell = Cell("QL", "run:ql", (), "mb2012")
     assert run_cell(cell, setup).measures["AP"] == mean_of_run(setup, cell, "AP")
@@ -71,12 +61,8 @@ def test_official_runs_and_shipped_weights_are_only_measured(
     assert not (setup.directory / "checkpoints").exists()
 
 
-def test_cells_pick_right_answers_with_and_without_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_commands_here(monkeypatch)
-    data = write_answers(tmp_path / "data")
-    setup = Setup(tmp_path / "kept", data, "cpu")
+def test_cells_pick_right_answers_with_and_without_training(tmp_path: Path) -> None:
+    setup = Setup(tmp_path / "kept", write_answers(tmp_path / "data"), "cpu")
     measured = run_cell(Cell("Okapi", OKAPI, (), "wikiqa"), setup)
     assert set(measured.measures) == {"P@1", "RR"}
     # A right answer has all words of its question, and nearly always the most.
@@ -84,8 +70,8 @@ def test_cells_pick_right_answers_with_and_without_training(
     assert not setup.directory.exists()
 
     options = "--development drawn training.steps=1 training.epochs=1 --configuration nbow_mlp"
-    vectors = "--vectors", f"{data}/vectors.txt"
-    cell = Cell("NBOW", "drawn:cntn", (*options.split(), *vectors), "wikiqa")
+    options += f" --vectors {setup.data}/vectors.txt"
+    cell = Cell("NBOW", "drawn:cntn", tuple(options.split()), "wikiqa")
     measured = run_cell(cell, setup)
     part = setup.collection("wikiqa")
     assert measured.measures == measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
@@ -94,11 +80,7 @@ def test_cells_pick_right_answers_with_and_without_training(
 def test_vectors_of_questions_have_length_1_in_any_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "idf.tsv").write_text("1000\nwater\t40\n")
-    idf = checkpoint.idf_from(str(tmp_path / "idf.tsv"))
-    reader = TextEncoder(encoder().vocabulary, idf)
-    checkpoint.save(tmp_path / "saved", network(small_model("cntn", "cntn_v"), reader, "cntn"))
-    trained = checkpoint.load(tmp_path / "saved")
+    trained = network(small_model("cntn", "cntn_v"), name="cntn")
     questions = ["where is the water", "who", "is it", "where is the water"]
     vectors = answers.question_vectors(trained, questions)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)

@@ -25,10 +25,7 @@ def run(*arguments: str) -> None:
         ("all --tests wikiqa", ["--tests: found 'wikiqa'"]),
         (f"table3 --output {__file__}", ["--output: found the file ", ", expected a folder"]),
         ("", ["table: found None, expected one of "]),
-        (
-            "table3 --train --tests mb2015",
-            ["--tests: found 'mb2015'", "--train: found changes after the commit abc, expected a "],
-        ),
+        ("table3 --train", ["--train: found changes after the commit abc, expected a "]),
     ],
 )
 def test_all_bad_arguments_are_named_at_once(
@@ -58,20 +55,13 @@ def test_a_table_is_printed_from_its_csv(capsys: pytest.CaptureFixture[str]) -> 
     assert header == "| system | mb2012 † AP | mb2012 † P@30 | mb2013 AP | mb2013 P@30 | seeds |"
     assert ql.startswith("| QL ¹ | 0.2091 (0.2091) | 0.3311 (0.3311) |")
     assert rm3.startswith("| RM3 ² | 0.2342¹ (0.2342) |")
-
-
-@pytest.mark.parametrize(
-    ("table", "row"),
-    [
-        ("fusion-ablation", r"\| - links( \| [-+]?0\.\d{4}){4} \| \d+\.\d \|"),
-        ("microblog", r"\| SM-CNN \(ours\) \| \S+ / \S+, interpolated \S+ / \S+ \|"),
-    ],
-)
-def test_tables_that_the_readme_leaves_out_are_printed(
-    table: str, row: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(table)
-    assert re.search(row, capsys.readouterr().out)
+    # Tables that the README leaves out.
+    for table, row in {
+        "fusion-ablation": r"\| - links( \| [-+]?0\.\d{4}){4} \| \d+\.\d \|",
+        "microblog": r"\| SM-CNN \(ours\) \| \S+ / \S+, interpolated \S+ / \S+ \|",
+    }.items():
+        run(table)
+        assert re.search(row, capsys.readouterr().out)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -35,23 +36,19 @@ def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) ->
     few = System("few", "pwim", collections=("trecqa-raw",), seeds=1)
     table = dataclasses.replace(TABLES["answer-selection"], lines=[one, few])
     cells = table.cells(["trecqa-clean", "wikiqa"], 2)
-    assert [(cell.system, cell.collection, cell.seed) for cell in cells] == [
-        *(("one", name, seed) for name in ("trecqa-raw", "wikiqa") for seed in (1, 2)),
-        ("few", "trecqa-raw", 1),
-    ]
+    expected = [*product(["one"], ["trecqa-raw", "wikiqa"], [1, 2]), ("few", "trecqa-raw", 1)]
+    assert [(cell.system, cell.collection, cell.seed) for cell in cells] == expected
     raw, clean = (setup.collection(name) for name in ("trecqa-raw", "trecqa-clean"))
     assert raw.given_candidates and clean.given_candidates and clean.qrels
-    run = {
-        query_id: {doc_id: float(score) for score, doc_id in enumerate(sorted(given, reverse=True))}
-        for query_id, given in raw.given_candidates.items()
-    }
+    given = {query_id: sorted(found) for query_id, found in raw.given_candidates.items()}
+    run = {q: {doc_id: -float(n) for n, doc_id in enumerate(ids)} for q, ids in given.items()}
     write_run(setup.run_file(cells[0]), run, "test")
     measured = dataclasses.replace(result(one, "trecqa-raw", AP=0.1, RR=0.2), cell=cells[0])
     first, second = reports.clean_questions(table, [measured], setup)
     assert first == measured
     assert second.cell.collection == "trecqa-clean"
-    expected = evaluate(clean.qrels, {q: run[q] for q in clean.qrels}, ["AP", "RR"])
-    assert second.measures == {name: round(mean(v), 4) for name, v in expected.items()}
+    values = evaluate(clean.qrels, {q: run[q] for q in clean.qrels}, ["AP", "RR"])
+    assert second.measures == {name: round(mean(v), 4) for name, v in values.items()}
 
 
 def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
@@ -59,24 +56,22 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
     setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data", topics=8))
     collection = setup.collection("mb2011")
     qrels, official = collection.qrels or {}, read_run(collection.runs["ql"])
-    runs = {
-        name: {
-            query_id: {d: sign * qrels[query_id][d] - 0.001 * i for i, d in enumerate(scores)}
-            for query_id, scores in official.items()
-        }
-        for name, sign in (("good", 1), ("bad", -1))
-    }
+
+    def graded(sign: int) -> dict[str, dict[str, float]]:
+        """Posts by their grades; those of one grade in their order."""
+        posts = {q: enumerate(scores) for q, scores in official.items()}
+        return {q: {d: sign * qrels[q][d] - 0.001 * n for n, d in of} for q, of in posts.items()}
+
     results = []
-    for name, run in runs.items():
+    for name, run in (("good", graded(1)), ("bad", graded(-1))):
         made = result(System(name, name), "mb2011", AP=0.5, mixed=1.0)
         write_run(setup.run_file(made.cell), run, name)
-        write_run(setup.mixture_file(made.cell), runs["good"], name)
+        write_run(setup.mixture_file(made.cell), graded(1), name)
         results.append(made)
     references = ["good", "bad", "absent"]
     good, bad = marked(results, {"good": references, "bad": references}, setup)
     assert good.marks["better_than"] == {"AP": ("bad",)}  # Of 14 posts the first 30 are all.
-    assert good.marks["worse_than"] == {}
-    assert bad.marks["worse_than"]["AP"] == ("good",)
+    assert good.marks["worse_than"] == {} and bad.marks["worse_than"]["AP"] == ("good",)
     assert "AP" not in bad.marks["better_than"]
     assert bad.marks["interpolated_better_than"]["AP"] == ("bad",)
 
@@ -85,11 +80,9 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     data = write_microblog(tmp_path)
     (data / "microblog" / "qrels.microblog2014.txt").unlink()
     (data / "embeddings").mkdir()
-    vectors = [word + b" " + np.float32(1).tobytes() + b"\n" for word in (b"lol", b"news")]
-    with gzip.open(data / "embeddings" / "glove.6B.100d.bin.gz", "wb") as stream:
-        stream.write(b"2 1\n" + b"".join(vectors))
-    folder = data / "microblog" / "trec-2012"
-    posts = (folder / "b.toks").read_text().splitlines()
+    vectors = b"2 1\nlol \0\0\x80?\nnews \0\0\x80?\n"
+    (data / "embeddings" / "glove.6B.100d.bin.gz").write_bytes(gzip.compress(vectors))
+    posts = (data / "microblog" / "trec-2012" / "b.toks").read_text().splitlines()
     qrels = (data / "microblog" / "qrels.microblog2012.txt").read_text()
     words = {word for post in posts for word in post.split()}
     results = [result(QL, name) for name in ("mb2012", "mb2014")]
@@ -97,12 +90,16 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
     shown = render(table, reports.sizes(table, results, Setup(tmp_path, data)))
     lines = [line.strip("| ").split(" | ") for line in shown.splitlines()]
     rows = {first: rest for first, *rest in lines}
-    assert rows["topics"] == ["8 (60)", "8 (55)"]
-    assert rows["query-document pairs"][0] == f"{len(posts)} (49,879)"
-    assert rows["relevant documents"] == [f"{qrels.count(' 1' + chr(10))} (4,298)", "- (6,812)"]
-    assert rows["unique words"][0] == f"{len(words)} (27,470)"
-    assert rows["unique OOV words"][0] == f"{len(words - {'lol', 'news'})} (17,190)"
-    assert rows["hashtags"] == ["0 (8,019)", "0 (7,346)"]
+    expected = {
+        "topics": "8 (60)",
+        "query-document pairs": f"{len(posts)} (49,879)",
+        "relevant documents": f"{qrels.count(' 1' + chr(10))} (4,298)",
+        "unique words": f"{len(words)} (27,470)",
+        "unique OOV words": f"{len(words - {'lol', 'news'})} (17,190)",
+        "hashtags": "0 (8,019)",
+    }
+    assert {name: rows[name][0] for name in expected} == expected
+    assert rows["relevant documents"][1] == "- (6,812)"
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +129,8 @@ def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
     qrels = setup.collection("mb2011").qrels or {}
     runs = (read_run(setup.run_file(r.cell)) for r in results)
     base, ours = (evaluate(qrels, run, ["AP"])["AP"] for run in runs)
-    gains = [ours[query_id] - base[query_id] for query_id in qrels]
-    above, below = (sum(sign * gain > 0 for gain in gains) for sign in (1, -1))
+    gains = np.array([ours[query_id] - base[query_id] for query_id in qrels])
+    above, below = sum(gains > 0), sum(gains < 0)
     report = reports.gains(table, results, setup)
     assert f"\n| {MP_HCNN.name} | {above} | {below} | 26 | 13 |\n" in report
     assert "| MP-HCNN+ (ours) |" in report
@@ -185,14 +182,13 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Official runs, a small fusion of QL's candidates, and one on held-out topics."""
     folder = tmp_path_factory.mktemp("fusion")
     setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
-    vectors = ("--vectors", str(folder / "data" / "vectors.txt"))
-    settings = (f"families={SMALL}", "trees=5", "minimum_leaf=1")
-    quick = ("--folds", "2", *vectors, *settings)
-    stages = TABLES["fusion"].systems
+    options = f"--folds 2 --vectors {folder}/data/vectors.txt families={SMALL} trees=5"
+    quick = (*options.split(), "minimum_leaf=1")
+    ql, rm3, _, fusion, *_ = (system.name for system in TABLES["fusion"].systems)
     cells = [
-        Cell(stages[0].name, "run:ql", (), "mb2012"),
-        Cell(stages[1].name, "run:rm3", (), "mb2012"),
-        Cell(stages[3].name, "fusion", (*quick, "candidate_rankers=run_ql"), "mb2012"),
+        Cell(ql, "run:ql", (), "mb2012"),
+        Cell(rm3, "run:rm3", (), "mb2012"),
+        Cell(fusion, "fusion", (*quick, "candidate_rankers=run_ql"), "mb2012"),
         Cell("all families", "held-out:fusion", quick, "mb2013"),
     ]
     return computed(setup, cells, folder)
@@ -217,16 +213,14 @@ def test_stages_have_recall_and_are_compared_with_the_row_above(fused: Finished)
 
 def test_the_ablation_measures_held_out_topics_and_importance(fused: Finished) -> None:
     setup, (*_, whole) = fused
-    qrels: dict[str, dict[str, int]] = {}
-    for name in ("mb2011", "mb2012", "mb2014"):
-        qrels |= setup.collection(name).qrels or {}
+    others = (setup.collection(name).qrels or {} for name in ("mb2011", "mb2012", "mb2014"))
+    qrels = {query_id: grades for of in others for query_id, grades in of.items()}
     run = read_run(setup.checkpoint(whole.cell) / "held_out.run.gz")
     values = evaluate(qrels, run, ["AP", "P@30"])
     assert whole.measures == pytest.approx({m: mean(v) for m, v in values.items()}, abs=1e-4)
-    parts = [
-        dataclasses.replace(whole, cell=dataclasses.replace(whole.cell, system=f"- {family}"))
-        for family in [*SMALL.split(","), "links"]
-    ]
+    names = [f"- {family}" for family in [*SMALL.split(","), "links"]]
+    cells = [dataclasses.replace(whole.cell, system=name) for name in names]
+    parts = [dataclasses.replace(whole, cell=cell) for cell in cells]
     done = reports.importances(TABLES["fusion-ablation"], [whole, *parts], setup)
     shares = {r.cell.system: r.measures.get("importance") for r in done}
     assert shares.pop("all families") is None
