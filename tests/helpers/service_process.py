@@ -29,8 +29,10 @@ class Running(NamedTuple):
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
-    def post(self, body: object = BODY, path: str = "/rerank") -> httpx.Response:
-        return httpx.post(f"{self.address}{path}", json=body, timeout=60)
+    def post(
+        self, body: object = BODY, path: str = "/rerank", auth: tuple[str, str] | None = None
+    ) -> httpx.Response:
+        return httpx.post(f"{self.address}{path}", json=body, timeout=60, auth=auth)
 
     def wait_for(self, text: str, seconds: float = 60) -> str:
         """The first line of the log with this text."""
