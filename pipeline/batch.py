@@ -141,7 +141,6 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     from pipeline.ranking.build import best_source, mixed
     from rerankers import checkpoint as checkpoints
     from rerankers.pairs import FIRST_STAGE, PRIOR
-    from rerankers.reranker import Mixed
 
     form = _form_of(files)
     if options.order == "scores" and not form.has_first_stage:
@@ -175,8 +174,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     if reads_lists:
         raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
     device = "cuda" if options.device.startswith("cuda") else "cpu"
-    weight = trained.weight if isinstance(trained, Mixed) else 1.0
-    how = weight, *model, device, options.threads or 1
+    how = getattr(trained, "weight", 1.0), *model, device, options.threads or 1
     with atomic_directory(options.output) as output:
         return score_on_cluster(options.address, files, output, form, *how)
 
@@ -377,6 +375,8 @@ def score_on_cluster(
     from ray.data.datasource import BlockBasedFileDatasink
     from ray.util.queue import Queue
 
+    from rerankers.reranker import Mixed
+
     *_, device, threads = model
     is_parquet, line = _is_parquet(files[0]), "line"  # Column of JSON lines
     light = {"num_cpus": 0}  # Beside scoring, which has all cores
@@ -388,7 +388,7 @@ def score_on_cluster(
 
     class Scorer:
         def __init__(self, rejected: Queue) -> None:
-            self.rejected, self.model = rejected, load(*model).mixed(weight)
+            self.rejected, self.model = rejected, Mixed.of(load(*model), weight)
 
         def __call__(self, table: pa.Table) -> pa.Table:
             rows: list[Row] = []

@@ -274,15 +274,17 @@ def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
-def test_a_cluster_gives_the_same_rows(tmp_path: Path, command: Command, ending: str) -> None:
+@pytest.mark.parametrize(("ending", "options"), [(".jsonl", ["--lambda", ".25"]), (".parquet", [])])
+def test_a_cluster_gives_the_same_rows(
+    tmp_path: Path, command: Command, ending: str, options: list[str]
+) -> None:
     rows = nested(5, first_stage=True)
     rows[3]["posts"][0]["text"] = None
     for number, row in enumerate(rows):
         row["time"] = f"2026-01-01T00:00:{number:02}"
     source = write_lines(tmp_path / f"in{ending}", rows)
     alone, together = tmp_path / f"alone{ending}", tmp_path / "together"
-    job = ("--input", source, "--max-rejected", 1, "--output")
+    job = (*options, "--input", source, "--max-rejected", 1, "--output")
     command("batch", *job, alone, code=0)
     # In a process of its own: Ray takes signals away that Java needs.
     words = ("-m", "pipeline.batch", *job, together, "--address", "local")
