@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -65,15 +64,16 @@ class RequestError(Exception):
         return RequestError, (self.kind, str(self), self.location, self.retry)
 
 
-class ErrorFormat(ABC):
-    """How errors are written."""
+class ErrorFormat:
+    """How errors are written: ``{"error": …}``."""
 
+    name: ClassVar[str] = ""
     statuses: ClassVar[Mapping[str, int]] = {}
     """Kind of an error -> HTTP status, where it is not that of :data:`STATUS`."""
 
-    @abstractmethod
     def explain(self, error: RequestError, request_id: str) -> Any:
         """The body of the response, as orjson writes it."""
+        return {"error": error.message}
 
     def status(self, error: RequestError) -> int:
         """HTTP status of an error."""
@@ -92,11 +92,3 @@ class ErrorFormat(ABC):
             # The rest of the body is not read.
             response.headers["connection"] = "close"
         return response
-
-
-class PlainErrors(ErrorFormat):
-    """``{"error": …}``."""
-
-    def explain(self, error: RequestError, request_id: str) -> Any:
-        """The message."""
-        return {"error": error.message}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import ne
@@ -37,8 +36,14 @@ Mix = Literal["neural", "interpolated"]
 """The model's score, or mixed with the first stage's."""
 Order = Literal["first_stage", "unknown"]
 """Of the documents of a request: best first by a first stage, as all clients send them, or any."""
-Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Scores are in single precision
-Count = Annotated[int, Meta(ge=0)]
+
+# Numbers and flags may be texts. Scores are in single precision.
+_COUNT = {"type": ["integer", "string"], "pattern": "^(0|[1-9][0-9]{0,8})$"}
+_SCORE = {"type": ["number", "string"], "pattern": r"^-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?$"}
+_FLAG = {"type": ["boolean", "string", "integer"], "enum": [True, False, 1, 0, "true", "false"]}
+Count = Annotated[int, Meta(ge=0, extra_json_schema=_COUNT)]
+Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38, extra_json_schema=_SCORE)]
+Flag = Annotated[bool, Meta(extra_json_schema=_FLAG)]
 
 
 class Document(Struct):
@@ -62,21 +67,21 @@ class Request(Struct, kw_only=True):
     ] = None
     top_n: Annotated[Count | None, Meta(description="results, as top_k; 0 is all")] = None
     top_k: Count | None = None
-    return_documents: bool | None = None
-    return_text: bool | None = None
+    return_documents: Flag | None = None
+    return_text: Flag | None = None
     raw_scores: Annotated[
-        bool | None, Meta(description="true gives logits, as use_activation false does")
+        Flag | None, Meta(description="true gives logits, as use_activation false does")
     ] = None
-    use_activation: bool | None = None
+    use_activation: Flag | None = None
     max_tokens_per_doc: Annotated[
         Count | None,
         Meta(description="cuts documents to as many tokens of four characters; 0 is no limit"),
     ] = None
     truncate: Annotated[
-        bool | None,
+        Flag | None,
         Meta(description="false, as truncation false, refuses texts that are not read as a whole"),
     ] = None
-    truncation: bool | None = None
+    truncation: Flag | None = None
     rank_fields: Annotated[
         list[str] | None, Meta(description="keys of documents whose values are joined as the text")
     ] = None
@@ -89,16 +94,11 @@ class Request(Struct, kw_only=True):
         Meta(description="documents have their links around their texts, as engines join fields"),
     ] = None
     needs_text: Annotated[
-        bool | None, Meta(description="refuse several documents that are all empty")
+        Flag | None, Meta(description="refuse several documents that are all empty")
     ] = None
     shift: Annotated[
-        bool | None, Meta(description="logits less the lowest: Elasticsearch bends negative ones")
+        Flag | None, Meta(description="logits less the lowest: Elasticsearch bends negative ones")
     ] = None
-
-    @property
-    def field(self) -> str:
-        """Name of the field with the documents."""
-        return "documents" if self.texts is None or (self.documents and not self.texts) else "texts"
 
 
 class RankFieldsRequest(Request, kw_only=True):
@@ -109,33 +109,21 @@ class RankFieldsRequest(Request, kw_only=True):
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A request for scores, in no format's words.
-
-    Attributes:
-        texts, urls, first_stage: of the D documents; no URL is "", no scores are None.
-        top: number of results; None is all.
-        raw: logits, not probabilities.
-        echo: give the texts back; None is as the format does.
-        shift: logits less the lowest one.
-        in_order: whether the documents stand in the order of a first stage, best first; None is as
-            the service is set.
-        truncated: number of documents that were cut as the request says.
-        is_tei: whether the request had ``texts``.
-    """
+    """A request for scores of D documents, in no format's words."""
 
     query: str
     texts: Sequence[str]
-    urls: Sequence[str]
+    urls: Sequence[str]  # No URL is ""
     first_stage: Sequence[float] | None = None
     model: str | None = None
-    top: int | None = None
-    raw: bool = False
-    echo: bool | None = None
+    top: int | None = None  # Number of results; None is all
+    raw: bool = False  # Logits, not probabilities
+    echo: bool | None = None  # Whether texts come back; None is as the format does
     mix: Mix | None = None
-    shift: bool = False
-    in_order: bool | None = None
-    truncated: int = 0
-    is_tei: bool = False
+    shift: bool = False  # Logits less the lowest one
+    in_order: bool | None = None  # Best first by a first stage; None is as the service is set
+    truncated: int = 0  # Number of documents that were cut as the request says
+    is_tei: bool = False  # Whether the request had ``texts``
 
 
 @dataclass(frozen=True)
@@ -155,12 +143,9 @@ class ScoreResponse:
 
 def read(body: bytes, most: int) -> ScoreRequest:
     """The request of a body; raises RequestError."""
-    request: Request | None = None
-    if b'"rank_fields"' in body:
-        request = decoded(body, RankFieldsRequest)
-    if request is None or not request.rank_fields:
-        request = decoded(body, Request)
-    return score_request(request, most)
+    if b'"rank_fields"' in body and (request := decoded(body, RankFieldsRequest)).rank_fields:
+        return score_request(request, most)
+    return score_request(decoded(body, Request), most)
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -188,20 +173,9 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
 
 def score_request(request: Request, most: int) -> ScoreRequest:
     """A request, checked: its number of documents first. Raises RequestError."""
-    name = request.field
-    documents: Sequence[Any] = getattr(request, name) or ()
-    if not documents:
-        raise RequestError("empty", "found no documents, expected at least one", (name,))
-    if len(documents) > most:
-        problem = f"found {len(documents)} documents, expected at most {most}"
-        raise RequestError("many", problem, (name,))
-    if request.rank_fields:
-        try:
-            documents = [_joined(post, request.rank_fields) for post in documents]
-        except (ValueError, RecursionError) as error:
-            problem = f"found a field that cannot be read: {error}"
-            raise RequestError("value", problem, (name,)) from None
-    posts = [Document(post) if isinstance(post, str) else post for post in documents]
+    is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
+    name = "texts" if is_tei else "documents"
+    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most)
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
     for row, post in enumerate(posts if request.links else ()):
         if not post.url:
@@ -221,20 +195,34 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         problem = f"found {len(texts)} empty texts, {expected} _source, and the index's"
         raise RequestError("value", problem, (name,))
     return ScoreRequest(
-        request.query,
-        texts,
-        urls,
-        _first_stage(posts, name, request.mix == "interpolated"),
-        request.model,
-        request.top_n or request.top_k or None,
-        request.raw_scores is True or request.use_activation is False,
-        request.return_documents if request.return_text is None else request.return_text,
-        request.mix,
-        request.shift is True,
-        None if request.order is None else request.order == "first_stage",
-        truncated,
-        name == "texts",
+        *(request.query, texts, urls, _first_stage(posts, name, request.mix == "interpolated")),
+        model=request.model,
+        top=request.top_n or request.top_k or None,
+        raw=request.raw_scores is True or request.use_activation is False,
+        echo=request.return_documents if request.return_text is None else request.return_text,
+        mix=request.mix,
+        shift=request.shift is True,
+        in_order=None if request.order is None else request.order == "first_stage",
+        truncated=truncated,
+        is_tei=is_tei,
     )
+
+
+def _posts(
+    documents: Sequence[Any], fields: Sequence[str] | None, name: str, most: int
+) -> Sequence[Document]:
+    """The documents of a request's field ``name``; raises RequestError."""
+    if not documents:
+        raise RequestError("empty", "found no documents, expected at least one", (name,))
+    if len(documents) > most:
+        problem = f"found {len(documents)} documents, expected at most {most}"
+        raise RequestError("many", problem, (name,))
+    try:
+        posts = [_joined(post, fields) for post in documents] if fields else documents
+    except (ValueError, RecursionError) as error:
+        problem = f"found a field that cannot be read: {error}"
+        raise RequestError("value", problem, (name,)) from None
+    return [Document(post) if isinstance(post, str) else post for post in posts]
 
 
 def _joined(post: Any, names: Sequence[str]) -> Any:
@@ -280,17 +268,35 @@ def between_links(document: str) -> tuple[str, str]:
     return document, ""
 
 
-class Format(ErrorFormat):
-    """A wire format: how responses and errors are written."""
+class Rerank(ErrorFormat):
+    """``results`` as Cohere, Jina and vLLM have them, and Voyage's ``data``; a wire format."""
 
-    name: ClassVar[str]
+    name = "rerank"
     needs_media_type: ClassVar[bool] = False  # Whether a body has to call itself JSON
     later_first: ClassVar[bool] = False  # Which of two documents of equal scores comes first
     echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
 
-    @abstractmethod
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """The body of a response, as orjson writes it."""
+        """The body of a response, as orjson writes it; usage counts words.
+
+        A document is an object in ``results``, a text in ``data``.
+        """
+        data = self.results(response, "relevance_score", "document")
+        results = [
+            {**item, "document": {"text": item["document"]}} if "document" in item else item
+            for item in data
+        ]
+        version = {"version": "2" if record.path.startswith("/v2/") else "1"}
+        return {
+            "id": record.request_id,
+            "object": "list",
+            "model": response.model,
+            "mix": response.mix,
+            "results": results,
+            "data": data,
+            "meta": {"api_version": version, "billed_units": {"search_units": 1}},
+            "usage": {"prompt_tokens": record.words, "total_tokens": record.words},
+        }
 
     def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
         """The documents as objects, with a field for the text if it comes back."""
@@ -302,13 +308,16 @@ class Format(ErrorFormat):
             result[field] = response.request.texts[result["index"]]
         return found
 
+    def explain(self, error: RequestError, request_id: str) -> Any:
+        """A text under Cohere's key and Voyage's, and the request's id."""
+        return {"message": error.message, "detail": error.message, "id": request_id}
 
-class Tei(Format):
+
+class Tei(Rerank):
     """Text Embeddings Inference of Hugging Face: a bare array as the response."""
 
     name = "tei"
-    needs_media_type = True
-    later_first = True
+    needs_media_type = later_first = True
     statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
     types: ClassVar = {
         "empty": "Empty",
@@ -329,35 +338,6 @@ class Tei(Format):
         return {"error": error.message, "error_type": self.types.get(error.kind, "Validation")}
 
 
-class Rerank(Format):
-    """``results`` as Cohere, Jina and vLLM have them, and Voyage's ``data``."""
-
-    name = "rerank"
-
-    def write(self, response: ScoreResponse, record: Record) -> Any:
-        """A document is an object in ``results``, a text in ``data``; usage counts words."""
-        data = self.results(response, "relevance_score", "document")
-        results = [
-            {**item, "document": {"text": item["document"]}} if "document" in item else item
-            for item in data
-        ]
-        version = {"version": "2" if record.path.startswith("/v2/") else "1"}
-        return {
-            "id": record.request_id,
-            "object": "list",
-            "model": response.model,
-            "mix": response.mix,
-            "results": results,
-            "data": data,
-            "meta": {"api_version": version, "billed_units": {"search_units": 1}},
-            "usage": {"prompt_tokens": record.words, "total_tokens": record.words},
-        }
-
-    def explain(self, error: RequestError, request_id: str) -> Any:
-        """A text under Cohere's key and Voyage's, and the request's id."""
-        return {"message": error.message, "detail": error.message, "id": request_id}
-
-
 class Vllm(Rerank):
     """The same at ``/rerank``, where texts come back unless they are refused, as vLLM has it."""
 
@@ -367,30 +347,30 @@ class Vllm(Rerank):
 
 
 class Infinity(Rerank):
-    """Infinity: a document is a text."""
+    """Infinity: a document is a text, without ``data``."""
 
     name = "infinity"
     statuses: ClassVar = {"value": 400}  # Its client reads a 422 as FastAPI's.
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """Without ``data``."""
+        """The body of a response."""
         content = super().write(response, record)
         results = content.pop("data")
         more = {"object": "rerank", "results": results, "created": int(time.time())}
         return content | more
 
 
-TEI, RERANK, VLLM, INFINITY = Tei(), Rerank(), Vllm(), Infinity()
+TEI, RERANK, VLLM = Tei(), Rerank(), Vllm()
 
-PATHS: Mapping[str, Format] = {
+PATHS: Mapping[str, Rerank] = {
     "/rerank": VLLM,
-    "/infinity/rerank": INFINITY,
+    "/infinity/rerank": Infinity(),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/invocations"), RERANK),
     "/": TEI,
 }
 """Path -> its format for requests with ``documents``; those with ``texts`` are :data:`TEI`."""
 
 
-def assumed(path: str) -> Format:
+def assumed(path: str) -> Rerank:
     """The format for the errors of a request that cannot be read."""
     return TEI if path == "/rerank" else PATHS.get(path, TEI)

@@ -36,32 +36,32 @@ class Metrics:
     def __init__(
         self, queued: Callable[[], int], models: Callable[[], Iterable[ServedModel]]
     ) -> None:
-        self.registry = CollectorRegistry()
-        self._queued, self._models = queued, models
-        self.log: Mapping[str, int] | None = None
+        self.registry, self._queued, self._models = CollectorRegistry(), queued, models
+        self.log: Mapping[str, int] = {}
         """Outcome -> lines of the log of searches."""
 
         def counter(name: str, text: str, *labels: str) -> _Counter:
             return _Counter(name, text, labels, registry=self.registry)
 
+        def histogram(name: str, text: str, *labels: str, sizes: bool = False) -> Histogram:
+            buckets = _SIZES if sizes else _SECONDS
+            return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+
         self._requests = counter("te_request_count", "Requests", "method")
         self._successes = counter("te_request_success", "Answered", "method")
         self._failures = counter("te_request_failure", "Refused or failed", "err")
         self._formats = counter("tweetrerank_requests", "By wire format", "format")
-        labels = ("index", "outcome")
-        self._searches = counter("tweetrerank_searches", "In front of an engine", *labels)
-
-        def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, registry=self.registry, buckets=[*buckets])
-
-        self._total = histogram("te_request_duration", "Seconds", _SECONDS)
-        self._queue = histogram("te_request_queue_duration", "Seconds in the queue", _SECONDS)
-        self._inference = histogram("te_request_inference_duration", "Seconds", _SECONDS)
+        text = "In front of an engine"
+        self._searches = counter("tweetrerank_searches", text, "index", "outcome")
+        self._total = histogram("te_request_duration", "Seconds")
+        self._queue = histogram("te_request_queue_duration", "Seconds in the queue")
+        self._inference = histogram("te_request_inference_duration", "Seconds")
         text = "By model, index, stage (queue, inference, engine, total) and outcome"
-        names = ("model", "index", "stage", "outcome")
-        self._stages = histogram("tweetrerank_seconds", text, _SECONDS, *names)
-        self._documents = histogram("tweetrerank_request_documents", "In a request", _SIZES)
-        self.batches = histogram("te_batch_next_size", "Documents scored together", _SIZES)
+        labels = ("model", "index", "stage", "outcome")
+        self._stages = histogram("tweetrerank_seconds", text, *labels)
+        text = "In a request"
+        self._documents = histogram("tweetrerank_request_documents", text, sizes=True)
+        self.batches = histogram("te_batch_next_size", "Documents scored together", sizes=True)
         self.registry.register(self)
 
     def search(self, record: Record, outcome: str) -> None:
@@ -91,16 +91,15 @@ class Metrics:
         """Gauges, read at the time of the call: the queue, the models, their caches."""
         yield GaugeMetricFamily("te_queue_size", "Requests that wait", self._queued())
         models = list(self._models())
-        info = GaugeMetricFamily(
-            "tweetrerank_model_info", "Served models", labels=["model", "version"]
-        )
+        labels = ["model", "version"]
+        info = GaugeMetricFamily("tweetrerank_model_info", "Served models", labels=labels)
         for model in models:
             info.add_metric([model.name, model.version], 1)
         yield info
-        if self.log is not None:
-            lines = GaugeMetricFamily("tweetrerank_log_lines", "Of the log", labels=["outcome"])
-            for outcome, count in self.log.items():
-                lines.add_metric([outcome], count)
+        lines = GaugeMetricFamily("tweetrerank_log_lines", "Of the log", labels=["outcome"])
+        for outcome, count in self.log.items():
+            lines.add_metric([outcome], count)
+        if self.log:
             yield lines
         for name, text in (
             ("hits", "Documents that were kept from earlier requests"),

@@ -7,25 +7,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pipeline.service.errors import RequestError
-from pipeline.service.worker import Scorer, Scores
+from pipeline.service.worker import Scorer
 from rerankers.pairs import Pairs
 from rerankers.reranker import SOME
 
 CHECKED = 5.0  # Seconds without a score after which a service with work is not well
-Result = TypeVar("Result")
 LATE = "the deadline of the request is past"
 RECENT = 0.1  # Share of the last request in the mean seconds of a pair
 
-
-class Scored(NamedTuple):
-    """Scores [P] of a request; seconds of work, and before in the queue."""
-
-    scores: Scores
-    inference: float
-    queued: float
+Result = TypeVar("Result")
 
 
 class Queue:
@@ -33,20 +26,11 @@ class Queue:
 
     Args:
         threads: number of processes that score.
-        most_pairs: in the queue and in work.
-        most_requests: the same for requests.
-        report: called with the number of pairs of each scored request.
+        most_pairs, most_requests: in the queue and in work.
     """
 
-    def __init__(
-        self,
-        threads: int,
-        most_pairs: int,
-        most_requests: int,
-        report: Callable[[int], Any] = lambda pairs: None,
-    ) -> None:
-        self.threads, self._report = threads, report
-        self.most_pairs, self.most_requests = most_pairs, most_requests
+    def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
+        self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
         self.pairs, self.requests, self.queued = 0, 0, 0
         self._numbers, self._free = [*range(threads)], asyncio.Semaphore(threads)
         self._pool = ThreadPoolExecutor(threads, "scores")
@@ -63,12 +47,11 @@ class Queue:
 
     async def score(
         self, scorer: Scorer, name: str, pairs: Pairs, deadline: float | None = None
-    ) -> Scored:
-        """Scores of a request by a model; raises as :meth:`run` does."""
+    ) -> tuple[Any, float, float]:
+        """Scores [P] by a model, seconds of work and in the queue; raises as :meth:`run` does."""
         work = partial(self._score, scorer, name, pairs)
         (scores, inference), queued = await self.run(work, len(pairs), deadline)
-        self._report(len(pairs))
-        return Scored(scores, inference, queued)
+        return scores, inference, queued
 
     async def run(
         self, work: Callable[[int], Result], size: int = 0, deadline: float | None = None
@@ -113,9 +96,9 @@ class Queue:
         await asyncio.gather(probe, return_exceptions=True)
         return self._last >= started
 
-    def _score(self, scorer: Scorer, name: str, pairs: Pairs, number: int) -> tuple[Scores, float]:
+    def _score(self, scorer: Scorer, name: str, pairs: Pairs, number: int) -> tuple[Any, float]:
         started = time.perf_counter()
-        scores = scorer.score(number, name, pairs)
+        scores = scorer.ask(number, name, pairs)
         inference, self._last = time.perf_counter() - started, time.monotonic()
         self._seconds += RECENT * (inference / max(1, len(scores)) - self._seconds)
         return scores, inference

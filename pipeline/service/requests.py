@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from pipeline.service.errors import RequestError
 
@@ -20,25 +19,15 @@ DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper bounds of a request, and of all requests together.
+    """Upper bounds of a request, and of all requests together."""
 
-    Attributes:
-        documents: of a request.
-        body: bytes of a request.
-        waiting_documents: in the queue and in work.
-        waiting_requests: the same.
-        held: bytes of all bodies that are being read or answered.
-        seconds: for the arrival of a body.
-        answer: seconds for the answer, where the client sets no deadline.
-    """
-
-    documents: int = 2000
-    body: int = 8_000_000
-    waiting_documents: int = 20_000
+    documents: int = 2000  # Of a request
+    body: int = 8_000_000  # Bytes of a request
+    waiting_documents: int = 20_000  # In the queue and in work
     waiting_requests: int = 512
-    held: int = 256_000_000
-    seconds: float = 30.0
-    answer: float = 60.0
+    held: int = 256_000_000  # Bytes of all bodies that are being read or answered
+    seconds: float = 30.0  # For the arrival of a body
+    answer: float = 60.0  # Seconds for the answer, where the client sets no deadline
 
     @classmethod
     def of(cls, documents: int, body: int) -> Limits:
@@ -132,8 +121,12 @@ def deadline_of(request: Request) -> float | None:
 
 async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
     """The result of ``work``; if the client goes away, it is cancelled and RequestError raised."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request.receive))
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(leave())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -142,8 +135,3 @@ async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
     finally:
         task.cancel()
         gone.cancel()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

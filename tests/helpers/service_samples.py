@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
@@ -30,7 +29,6 @@ from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.requests import Limits
 from rerankers.errors import RerankerError
-from rerankers.pairs import Pairs
 from rerankers.reranker import Counts
 
 QUERY = "bbc world service cuts"
@@ -46,7 +44,7 @@ def models(name: str = "mp_hcnn") -> Models:
 
 def chance(logit: float, model: str = "mp_hcnn") -> float:
     """P(relevant) of a score by a shipped model."""
-    slope, intercept = models(model).default.calibration
+    slope, intercept = models(model).default.loaded.calibration
     return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
 
@@ -111,10 +109,9 @@ class GatedScorer:
     def counts(self, name: str) -> Counts:
         return Counts()
 
-    def call(self, number: int, function: Callable[[], Any]) -> Any:
-        return function()
-
-    def score(self, number: int, name: str, pairs: Pairs) -> npt.NDArray[np.float32]:
+    def ask(self, number: int, name: str, pairs: Any) -> Any:
+        if not name:
+            return pairs()
         self.seen.append(len(pairs))
         self.first_texts.append(pairs.texts[pairs.post_index[0]])
         self.begun.set()

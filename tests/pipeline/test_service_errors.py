@@ -363,7 +363,7 @@ def test_health_needs_scores_and_ready_needs_room(monkeypatch: pytest.MonkeyPatc
         for _ in range(5):
             assert client.get("/health").status_code == 200
         assert len(scorer.seen) <= calls + 1
-        monkeypatch.setattr(scorer, "score", lambda number, name, pairs: 1 / 0)
+        monkeypatch.setattr(scorer, "ask", lambda number, name, pairs: 1 / 0)
         time.sleep(0.25)
         assert statuses() == [503, 503, 200]
 
@@ -431,8 +431,8 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
 
     async def score(*texts: str, seconds: float = 60) -> list[float]:
         pairs = all_pairs([""], [(text, "") for text in texts])
-        scored = await waiting.score(scorer, "name", pairs, time.perf_counter() + seconds)
-        return list(scored.scores.tolist())
+        found = await waiting.score(scorer, "name", pairs, time.perf_counter() + seconds)
+        return list(found[0].tolist())
 
     async def main() -> None:
         first = asyncio.create_task(score("first"))
