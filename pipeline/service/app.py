@@ -10,7 +10,7 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,12 +93,14 @@ def build(
     reload: Callable[[], None] | None = None,
     is_watched: bool = False,
 ) -> ASGIApp:
-    """The application, with routes of the page, of an engine's searches (a
-    :class:`pipeline.service.proxy.routes.Proxy`), and of events (a
-    :class:`pipeline.service.log.SearchLog`).
+    """The application.
 
-    ``reload`` is called after SIGHUP (default: the models are loaded again). ``is_watched``: the
-    process ends if the event loop hangs.
+    Args:
+        page: its routes.
+        proxy: :class:`pipeline.service.proxy.routes.Proxy` of an engine's searches.
+        events: :class:`pipeline.service.log.SearchLog`.
+        reload: called after SIGHUP; by default the models are loaded again.
+        is_watched: whether the process ends if the event loop hangs.
     """
 
     @asynccontextmanager
@@ -122,7 +124,7 @@ def build(
         own.append(_events(service, events))
     app = Starlette(
         routes=[*(proxy.routes() if proxy else ()), *own],
-        exception_handlers={RequestError: _refuse, HTTPException: _refuse, Exception: _fail},
+        exception_handlers=dict.fromkeys((RequestError, HTTPException, Exception), _refuse),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -264,7 +266,7 @@ class Service:
         in_order = self._in_order if request.in_order is None else request.in_order
         pairs, rows = pairs_of(replace(request, texts=texts, in_order=in_order), model)
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
-        key = _key(pairs, model, record.caller) if model.reads_lists else b""
+        key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
         if (scores := self._windows.get(key)) is None:
             hits_before = model.counts.hits
             scored = await self.queue.score(model.scorer, model.name, pairs, deadline)
@@ -296,7 +298,7 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         signals[PRIOR] = prior_of_rank(places.astype(np.int64))
         if request.mix != "neural":
             signals |= {FIRST_STAGE: scores, ORDER: places}
-    if not model.reads_lists:
+    if not model.loaded.reads_lists:
         signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
         number: dict[tuple[Any, ...], int] = {}
         columns = texts, urls, *(values.tolist() for values in signals.values())
@@ -311,28 +313,25 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
 
 def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
     """Hash of all that the scores of a list depend on, and of whom they are kept for."""
-    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
+    texts = [model.loaded.version, *pairs.queries, *pairs.texts, *pairs.urls]
     signals = {name: values.tobytes() for name, values in pairs.signals.items()}
     content = f"{[*map(len, texts)]}{[*signals]}{''.join(texts)}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(b"".join([caller, content, *signals.values()])).digest()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    headers: Mapping[str, str] = {}
+    """The response without a result; a mistake of ours is raised again after it, and logged."""
+    record, headers = request.state.record, dict[str, str]()
     if isinstance(error, HTTPException):
-        kind, headers = "method" if error.status_code == 405 else "path", error.headers or {}
+        kind, headers = "method" if error.status_code == 405 else "path", {**(error.headers or {})}
         problem = f"found {request.method} {request.url.path[:100]}"
         error = RequestError(kind, f"{problem}, expected a path of /openapi.json")
-    assert isinstance(error, RequestError)
-    response: Response = request.state.format.refuse(error, request.state.record)
+    elif not isinstance(error, RequestError):
+        problem = f"an internal error; see the log for {record.request_id}"
+        error = RequestError("internal", problem)
+    response: Response = request.state.format.refuse(error, record)
     response.headers.update(headers)
     return response
-
-
-async def _fail(request: Request, error: Exception) -> Response:
-    """The response after a mistake of ours; the error is raised again, and logged."""
-    problem = f"an internal error; see the log for {request.state.record.request_id}"
-    return await _refuse(request, RequestError("internal", problem))
 
 
 # --- Around every request -------------------------------------------------------------------------
@@ -453,7 +452,7 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
         model = models.default
         return {
             "model_id": model.name,
-            "model_sha": model.version,
+            "model_sha": model.loaded.version,
             "model_dtype": "float32",
             "served_model_name": model.name,
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
@@ -502,7 +501,11 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
 
 
 def _described(model: ServedModel) -> dict[str, Any]:
-    own = {"weight": model.loaded.weight, "reads_order": model.reads_lists, "model_type": "rerank"}
+    own = {
+        "weight": model.loaded.weight,
+        "reads_order": model.loaded.reads_lists,
+        "model_type": "rerank",
+    }
     return {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank", **own}
 
 

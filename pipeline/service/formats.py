@@ -282,10 +282,8 @@ class Rerank(ErrorFormat):
         A document is an object in ``results``, a text in ``data``.
         """
         data = self.results(response, "relevance_score", "document")
-        results = [
-            {**item, "document": {"text": item["document"]}} if "document" in item else item
-            for item in data
-        ]
+        wrapped = [{"document": {"text": i["document"]}} if "document" in i else {} for i in data]
+        results = [item | text for item, text in zip(data, wrapped, strict=True)]
         version = {"version": "2" if record.path.startswith("/v2/") else "1"}
         return {
             "id": record.request_id,
@@ -319,15 +317,9 @@ class Tei(Rerank):
     name = "tei"
     needs_media_type = later_first = True
     statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
-    types: ClassVar = {
-        "empty": "Empty",
-        "overload": "Overloaded",
-        "deadline": "Overloaded",
-        "internal": "Backend",
-        "unready": "Unhealthy",
-        "key": "Unauthorized",
-        "path": "NotFound",
-    }
+    types: ClassVar = {"empty": "Empty", "overload": "Overloaded", "deadline": "Overloaded"}
+    types |= {"internal": "Backend", "unready": "Unhealthy", "key": "Unauthorized"}
+    types |= {"path": "NotFound"}
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
         """Index, score and perhaps text of each document."""

@@ -104,7 +104,13 @@ class SearchLog:
         work, rival = [score(model, record)], models.challenger
         # A further page must go on with the same list, which only an id of the client tells.
         is_known = given or not window.start
-        if rival and rival.version != model.version and is_default and is_known and is_drawn:
+        if (
+            rival
+            and rival.loaded.version != model.loaded.version
+            and is_default
+            and is_known
+            and is_drawn
+        ):
             work.append(score(rival, replace(record, documents=0, cache_hits=0, texts=())))
         scored, *others = await asyncio.gather(*work, return_exceptions=True)
         if isinstance(scored, BaseException):
@@ -124,10 +130,10 @@ class SearchLog:
             "time": time.time(),
             "index": hits[0].index_name,
             "model": model.name,
-            "version": model.version,
+            "version": model.loaded.version,
             "start": window.start,
             "query_response_hit_ids": [hits[row].doc_id for row in order[page]],
-            "challenger": rival.version if rival and teams else None,
+            "challenger": rival.loaded.version if rival and teams else None,
             "teams": teams[page] if teams else None,
         }
         signed = self.search(search, window.query, record.client, bool(given))

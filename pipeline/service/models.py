@@ -42,16 +42,6 @@ class ServedModel:
         return checkpoints.load(folder, device=self.loaded.device, adapted=adapted)
 
     @property
-    def version(self) -> str:
-        """Hash of everything that its scores depend on."""
-        return self.loaded.version
-
-    @property
-    def reads_lists(self) -> bool:
-        """Whether it scores the documents of a request as a whole."""
-        return self.loaded.reads_lists
-
-    @property
     def counts(self) -> Counts:
         """Hits, misses and bytes of its kept posts."""
         return self.scorer.counts(self.name)
@@ -65,7 +55,7 @@ class ServedModel:
         """
         is_given = request.mix != "neural" and request.first_stage is not None
         keys = scores.astype(np.float64).round(9)
-        if is_given and not self.reads_lists and FIRST_STAGE in self.loaded.signals:
+        if is_given and not self.loaded.reads_lists and FIRST_STAGE in self.loaded.signals:
             keys = chances = scores.round(12)  # A mixture
             certain = np.clip(chances, CERTAIN, 1 - CERTAIN)
             logits = np.log(certain / (1 - certain))
@@ -177,7 +167,7 @@ class Models:
             sources, problems, changed = dict[str, Source](), dict[str, Exception](), set[str]()
             for name, find in self._find.items():
                 try:
-                    if (source := find()).version != self._all[name].version:
+                    if (source := find()).version != self._all[name].loaded.version:
                         changed.add(name)
                     sources[name] = source
                 except DAMAGES as error:
