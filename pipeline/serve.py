@@ -72,6 +72,10 @@ def index_pattern(text: str) -> str:
     return text
 
 
+FILE: Any = {"parse": existing_file, "metavar": "FILE"}
+NAMES: Any = {"many": True, "metavar": "NAME"}
+
+
 @dataclass(frozen=True)
 class Options:
     """What to serve, where, and for whom."""
@@ -85,15 +89,12 @@ class Options:
     host: str = option("address to listen on; 0.0.0.0 is every network", default="127.0.0.1")
     port: int = option("port to listen on; 0 is any free one", default=8080, parse=port)
     api_key_file: Path | None = option(
-        "file of keys, one a line, of which requests need one (default: none needed)",
-        parse=existing_file,
-        metavar="FILE",
+        "file of keys, one a line, of which requests need one (default: none needed)", **FILE
     )
     allow_host: tuple[str, ...] = option(
         "name in the header Host of requests, or *.example.com; may be given several times "
         "(default: those of this machine where --host is one; else any)",
-        many=True,
-        metavar="NAME",
+        **NAMES,
     )
     cors_origin: tuple[str, ...] = option(
         "address of pages that may call this service from a browser, such as https://example.com, "
@@ -108,19 +109,14 @@ class Options:
         "connections of a client at a time (default: any)", parse=positive_int
     )
     ssl_certfile: Path | None = option(
-        "certificate for HTTPS, in PEM; it is read again after SIGHUP",
-        parse=existing_file,
-        metavar="FILE",
+        "certificate for HTTPS, in PEM; it is read again after SIGHUP", **FILE
     )
-    ssl_keyfile: Path | None = option(
-        "its key (default: in the same file)", parse=existing_file, metavar="FILE"
-    )
+    ssl_keyfile: Path | None = option("its key (default: in the same file)", **FILE)
     ssl_ca_certs: Path | None = option(
-        "authorities of clients, which need a certificate then", parse=existing_file, metavar="FILE"
+        "authorities of clients, which need a certificate then", **FILE
     )
     threads: int | None = option(
-        "processes that score, each on a core (default: one for each core)",
-        parse=positive_int,
+        "processes that score, each on a core (default: one for each core)", parse=positive_int
     )
     device: str = option(
         "where networks score, and the page's models: auto, cpu, cuda or cuda:N; trees are always "
@@ -147,8 +143,7 @@ class Options:
     log_texts: bool = option("write queries and documents into the log", flag=True)
     engine_auth: Path | None = option(
         "file of ca for --engine, whose callers name themselves (default: $TWEETRERANK_ENGINE_CA)",
-        parse=existing_file,
-        metavar="FILE",
+        **FILE,
     )
     index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
     collection: tuple[str, ...] = option(
@@ -353,24 +348,20 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
                 raise UsageError(f"--collection: {problem}")
         auth = options.engine_auth or first.auth
         options = replace(options, engine=first.url, engine_auth=auth)
-    for lacks, names, problem in (
-        (not collections, "grades", "found no --collection or --index, expected one to search"),
+    for names, given, problem in (
+        ("grades", collections, "--collection or --index, expected one to search"),
+        ("ssl_keyfile ssl_ca_certs", options.ssl_certfile, "--ssl-certfile, expected one"),
+        ("log", options.engine, "--engine, whose reranked searches are logged"),
+        ("challenger", options.log, "--log, expected the folder of one"),
         (
-            not options.ssl_certfile,
-            "ssl_keyfile ssl_ca_certs",
-            "found no --ssl-certfile, expected one",
-        ),
-        (not options.engine, "log", "found no --engine, whose reranked searches are logged"),
-        (not options.log, "challenger", "found no --log, expected the folder of one"),
-        (
-            not options.engine,
             "engine_index text_field url_field",
-            "found no --engine, expected the address of one",
+            options.engine,
+            "--engine, expected the address of one",
         ),
     ):
-        given = [f"--{name.replace('_', '-')}" for name in names.split() if getattr(options, name)]
-        if lacks and given:
-            raise UsageError(f"{' and '.join(given)}: {problem}")
+        told = [f"--{name.replace('_', '-')}" for name in names.split() if getattr(options, name)]
+        if told and not given:
+            raise UsageError(f"{' and '.join(told)}: found no {problem}")
     if options.engine and not options.engine_index:
         options = replace(options, engine_index=tuple(each.index for each in engines))
         if not engines:
