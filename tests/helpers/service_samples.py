@@ -71,7 +71,7 @@ def app_of(
 @contextmanager
 def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
     """A client of :func:`app_of`, without a network."""
-    with TestClient(app_of(*arguments, **options), raise_server_exceptions=True) as client:
+    with TestClient(app_of(*arguments, **options)) as client:
         yield client
 
 
@@ -130,7 +130,7 @@ class Wire(NamedTuple):
     """A wire format."""
 
     path: str
-    extra: Mapping[str, Any]  # Fields that make it this format
+    extra: Mapping[str, Any] = {}  # Fields that make it this format
     documents: str = "documents"  # Field of the documents
     results: str = "results"  # Field of the results; "" if the answer is the list of them
     score: str = "relevance_score"  # Field of the score in a result
@@ -153,29 +153,17 @@ class Wire(NamedTuple):
         return results
 
 
+_TEI: dict[str, Any] = {"echo": {"return_text": True}, "error": {"error", "error_type"}}
+_VOYAGE = {"model": "rerank-2.5", "truncation": True}
+_INFINITY = _FIELDS - {"data"} | {"created"}
+_VLLM: dict[str, Any] = {"result": {"index", "relevance_score", "document"}, "echo": {}}
 WIRES = {
-    "tei": Wire(
-        *("/rerank", {}, "texts", "", "score", set(), {"index", "score"}),
-        echo={"return_text": True},
-        error={"error", "error_type"},
-    ),
+    "tei": Wire("/rerank", {}, "texts", "", "score", set(), {"index", "score"}, **_TEI),
     "cohere": Wire("/v2/rerank", {"model": "rerank-v3.5"}),
     "jina": Wire("/v1/rerank", {"model": "jina-reranker-v2"}),
-    "voyage": Wire(
-        "/v1/rerank", {"model": "rerank-2.5", "truncation": True}, results="data", top="top_k"
-    ),
-    "infinity": Wire(
-        *("/infinity/rerank", {"return_documents": False}),
-        fields=_FIELDS - {"data"} | {"created"},
-        wrong=400,
-    ),
-    "vllm": Wire(
-        *("/rerank", {}),
-        result={"index", "relevance_score", "document"},
-        raw={"use_activation": False},
-        echo={},
-        wrong=400,
-    ),
+    "voyage": Wire("/v1/rerank", _VOYAGE, results="data", top="top_k"),
+    "infinity": Wire("/infinity/rerank", {"return_documents": False}, fields=_INFINITY, wrong=400),
+    "vllm": Wire("/rerank", raw={"use_activation": False}, wrong=400, **_VLLM),
 }
 """Name -> wire format, as its clients use it."""
 
