@@ -42,9 +42,10 @@ class Connection(H11Protocol):
             self.head_seconds, self.timeout_keep_alive_handler
         )
         every = [c for c in self.connections if isinstance(c, Connection)]
-        if self.client and (most := self.most_of_client):
-            if sum(c.client is not None and c.client[0] == self.client[0] for c in every) > most:
-                transport.abort()
+        hosts = [c.client[0] for c in every if c.client]
+        most = self.most_of_client
+        if most and self.client and hosts.count(self.client[0]) > most:
+            transport.abort()
         elif len(every) > self.most:
             others = [c for c in every if c.is_idle]
             min(others, key=lambda c: c._idle_since).transport.abort()

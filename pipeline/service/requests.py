@@ -54,48 +54,36 @@ class BodyReader:
         if coding not in ("gzip", "identity"):
             problem = f"found the encoding {coding[:100]!r} of the body, expected gzip or none"
             raise RequestError("media", problem)
-        body, size, limit = bytearray(), 0, min(self.limits.body, most or self.limits.body)
+        body = bytearray()
         try:
-            await self._fill(body, request, limit)
-            if coding == "gzip":
-                size = len(unpacked := _unpacked(bytes(body), limit))
-                self._held += size
-            yield unpacked if coding == "gzip" else bytes(body)
+            await self._fill(body, request, min(self.limits.body, most or self.limits.body), coding)
+            yield bytes(body)
         finally:
-            self._held -= len(body) + size
+            self._held -= len(body)
 
-    async def _fill(self, body: bytearray, request: Request, limit: int) -> None:
+    async def _fill(self, body: bytearray, request: Request, limit: int, coding: str) -> None:
         problem = f"found a body of more than {limit} bytes, expected at most that"
         with suppress(ValueError):
             if int(request.headers.get("content-length", 0)) > limit:
                 raise RequestError("body", problem)
+        unpack = zlib.decompressobj(31).decompress if coding == "gzip" else None
         try:
             async with asyncio.timeout(self.limits.seconds):
                 async for chunk in request.stream():
-                    body += chunk
-                    self._held += len(chunk)
+                    part = unpack(chunk, limit + 1 - len(body)) if unpack else chunk
+                    body += part
+                    self._held += len(part)
                     if len(body) > limit:
                         raise RequestError("body", problem)
                     if self._held > self.limits.held and self._held > len(body):
                         raise RequestError("overload", "too many large requests at once", retry=1)
         except ClientDisconnect:
             raise RequestError("gone", "the client has gone") from None
+        except zlib.error as error:
+            raise RequestError("json", f"found a body that is no gzip: {error}") from None
         except TimeoutError:
             problem = f"found no whole body after {self.limits.seconds:g} s"
             raise RequestError("slow_body", problem) from None
-
-
-def _unpacked(body: bytes, most: int) -> bytes:
-    """The content of a gzip body; raises RequestError."""
-    reader = zlib.decompressobj(31)
-    try:
-        content = reader.decompress(body, most)
-    except zlib.error as error:
-        raise RequestError("json", f"found a body that is no gzip: {error}") from None
-    if reader.unconsumed_tail:
-        problem = f"found more than {most} bytes in the body, expected at most that"
-        raise RequestError("body", problem)
-    return content
 
 
 def check_media_type(request: Request) -> None:

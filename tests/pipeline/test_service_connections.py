@@ -190,6 +190,7 @@ def test_silent_connections_are_closed(port: int, monkeypatch: pytest.MonkeyPatc
     """Before and within the head of a request; beyond their number, that which is idle longest."""
     monkeypatch.setattr(Connection, "head_seconds", 1.0)
     monkeypatch.setattr(Connection, "most", 20)
+    monkeypatch.setattr(Connection, "most_of_client", 100)
     with ExitStack() as stack:
         connect = partial(socket.create_connection, ("127.0.0.1", port))
         silent = [stack.enter_context(connect()) for _ in range(40)]
