@@ -386,7 +386,8 @@ def fields_of(options: Options, address: Any = None) -> PostFields:
 
 def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:
     """Model and fields of the collections' indexes, and of those that are behind their names."""
-    from indexes.engines.client import Engine, EngineError
+    from indexes.engines.client import Engine
+    from indexes.errors import CollectionError
     from pipeline.service.proxy.search import ServedIndex
 
     found: dict[str, ServedIndex] = {}
@@ -401,14 +402,14 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
             try:
                 path = f"/{address.index}/_alias"
                 answer.set_result(Engine(address).request("GET", path))
-            except EngineError as error:
+            except (CollectionError, OSError) as error:  # Also of a lost file of its user or CA
                 answer.set_exception(error)
 
         # Nobody waits for its end.
         threading.Thread(target=ask, name="reload", daemon=True).start()
         try:
             found |= dict.fromkeys(answer.result(ENGINE_SECONDS), served)
-        except (EngineError, TimeoutError) as error:
+        except (CollectionError, OSError) as error:  # TimeoutError among them
             problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
             LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, problem)
     return found

@@ -34,7 +34,7 @@ SLOWEST = 5.0
 
 EXPECTED = {200, 307, 400, 401, 404, 405, 408, 411, 413, 414, 415, 422, 424, 429, 431, 503, 504}
 
-# Fields of other types are those of test_service_description.
+# Fields of other types are those of test_service_errors.
 SPECIAL = [
     *(b"[" * 3000 + b"]" * 3000, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 100_000),
     *(b"1e999999", b"9" * 20_000, b"NaNaN", b'"\\ud83d\\ud83d\\u0000\\udc00"', b'"\xff\xfe\xc0"'),

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.processes import run_python
+from helpers.processes import ROOT, run_python
 from helpers.reranking_samples import AWKWARD, all_pairs
 from helpers.service_samples import (
     QUERY,
@@ -17,7 +21,9 @@ from helpers.service_samples import (
     WIRES,
     GatedScorer,
     Wire,
+    app_of,
     client_of,
+    listening,
     models,
     run_apart,
     scored_by,
@@ -445,3 +451,26 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
     run_apart(main)
     assert (waiting.pairs, waiting.requests) == (0, 0)
     assert scorer.first_texts == ["first", "x", "fail", "bb"]
+
+
+@pytest.mark.slow
+def test_the_service_keeps_to_its_description(tmp_path: Path) -> None:
+    """All checks of schemathesis, by valid and invalid requests; a wrong key, too."""
+    helpers = {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
+    with listening(app_of(keys=[KEY])) as address:
+        done = subprocess.run(
+            [
+                *(Path(sys.executable).with_name("schemathesis"), "run", f"{address}/openapi.json"),
+                *("--checks", "all", "--mode", "all", "--max-examples", "40", "--seed", "1"),
+                *("--header", f"Authorization: Bearer {KEY}", "--max-response-time", "5"),
+                *("--no-color", "--generation-database", "none", "--continue-on-failure"),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, **helpers, "SCHEMATHESIS_HOOKS": "schemathesis_hooks"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr
+    assert "Tested: 13" in done.stdout
+    assert "Authentication failed" not in done.stdout
