@@ -79,13 +79,8 @@ class Connection(H11Protocol):
 
 
 class Certificate:
-    """TLS by files in PEM; raises DataError as :meth:`load` does.
-
-    Args:
-        certificate: with those between it and its authority.
-        key: None if it is in the same file.
-        authorities: of clients, which need a certificate then.
-    """
+    """TLS by files in PEM: the certificate, with those between it and its authority, its key, if it
+    is not in the same file, and authorities of clients, which need a certificate then."""
 
     def __init__(self, certificate: Path, key: Path | None, authorities: Path | None) -> None:
         self._files, self.context = (certificate, key, authorities), _context()

@@ -42,14 +42,8 @@ Location = Sequence[str | int]
 
 
 class RequestError(Exception):
-    """A request that gets no result.
-
-    Attributes:
-        kind: key of :data:`STATUS`.
-        message: what was found, what was expected.
-        location: of the wrong value in the request's body; empty if it is not a single value.
-        retry: seconds after which the client may try again; None if that is no use.
-    """
+    """A request that gets no result: ``kind`` is a key of :data:`STATUS`, ``location`` that of the
+    wrong value in the body, ``retry`` the seconds after which the client may try again."""
 
     def __init__(
         self, kind: str, message: str, location: Location = (), retry: int | None = None

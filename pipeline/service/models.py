@@ -82,13 +82,8 @@ def probability(value: float) -> str:
 class Models:
     """The served models by name.
 
-    Args:
-        names: of shipped models, or folders.
-        cache: bytes of kept posts, shared equally.
-        processes: that score; none is this one, as for a GPU.
-        collections: whose best models for given candidates are served besides.
-        device: of networks.
-        challenger: another model, for comparisons alone.
+    ``processes`` score, and share ``cache``, the bytes of kept posts; without any this one does, as
+    for a GPU. ``challenger`` is another model, for comparisons alone.
 
     Raises UsageError for two of the same name, RerankerError for one that cannot be loaded or
     served, DataError for a collection without a model.
@@ -96,11 +91,11 @@ class Models:
 
     def __init__(
         self,
-        names: Sequence[str],
+        names: Sequence[str],  # Of shipped models, or folders
         cache: int,
         processes: int = 0,
-        collections: Sequence[Collection] = (),
-        device: str = "cpu",
+        collections: Sequence[Collection] = (),  # Whose best models are served besides
+        device: str = "cpu",  # Of networks
         challenger: str | None = None,
     ) -> None:
         self._find = _sources(names, collections)
@@ -167,20 +162,18 @@ class Models:
             sources, problems, changed = dict[str, Source](), dict[str, Exception](), set[str]()
             for name, find in self._find.items():
                 try:
-                    if (source := find()).version != self._all[name].loaded.version:
+                    source = find()
+                    if source.version != self._all[name].loaded.version:
                         changed.add(name)
                     sources[name] = source
                 except DAMAGES as error:
                     problems[name] = error
-            models: dict[str, ServedModel] = {}
-            if changed:
-                try:
-                    models, others = self._load(sources)
-                    problems |= others
-                except DAMAGES as error:
-                    problems |= dict.fromkeys(sources, error)
-            # A new dictionary: a request sees all of it or nothing.
-            self._all = {**self._all, **models}
+            try:
+                models, others = self._load(sources) if changed else ({}, {})
+                # A new dictionary: a request sees all of it or nothing.
+                self._all, problems = {**self._all, **models}, problems | others
+            except DAMAGES as error:
+                problems |= dict.fromkeys(sources, error)
             for name in self._find:
                 if name in problems:
                     LOG.error("%s: the old model stays: %s", name, problems[name])

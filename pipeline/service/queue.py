@@ -22,11 +22,9 @@ Result = TypeVar("Result")
 
 
 class Queue:
-    """A bounded queue in the order of arrival; all methods are of one event loop.
+    """A queue in the order of arrival for ``threads`` processes; its methods are of one event loop.
 
-    Args:
-        threads: number of processes that score.
-        most_pairs, most_requests: in the queue and in work.
+    Together there are ``most_pairs`` and ``most_requests`` at most, those in work among them.
     """
 
     def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
@@ -58,12 +56,8 @@ class Queue:
     ) -> tuple[Result, float]:
         """The result of ``work`` with the number of a free process, and seconds in the queue.
 
-        Args:
-            size: number of pairs.
-            deadline: on the clock of ``time.perf_counter``; None is never.
-
-        Raises:
-            RequestError: the queue is full, or the deadline is past, or will be.
+        ``size`` is its number of pairs, ``deadline`` on the clock of ``time.perf_counter``. Raises
+        RequestError if the queue is full, or the deadline is past, or will be.
         """
         left: float | None = None
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):

@@ -21,7 +21,6 @@ from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
 from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
-from rerankers import devices
 from rerankers.networks.inputs import TextEncoder
 from rerankers.pairs import PRIOR
 from rerankers.text.passages import best_passages
@@ -204,13 +203,3 @@ def test_names_of_several_models(tmp_path: Path) -> None:
             response = client.post("/v2/rerank", json=body | {"model": name})
             assert response.json()["model"] == name
         assert client.get("/metrics").text.count("tweetrerank_model_info{") == 2
-
-
-def test_a_network_on_a_gpu_gives_the_scores_of_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, pairs = saved(tmp_path / "mine", "mp_hcnn", "small"), all_pairs([QUERY])
-    expected = Models([str(folder)], 10**6).default.scorer.ask(0, "mine", pairs)
-    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    actual = Models([str(folder)], 10**6).default.scorer.ask(0, "mine", pairs)
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
