@@ -521,6 +521,8 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
     some = {"type": "array", "minItems": 1}
     for kind in kinds:
+        for name, text in formats.DESCRIPTIONS.items():
+            schemas[kind.__name__]["properties"][name]["description"] = text
         schemas[kind.__name__]["anyOf"] = [
             {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
         ]

@@ -59,46 +59,39 @@ class Request(Struct, kw_only=True):
 
     query: str
     documents: list[str | Document] | None = None
-    texts: Annotated[
-        list[str | Document] | None, Meta(description="documents; the answer is then TEI's")
-    ] = None
-    model: Annotated[
-        str | None, Meta(description="one of /v1/models; needed if there are several")
-    ] = None
-    top_n: Annotated[Count | None, Meta(description="results, as top_k; 0 is all")] = None
+    texts: list[str | Document] | None = None
+    model: str | None = None
+    top_n: Count | None = None
     top_k: Count | None = None
     return_documents: Flag | None = None
     return_text: Flag | None = None
-    raw_scores: Annotated[
-        Flag | None, Meta(description="true gives logits, as use_activation false does")
-    ] = None
+    raw_scores: Flag | None = None
     use_activation: Flag | None = None
-    max_tokens_per_doc: Annotated[
-        Count | None,
-        Meta(description="cuts documents to as many tokens of four characters; 0 is no limit"),
-    ] = None
-    truncate: Annotated[
-        Flag | None,
-        Meta(description="false, as truncation false, refuses texts that are not read as a whole"),
-    ] = None
+    max_tokens_per_doc: Count | None = None
+    truncate: Flag | None = None
     truncation: Flag | None = None
-    rank_fields: Annotated[
-        list[str] | None, Meta(description="keys of documents whose values are joined as the text")
-    ] = None
-    mix: Annotated[
-        Mix | None, Meta(description="neural leaves the first-stage scores of the documents out")
-    ] = None
+    rank_fields: list[str] | None = None
+    mix: Mix | None = None
     order: Order | None = None
-    links: Annotated[
-        Literal["around"] | None,
-        Meta(description="documents have their links around their texts, as engines join fields"),
-    ] = None
-    needs_text: Annotated[
-        Flag | None, Meta(description="refuse several documents that are all empty")
-    ] = None
-    shift: Annotated[
-        Flag | None, Meta(description="logits less the lowest: Elasticsearch bends negative ones")
-    ] = None
+    links: Literal["around"] | None = None
+    needs_text: Flag | None = None
+    shift: Flag | None = None
+
+
+DESCRIPTIONS = {
+    "texts": "documents; the answer is then TEI's",
+    "model": "one of /v1/models; needed if there are several",
+    "top_n": "results, as top_k; 0 is all",
+    "raw_scores": "true gives logits, as use_activation false does",
+    "max_tokens_per_doc": "cuts documents to as many tokens of four characters; 0 is no limit",
+    "truncate": "false, as truncation false, refuses texts that are not read as a whole",
+    "rank_fields": "keys of documents whose values are joined as the text",
+    "mix": "neural leaves the first-stage scores of the documents out",
+    "links": "documents have their links around their texts, as engines join fields",
+    "needs_text": "refuse several documents that are all empty",
+    "shift": "logits less the lowest: Elasticsearch bends negative ones",
+}
+"""Field of a request -> its description in OpenAPI."""
 
 
 class RankFieldsRequest(Request, kw_only=True):
