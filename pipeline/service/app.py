@@ -514,11 +514,24 @@ def _status(is_well: bool) -> Response:
     return JSONResponse(content, 200 if is_well else 503)
 
 
+_WHOLE = "(0|[1-9][0-9]{0,8})"
+_LAX = {
+    "integer": f'["integer","string"],"pattern":"^{_WHOLE}$"',
+    "number": rf'["number","string"],"pattern":"^-?{_WHOLE}(\\.[0-9]{{1,9}})?$"',
+    "boolean": '["boolean","string","integer"],"enum":[true,false,1,0,"true","false"]',
+}
+"""Type in a schema -> the same with the texts that are taken for it, too."""
+
+
 def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     """The OpenAPI description, with the models of requests as schemas."""
     kinds = formats.Request, formats.RankFieldsRequest
     template = "#/components/schemas/{name}"
     names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
+    text = orjson.dumps(schemas).decode()
+    for strict, lax in _LAX.items():
+        text = text.replace(f'"type":"{strict}"', f'"type":{lax}')
+    schemas = orjson.loads(text)
     some = {"type": "array", "minItems": 1}
     for kind in kinds:
         for name, text in formats.DESCRIPTIONS.items():

@@ -37,13 +37,8 @@ Mix = Literal["neural", "interpolated"]
 Order = Literal["first_stage", "unknown"]
 """Of the documents of a request: best first by a first stage, as all clients send them, or any."""
 
-# Numbers and flags may be texts. Scores are in single precision.
-_COUNT = {"type": ["integer", "string"], "pattern": "^(0|[1-9][0-9]{0,8})$"}
-_SCORE = {"type": ["number", "string"], "pattern": r"^-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?$"}
-_FLAG = {"type": ["boolean", "string", "integer"], "enum": [True, False, 1, 0, "true", "false"]}
-Count = Annotated[int, Meta(ge=0, extra_json_schema=_COUNT)]
-Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38, extra_json_schema=_SCORE)]
-Flag = Annotated[bool, Meta(extra_json_schema=_FLAG)]
+Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Scores are in single precision
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Document(Struct):
@@ -63,19 +58,19 @@ class Request(Struct, kw_only=True):
     model: str | None = None
     top_n: Count | None = None
     top_k: Count | None = None
-    return_documents: Flag | None = None
-    return_text: Flag | None = None
-    raw_scores: Flag | None = None
-    use_activation: Flag | None = None
+    return_documents: bool | None = None
+    return_text: bool | None = None
+    raw_scores: bool | None = None
+    use_activation: bool | None = None
     max_tokens_per_doc: Count | None = None
-    truncate: Flag | None = None
-    truncation: Flag | None = None
+    truncate: bool | None = None
+    truncation: bool | None = None
     rank_fields: list[str] | None = None
     mix: Mix | None = None
     order: Order | None = None
     links: Literal["around"] | None = None
-    needs_text: Flag | None = None
-    shift: Flag | None = None
+    needs_text: bool | None = None
+    shift: bool | None = None
 
 
 DESCRIPTIONS = {
