@@ -189,9 +189,6 @@ class Place(NamedTuple):
     rank: int
     score: float
 
-    def __str__(self) -> str:
-        return f"#{self.rank} ({self.score:.4f})"
-
 
 def places(scores: Mapping[str, float]) -> dict[str, Place]:
     """Place of each post by its score, best first."""
