@@ -5,7 +5,6 @@ An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves
 are found several times faster than in Lucene's stored fields. Lucene has ids for Pyserini alone.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -212,9 +211,8 @@ class LuceneIndex:
         If another process replaces the index meanwhile, the new one is opened. An open index is
         read to its end as it was, whatever happens to its folder.
 
-        Raises:
-            CollectionError: the folder is missing, damaged, of another version or of other posts
-                (the message has the command that rebuilds); or there is no Java.
+        Raises CollectionError if the folder is missing, damaged, of another version or of other
+        posts (the message has the command that rebuilds), or there is no Java.
         """
         directory = Path(directory)
         while True:

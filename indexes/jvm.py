@@ -119,7 +119,7 @@ def start(is_long: bool = False) -> None:
 
 
 @functools.cache
-def _start(is_long: bool) -> None:
+def _start(is_long: bool) -> Any:
     with JAVA_LOCK, _utf8_locale():
         jnius_config = _import("jnius_config")
         if not jnius_config.vm_running:
@@ -130,7 +130,7 @@ def _start(is_long: bool) -> None:
             jnius_config.add_options(*_OPTIONS, *([] if is_long else [_QUICK]))
         try:
             _import("jnius").autoclass("io.anserini.index.Constants")
-            _quiet()
+            return _quiet(_import("jnius").autoclass)
         except Exception as error:  # pyjnius raises half a dozen kinds
             if isinstance(error, CollectionError):
                 raise
@@ -159,13 +159,8 @@ def _utf8_locale() -> Iterator[None]:
 def java_class(name: str) -> Any:
     """The Java class of this name, to be called from Python; starts Java if necessary."""
     start()
-    return _java_class(name)
-
-
-@functools.cache
-def _java_class(name: str) -> Any:
     with JAVA_LOCK:
-        return _import("jnius").autoclass(name)
+        return _import("jnius").autoclass(name)  # pyjnius keeps the classes.
 
 
 def call(target: Any, method: str, *arguments: Any) -> Any:
@@ -208,10 +203,8 @@ def java_exception() -> type[Exception]:
     return found
 
 
-@functools.cache
-def _quiet() -> Any:
-    """Silence Anserini's and Lucene's logs; the cache keeps the logger, or Java forgets it."""
-    autoclass = _import("jnius").autoclass
+def _quiet(autoclass: Any) -> Any:
+    """Silence Anserini's and Lucene's logs; Java forgets it without the logger that is returned."""
     level = autoclass("org.apache.logging.log4j.Level")
     # OFF: errors arrive as exceptions.
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level.OFF)

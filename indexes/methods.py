@@ -1,22 +1,6 @@
 """Topics, retrieval methods with their parameters, and search by these in Lucene and Anserini.
 
-The methods' defaults maximize the mean of the average precisions (AP) on the 2011 and the 2012
-topics of TREC Microblog, with 1000 posts a topic and the topic's time limit, in the pool of both
-years' candidates; where the best value was at the edge of the grid, the next one was taken. So the
-figures of these methods on 2011 and 2012 are of parameters chosen there; 2013 and 2014 were not
-used.
-
-=================  =====  =====  ============================================================
-method             2011   2012   tried
-=================  =====  =====  ============================================================
-QueryLikelihood    .3547  .2069  mu 5 to 2500 (1000, Anserini's usual: .3361 .1901)
-BM25               .3640  .2055  k1 0.05 to 1.2, b 0 to 0.6 (0.9 and 0.4, usual: .3392 .2012)
-RM3                .4043  .2369  fb_terms 5 to 50, fb_docs 3 to 30, original_weight 0.2 to 0.7,
-                                 mu 20 to 100 (10, 10, 0.5, 100: .4035 .2293)
-Axiomatic          .4164  .2352  fb_docs 5 to 30, pool_factor 3 to 30, beta 0.2 to 1.5,
-                                 fb_terms 10 to 50, mu 50 and 100; figures are means of three
-                                 seeds (20, 30, 0.4, 20, 100, one seed: .4139 .2184)
-=================  =====  =====  ============================================================
+The README of this folder says how the methods' defaults were chosen.
 """
 
 import json
