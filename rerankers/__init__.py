@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rerankers.errors import RerankerError
@@ -50,6 +50,8 @@ def __getattr__(name: str) -> Any:
     if name == "models":
         return import_module("rerankers.models")
     if name == "__version__":
+        from importlib import metadata
+
         try:
             return metadata.version("tweetrerank")
         except metadata.PackageNotFoundError:  # A checkout that is not installed.

@@ -126,7 +126,9 @@ def phrases(candidates: CandidateList) -> Columns:
     pairs, whole = np.zeros(len(stems)), np.zeros(len(stems))
     distinct = set(itertools.pairwise(query.tolist()))
     for pair in distinct:
-        pairs[np.unique(_holding(stems, np.array(pair)))] += 1
+        has_pair = np.zeros(len(stems))
+        has_pair[_holding(stems, np.array(pair))] = 1
+        pairs += has_pair
     whole[_holding(stems, query)] = 1
     return pairs / max(1, len(distinct)), whole, *_places(tokens), *_trigrams(candidates)
 
@@ -134,7 +136,8 @@ def phrases(candidates: CandidateList) -> Columns:
 def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     """``proximity`` and ``first_place``: two arrays [N]."""
     content = tokens.query.stem[~tokens.query.is_stop_word]
-    stems = np.unique(content if len(content) else tokens.query.stem)  # [Lq]
+    # [Lq]; without indices NumPy would import its masked arrays.
+    stems, _ = np.unique(content if len(content) else tokens.query.stem, return_index=True)
     at = np.flatnonzero(among(tokens.words.stem, stems))  # [H] places of query words
     posts = len(tokens.posts)
     if not len(at):
