@@ -236,7 +236,7 @@ class Service:
     async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
         """The result of work that would hold Python's lock for long, by a process that scores."""
         scorer = self.models.default.scorer
-        call: Callable[[int], Result] = lambda number: scorer.ask(number, "", work)  # noqa: E731
+        call: Callable[[int], Result] = partial(scorer.ask, name="", given=work)
         return (await self.queue.run(call, deadline=deadline))[0]
 
     async def score(
@@ -302,8 +302,10 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
         number: dict[tuple[Any, ...], int] = {}
         columns = texts, urls, *(values.tolist() for values in signals.values())
-        places = [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
-        rows, (texts, urls, *_) = np.array(places), zip(*number, strict=True)
+        rows = np.array(
+            [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
+        )
+        texts, urls, *_ = zip(*number, strict=True)
         first = np.unique(rows, return_index=True)[1]
         signals = {name: values[first] for name, values in signals.items()}
     every = np.arange(len(texts))
