@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw
 
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
-_GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
 
 Members = dict[str, Raw]
 
@@ -40,15 +38,14 @@ class Hit(msgspec.Struct, frozen=True):
 
     def text(self, names: Sequence[str]) -> str:
         """The values of fields, joined by blanks."""
-        parts: list[str] = []
+        parts = list[str]()
         for name in names:
             for group in (self.fields, self.ignored_field_values, self.source):
                 if group and name in group:
-                    value = _decoded(group[name])
+                    _add_leaves(_decoded(group[name]), parts)
                     break
             else:
-                value = _inside(self.source, name)
-            parts += (value,) if type(value) is str else _leaves(value)
+                _add_leaves(_inside(self.source, name), parts)
         return " ".join(parts)
 
     def has(self, names: Sequence[str]) -> bool:
@@ -71,7 +68,7 @@ class SearchResponse:
     members: Members
     found: Members  # Members of ``hits``
     raws: Sequence[Raw]  # The hits, in the engine's order
-    hits: Sequence[Hit] | None = None  # The same; None if there is no list of them to read
+    hits: Sequence[Hit] | None  # The same; None if there is no list of them to read
 
     @classmethod
     def read(cls, content: bytes | Raw) -> SearchResponse:
@@ -81,7 +78,7 @@ class SearchResponse:
         with suppress(*ResponseError):
             hits = found.get("hits", Raw())
             return cls(content, members, found, _RAWS.decode(hits), _HITS.decode(hits))
-        return cls(content, members, found, ())
+        return cls(content, members, found, (), None)
 
     def page(
         self,
@@ -104,13 +101,13 @@ class SearchResponse:
         if score is None and not dropped:
             return self.raws[row]
         members, groups = members_of(self.raws[row]), dict[str, Members]()
-        for name in _GROUPS:
+        for name in ("fields", "ignored_field_values"):
             if name in members:
                 values = members_of(members.pop(name))
                 groups[name] = {key: values[key] for key in values if key not in dropped}
         if score is not None:
-            first = b"[" + bytes(members["_score"]) + b"]"
-            groups.setdefault("fields", {})[FIRST_STAGE] = Raw(first)
+            first = Raw(b"[%b]" % bytes(members["_score"]))
+            groups["fields"] = groups.get("fields", {}) | {FIRST_STAGE: first}
             members["_score"] = Raw(score.encode())
         return encoded(members | {name: encoded(group) for name, group in groups.items() if group})
 
@@ -142,8 +139,10 @@ def _inside(value: Any, name: str) -> Any:
     return _inside(value.get(head), rest) if rest else None
 
 
-def _leaves(value: Any) -> Sequence[str]:
-    """The texts and numbers in a value."""
+def _add_leaves(value: Any, texts: list[str]) -> None:
+    """Add the texts and numbers in a value."""
     if isinstance(value, list):
-        return [*chain.from_iterable(map(_leaves, value))]
-    return (str(value),) if type(value) in (str, int, float) else ()
+        for item in value:
+            _add_leaves(item, texts)
+    elif type(value) in (str, int, float):
+        texts.append(str(value))
