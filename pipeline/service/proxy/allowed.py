@@ -155,15 +155,13 @@ def matches(pattern: str, name: str) -> bool:
     first, *parts = pattern.split("*")
     if not parts:
         return pattern == name
-    at, end = len(first), len(name) - len(parts[-1])
-    if at > end or not name.startswith(first) or not name.endswith(parts.pop()):
-        return False
-    for part in parts:
-        # The first place of a part leaves most of the name for the others.
-        if (at := name.find(part, at, end)) < 0:
-            return False
-        at += len(part)
-    return True
+    at, end = len(first), len(name) - len(last := parts.pop())
+    with suppress(ValueError):
+        for part in parts:
+            # The first place of a part leaves most of the name for the others.
+            at = name.index(part, at, end) + len(part)
+        return at <= end and name.startswith(first) and name.endswith(last)
+    return False
 
 
 # --- Bodies ---------------------------------------------------------------------------------------

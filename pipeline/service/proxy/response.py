@@ -6,13 +6,14 @@ any form and keys in their order come through. What msgspec refuses is not reran
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import lru_cache
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw
 
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
 
@@ -25,39 +26,45 @@ ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 """Errors of a response that cannot be read."""
 
 
-class Hit(msgspec.Struct, frozen=True):
+class PostFields(NamedTuple):
+    """Fields of an index's posts: of their texts, joined by blanks, and of their links."""
+
+    texts: tuple[str, ...] = ("contents",)
+    url: str | None = "url"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.texts, self.url) if self.url else self.texts
+
+
+Values = TypeVar("Values")
+
+
+class Hit(msgspec.Struct, Generic[Values], frozen=True):
     """The parts of a hit that are read here."""
 
     index_name: str = msgspec.field(name="_index", default="")
     doc_id: str = msgspec.field(name="_id", default="")
     # Negative ones mark the parts of a hybrid query whose hits nobody has joined.
     score: Annotated[float, Meta(ge=0)] | None = msgspec.field(name="_score", default=None)
-    source: Members | None = msgspec.field(name="_source", default=None)
-    fields: Members | None = None
-    ignored_field_values: Members | None = None
+    source: Values | None = msgspec.field(name="_source", default=None)
+    fields: Values | None = None
+    ignored_field_values: Values | None = None
 
-    def text(self, names: Sequence[str]) -> str:
-        """The values of fields, joined by blanks."""
-        parts = list[str]()
-        for name in names:
-            for group in (self.fields, self.ignored_field_values, self.source):
-                if group and name in group:
-                    _add_leaves(_decoded(group[name]), parts)
-                    break
-            else:
-                _add_leaves(_inside(self.source, name), parts)
-        return " ".join(parts)
 
-    def has(self, names: Sequence[str]) -> bool:
-        """Whether its source has all of these fields."""
-        source = self.source or {}
-        return all(name in source or _inside(source, name) is not None for name in names)
+@lru_cache(64)
+def _reader(names: tuple[str, ...]) -> tuple[Callable[[Raw], list[Hit[Any]]], Mapping[str, int]]:
+    """A function that reads hits with the fields of these names; name -> its place in them."""
+    listed = dict.fromkeys([*names, *(name.partition(".")[0] for name in names)])
+    renamed = {f"f{place}": name for place, name in enumerate(listed)}
+    values = msgspec.defstruct("Values", [(name, Any, UNSET) for name in renamed], rename=renamed)
+    read = msgspec.json.Decoder(list[Hit[values]]).decode  # type: ignore[valid-type]
+    return read, {name: place for place, name in enumerate(listed)}
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
 _RAWS = msgspec.json.Decoder(list[Raw])
-_HITS = msgspec.json.Decoder(list[Hit])
-_decoded = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True)
@@ -68,17 +75,27 @@ class SearchResponse:
     members: Members
     found: Members  # Members of ``hits``
     raws: Sequence[Raw]  # The hits, in the engine's order
-    hits: Sequence[Hit] | None  # The same; None if there is no list of them to read
+    hits: Sequence[Hit[Any]] | None  # The same; None if there is no list of them to read
+    posts: Sequence[tuple[str, str, bool]]  # Text and link of each, and whether it has all fields
 
     @classmethod
-    def read(cls, content: bytes | Raw) -> SearchResponse:
-        """Read a response; raises a :data:`ResponseError`."""
+    def read(
+        cls, content: bytes | Raw, fields: Mapping[str, PostFields] | None = None
+    ) -> SearchResponse:
+        """Read a response; raises a :data:`ResponseError`.
+
+        ``fields``: index -> fields of its posts, "" for all others; None reads no posts.
+        """
         members = members_of(content)
         found = members_of(members["hits"]) if "hits" in members else {}
         with suppress(*ResponseError):
-            hits = found.get("hits", Raw())
-            return cls(content, members, found, _RAWS.decode(hits), _HITS.decode(hits))
-        return cls(content, members, found, (), None)
+            of_all = [name for each in (fields or {}).values() for name in each.names]
+            read, places = _reader(tuple(of_all))
+            raws, hits = (decode(found.get("hits", Raw())) for decode in (_RAWS.decode, read))
+            of_hits = [fields.get(hit.index_name, fields[""]) for hit in hits] if fields else ()
+            posts = [_post(*pair, places) for pair in zip(hits, of_hits, strict=False)]
+            return cls(content, members, found, raws, hits, posts)
+        return cls(content, members, found, (), None, ())
 
     def page(
         self,
@@ -122,27 +139,44 @@ def members_of(content: bytes | str | Raw) -> Members:
     return _MEMBERS.decode(content)
 
 
-def read_responses(content: bytes, are_several: bool) -> list[SearchResponse]:
+def read_responses(
+    content: bytes, are_several: bool, fields: Sequence[Mapping[str, PostFields] | None]
+) -> list[SearchResponse]:
     """The response to a search, or those to several; raises a :data:`ResponseError`."""
     parts = _RAWS.decode(members_of(content).get("responses", b"")) if are_several else [content]
-    return [*map(SearchResponse.read, parts)]
+    return [*map(SearchResponse.read, parts, fields)] if len(parts) == len(fields) else []
+
+
+def _post(hit: Hit[Any], fields: PostFields, places: Mapping[str, int]) -> tuple[str, str, bool]:
+    """Text and link of a hit, and whether it has all of the fields."""
+    given, parts, is_whole = (hit.fields, hit.ignored_field_values, hit.source), list[str](), True
+    groups = [msgspec.structs.astuple(group) for group in given if group is not None]
+    for name in fields.names:
+        for group in groups:
+            if (value := group[places[name]]) is not UNSET:
+                break
+        else:
+            head, _, rest = name.partition(".")
+            value = _inside(groups[-1][places[head]], rest) if rest and hit.source else UNSET
+            is_whole = is_whole and value is not UNSET
+        parts.append(value if type(value) is str else " ".join(_leaves(value)))
+    text = " ".join(filter(None, parts[: len(fields.texts)]))
+    return text, parts[-1] if fields.url else "", is_whole
 
 
 def _inside(value: Any, name: str) -> Any:
-    """The values of a field in a source: with dots in its key, or an object for each dot."""
-    value = _decoded(value) if isinstance(value, Raw) else value
+    """The values of a field in a value: with dots in its key, or an object for each dot."""
     if isinstance(value, list):
         return [_inside(item, name) for item in value]
     if not isinstance(value, dict) or name in value:
-        return value[name] if isinstance(value, dict) else None
+        return value[name] if isinstance(value, dict) else UNSET
     head, _, rest = name.partition(".")
-    return _inside(value.get(head), rest) if rest else None
+    return _inside(value.get(head), rest) if rest else UNSET
 
 
-def _add_leaves(value: Any, texts: list[str]) -> None:
-    """Add the texts and numbers in a value."""
-    if isinstance(value, list):
-        for item in value:
-            _add_leaves(item, texts)
-    elif type(value) in (str, int, float):
-        texts.append(str(value))
+def _leaves(value: Any) -> Iterator[str]:
+    """The texts and numbers in a value."""
+    for item in value if isinstance(value, list) else ():
+        yield from _leaves(item)
+    if type(value) in (str, int, float):
+        yield str(value)

@@ -31,7 +31,6 @@ from pipeline.service.proxy import allowed
 from pipeline.service.proxy.allowed import EngineRequest, dumped, strict
 from pipeline.service.proxy.response import (
     MARK,
-    Hit,
     Members,
     ResponseError,
     SearchResponse,
@@ -268,12 +267,11 @@ class Proxy:
         parts, content = list[SearchResponse](), response.content
         if response.status == 200:
             with suppress(*ResponseError):
-                read = partial(read_responses, content, request.is_several)
+                fields = [search.window and search.window.fields for search in searches]
+                read = partial(read_responses, content, request.is_several, fields)
                 parts = await _apart(len(content), read)
-        if len(parts) != len(searches):
-            return response, []
-        for row, window in short.items():
-            if not all(hit.has(window.fields_of(hit).names) for hit in parts[row].hits or ()):
+        for row, window in short.items() if parts else ():
+            if not all(is_whole for _, _, is_whole in parts[row].posts):
                 self._lacking[window.place] = True
         if any(window.place in self._lacking for window in short.values()):
             return await self._ask(request, searches)
@@ -293,7 +291,7 @@ class Proxy:
         rows: list[tuple[int, str | None]] = [(row, None) for row in range(len(hits))]
         if hits and all(hit.score is not None for hit in hits[: window.depth]):
             try:
-                ranked = await self._order(hits[: window.depth], window, request)
+                ranked = await self._order(part, window, request)
                 rows[: window.depth] = ranked.rows
                 outcome = "reranked"
             except RequestError as error:
@@ -312,15 +310,14 @@ class Proxy:
             members = members | {"ext": encoded(ext)}
         return part.page(shown, window.added, members, ranked.rows[0][1]), ranked
 
-    async def _order(self, hits: Sequence[Hit], window: Window, request: EngineRequest) -> Ranked:
+    async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
-        fields, record = [window.fields_of(hit) for hit in hits], request.record
-        texts = [hit.text(of.texts) for hit, of in zip(hits, fields, strict=True)]
+        hits, record = (part.hits or ())[: window.depth], request.record
+        texts, urls, _ = zip(*part.posts[: window.depth], strict=True)
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        urls = [hit.text([of.url]) if of.url else "" for hit, of in zip(hits, fields, strict=True)]
         model, weight = self._model(window, hits[0].index_name), window.weight
         first = single_precision(hit.score or 0.0 for hit in hits)
         wanted = ScoreRequest(window.query, texts, urls, first, window.model)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
-from pipeline.service.proxy.response import Hit
+from pipeline.service.proxy.response import PostFields
 
 _TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
 """Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
@@ -29,18 +29,6 @@ _SYNTAX = re.compile(
 
 _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
 """Escapes, which stay without their backslash, wildcards, and marks at a word's end."""
-
-
-class PostFields(NamedTuple):
-    """Fields of an index's posts: of their texts, joined by blanks, and of their links."""
-
-    texts: tuple[str, ...] = ("contents",)
-    url: str | None = "url"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All of them."""
-        return (*self.texts, self.url) if self.url else self.texts
 
 
 class ServedIndex(NamedTuple):
@@ -70,11 +58,14 @@ class Ubi(msgspec.Struct):
     query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 
+_Field = Annotated[str, Meta(pattern=r'^[^"\\\x00-\x1f]{1,255}$')]  # Name of a field
+
+
 class _Rerank(msgspec.Struct):
     """``ext.rerank``, in the form of OpenSearch's processor."""
 
     query_context: dict[str, str | None] | None = None  # query_text, or query_text_path
-    document_fields: Annotated[list[str], Meta(min_length=1)] | None = None
+    document_fields: Annotated[list[_Field], Meta(min_length=1, max_length=100)] | None = None
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
     weight: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -101,10 +92,6 @@ class Window:
     model: str | None
     weight: float | None
     ubi: Ubi | None  # ``ext.ubi``, if it is for the log
-
-    def fields_of(self, hit: Hit) -> PostFields:
-        """The fields of a hit."""
-        return self.fields.get(hit.index_name, self.fields[""])
 
 
 class Search(NamedTuple):
