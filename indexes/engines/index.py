@@ -1,5 +1,6 @@
 """Indexes in OpenSearch and Elasticsearch that are open for searching, and their posts."""
 
+import json
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
@@ -29,7 +30,7 @@ from indexes.errors import CollectionError
 from indexes.methods import EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post
 from indexes.records import is_doc_id, listed, well_formed
-from indexes.store import select_many
+from indexes.store import GIVEN
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -423,8 +424,8 @@ class KeptPosts:
         return bool(self._select("PRAGMA user_version")[0][0])
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
-        query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
-        return {row[0]: Post._make(row) for row in select_many(self._select, query, wanted)}
+        query = f"SELECT doc_id, text, url FROM posts WHERE doc_id {GIVEN}"
+        return {row[0]: Post._make(row) for row in self._select(query, [json.dumps(wanted)])}
 
     def _keep(self, posts: Iterable[Post]) -> None:
         """Write posts; all of them or, on an error, none."""

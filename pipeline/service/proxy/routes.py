@@ -322,7 +322,7 @@ class Proxy:
         first = single_precision(hit.score or 0.0 for hit in hits)
         wanted = ScoreRequest(window.query, texts, urls, first, window.model)
         if weight is not None:
-            wanted = replace(wanted, raw=True, mix=None if model.reads_lists else "neural")
+            wanted = replace(wanted, raw=True, mix=None if model.loaded.reads_lists else "neural")
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 
         async def score(model: ServedModel, record: Record) -> ScoreResponse:
