@@ -6,14 +6,13 @@ any form and keys in their order come through. What msgspec refuses is not reran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Meta, Raw
+from msgspec import Meta, Raw
 
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
 
@@ -38,33 +37,36 @@ class PostFields(NamedTuple):
         return (*self.texts, self.url) if self.url else self.texts
 
 
-Values = TypeVar("Values")
-
-
-class Hit(msgspec.Struct, Generic[Values], frozen=True):
+class Hit(msgspec.Struct, frozen=True):
     """The parts of a hit that are read here."""
 
     index_name: str = msgspec.field(name="_index", default="")
     doc_id: str = msgspec.field(name="_id", default="")
     # Negative ones mark the parts of a hybrid query whose hits nobody has joined.
     score: Annotated[float, Meta(ge=0)] | None = msgspec.field(name="_score", default=None)
-    source: Values | None = msgspec.field(name="_source", default=None)
-    fields: Values | None = None
-    ignored_field_values: Values | None = None
+    source: dict[str, Any] | None = msgspec.field(name="_source", default=None)
+    fields: dict[str, Any] | None = None
+    ignored_field_values: dict[str, Any] | None = None
 
-
-@lru_cache(64)
-def _reader(names: tuple[str, ...]) -> tuple[Callable[[Raw], list[Hit[Any]]], Mapping[str, int]]:
-    """A function that reads hits with the fields of these names; name -> its place in them."""
-    listed = dict.fromkeys([*names, *(name.partition(".")[0] for name in names)])
-    renamed = {f"f{place}": name for place, name in enumerate(listed)}
-    values = msgspec.defstruct("Values", [(name, Any, UNSET) for name in renamed], rename=renamed)
-    read = msgspec.json.Decoder(list[Hit[values]]).decode  # type: ignore[valid-type]
-    return read, {name: place for place, name in enumerate(listed)}
+    def post(self, fields: PostFields) -> tuple[str, str, bool]:
+        """Its text and link, and whether it has all of the fields."""
+        parts, is_whole = list[str](), True
+        for name in fields.names:
+            for group in (self.source, self.fields, self.ignored_field_values):
+                if group and name in group:
+                    value = group[name]
+                    break
+            else:
+                value = _inside(self.source, name)
+                is_whole = is_whole and value is not None
+            parts.append(value if type(value) is str else " ".join(_leaves(value)))
+        text = " ".join(filter(None, parts[: len(fields.texts)]))
+        return text, parts[-1] if fields.url else "", is_whole
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
 _RAWS = msgspec.json.Decoder(list[Raw])
+_HITS = msgspec.json.Decoder(list[Hit])
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class SearchResponse:
     members: Members
     found: Members  # Members of ``hits``
     raws: Sequence[Raw]  # The hits, in the engine's order
-    hits: Sequence[Hit[Any]] | None  # The same; None if there is no list of them to read
+    hits: Sequence[Hit] | None  # The same; None if there is no list of them to read
     posts: Sequence[tuple[str, str, bool]]  # Text and link of each, and whether it has all fields
 
     @classmethod
@@ -89,12 +91,10 @@ class SearchResponse:
         members = members_of(content)
         found = members_of(members["hits"]) if "hits" in members else {}
         with suppress(*ResponseError):
-            of_all = [name for each in (fields or {}).values() for name in each.names]
-            read, places = _reader(tuple(of_all))
-            raws, hits = (decode(found.get("hits", Raw())) for decode in (_RAWS.decode, read))
+            hits = _HITS.decode(raw := found.get("hits", Raw()))
             of_hits = [fields.get(hit.index_name, fields[""]) for hit in hits] if fields else ()
-            posts = [_post(*pair, places) for pair in zip(hits, of_hits, strict=False)]
-            return cls(content, members, found, raws, hits, posts)
+            posts = [*map(Hit.post, hits, of_hits)]
+            return cls(content, members, found, _RAWS.decode(raw), hits, posts)
         return cls(content, members, found, (), None, ())
 
     def page(
@@ -147,31 +147,14 @@ def read_responses(
     return [*map(SearchResponse.read, parts, fields)] if len(parts) == len(fields) else []
 
 
-def _post(hit: Hit[Any], fields: PostFields, places: Mapping[str, int]) -> tuple[str, str, bool]:
-    """Text and link of a hit, and whether it has all of the fields."""
-    given, parts, is_whole = (hit.fields, hit.ignored_field_values, hit.source), list[str](), True
-    groups = [msgspec.structs.astuple(group) for group in given if group is not None]
-    for name in fields.names:
-        for group in groups:
-            if (value := group[places[name]]) is not UNSET:
-                break
-        else:
-            head, _, rest = name.partition(".")
-            value = _inside(groups[-1][places[head]], rest) if rest and hit.source else UNSET
-            is_whole = is_whole and value is not UNSET
-        parts.append(value if type(value) is str else " ".join(_leaves(value)))
-    text = " ".join(filter(None, parts[: len(fields.texts)]))
-    return text, parts[-1] if fields.url else "", is_whole
-
-
 def _inside(value: Any, name: str) -> Any:
-    """The values of a field in a value: with dots in its key, or an object for each dot."""
+    """The values of a field in a source: with dots in its key, or an object for each dot."""
     if isinstance(value, list):
         return [_inside(item, name) for item in value]
     if not isinstance(value, dict) or name in value:
-        return value[name] if isinstance(value, dict) else UNSET
+        return value[name] if isinstance(value, dict) else None
     head, _, rest = name.partition(".")
-    return _inside(value.get(head), rest) if rest else UNSET
+    return _inside(value.get(head), rest) if rest else None
 
 
 def _leaves(value: Any) -> Iterator[str]:

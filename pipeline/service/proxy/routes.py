@@ -243,16 +243,10 @@ class Proxy:
         Texts are read from the hits' sources, which come anyway; where these lack a field, it is
         asked for, from then on at once.
         """
-        short = {
-            row: w
-            for row, search in enumerate(searches)
-            if (w := search.window) and w.short and w.place not in self._lacking
-        }
-        bodies = [
-            (short[row].short if row in short else None) or (search.window or search).body
-            for row, search in enumerate(searches)
-        ]
-        changed = ("from", "size") if any(search.window for search in searches) else ()
+        windows = [search.window for search in searches]
+        pairs = zip(windows, searches, strict=True)
+        bodies = [w.asked(self._lacking) if w else search.body for w, search in pairs]
+        changed = ("from", "size") if any(windows) else ()
         parameters = {name: v for name, v in request.parameters.items() if name not in changed}
         body = bodies[0]
         if request.is_several:
@@ -267,15 +261,16 @@ class Proxy:
         parts, content = list[SearchResponse](), response.content
         if response.status == 200:
             with suppress(*ResponseError):
-                fields = [search.window and search.window.fields for search in searches]
+                fields = [w and w.fields for w in windows]
                 read = partial(read_responses, content, request.is_several, fields)
                 parts = await _apart(len(content), read)
-        for row, window in short.items() if parts else ():
-            if not all(is_whole for _, _, is_whole in parts[row].posts):
-                self._lacking[window.place] = True
-        if any(window.place in self._lacking for window in short.values()):
-            return await self._ask(request, searches)
-        return response, parts
+        lacking = {
+            w.place: True
+            for w, sent, part in zip(windows, bodies, parts, strict=False)
+            if w and sent is w.short and not all(is_whole for *_, is_whole in part.posts)
+        }
+        self._lacking.update(lacking)
+        return await self._ask(request, searches) if lacking else (response, parts)
 
     async def _page(
         self, part: SearchResponse, search: Search, request: EngineRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -58,14 +58,11 @@ class Ubi(msgspec.Struct):
     query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 
-_Field = Annotated[str, Meta(pattern=r'^[^"\\\x00-\x1f]{1,255}$')]  # Name of a field
-
-
 class _Rerank(msgspec.Struct):
     """``ext.rerank``, in the form of OpenSearch's processor."""
 
     query_context: dict[str, str | None] | None = None  # query_text, or query_text_path
-    document_fields: Annotated[list[_Field], Meta(min_length=1, max_length=100)] | None = None
+    document_fields: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
     weight: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -93,6 +90,10 @@ class Window:
     weight: float | None
     ubi: Ubi | None  # ``ext.ubi``, if it is for the log
 
+    def asked(self, lacking: Container[int]) -> bytes:
+        """The search to send, where the sources of some places are known to lack fields."""
+        return self.short if self.short and self.place not in lacking else self.body
+
 
 class Search(NamedTuple):
     """A search as the engine is to see it, and its window or the reason why it passes unchanged."""
@@ -118,8 +119,9 @@ def read_search(
 
     ``given`` are the parameters of the path, or the header in several searches.
     """
-    own, ext = content, content.get("ext")
-    ours = ("rerank", "ubi")[: 1 + defaults.reads_ubi] if isinstance(ext, dict) else ()
+    own, given_ext = content, content.get("ext")
+    ext: Json = given_ext if isinstance(given_ext, dict) else {}
+    ours = ("rerank", "ubi") if defaults.reads_ubi else ("rerank",)
     told = {name: ext[name] for name in ours if ext.get(name) is not None}
     if told:
         others = {name: value for name, value in ext.items() if name not in told}
