@@ -44,8 +44,7 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
         raise DataError(f"{collection.missing_judgments}; training needs them")
     topics = collection.training_topics
     if len(topics) < 2:
-        train = collection.topic_source and collection.topic_source.train
-        where = f"in {train} " if train else ""
+        where = f"in {collection.train_topics} " if collection.train_topics else ""
         raise DataError(
             f"{collection.title}: found {len(topics)} judged topic{'s' * (not topics)} {where}to "
             "train on, expected at least 2: one to train on while the other is held out"
