@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 import random
@@ -105,20 +106,19 @@ class HeldOut:
         held_out = [values[w][q] for w, fold in zip(weights, parts, strict=True) for q in fold]
         found = curve(topics)
         of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, seed
-        return self._tuning(_best(found), found, *of_folds)
+        return self._described(Tuning(_best(found), found, *of_folds, tuple(self.qrels)))
 
     def unmixed(self, measure: str, folds: int) -> Tuning:
         """The figures of a model without λ, whose scores of topics held out in folds are these."""
         evaluator = Evaluator(self.qrels, [measure])
         first, trained = (mean(evaluator(run)[measure]) for run in (self.lexical, self.neural))
-        curve = {0.0: first, 1.0: trained}
-        return self._tuning(1.0, curve, trained, (), measure, "none", folds, 0)
+        curve, topics = {0.0: first, 1.0: trained}, tuple(self.qrels)
+        return self._described(Tuning(1.0, curve, trained, (), measure, "none", folds, 0, topics))
 
-    def _tuning(self, *figures: Any) -> Tuning:
-        """Figures with their provenance and the calibration of the neural scores."""
-        return Tuning(
-            *figures,
-            topics=tuple(self.qrels),
+    def _described(self, tuning: Tuning) -> Tuning:
+        """A tuning with its provenance and the calibration of the neural scores."""
+        return dataclasses.replace(
+            tuning,
             collections=tuple(self.collections),
             first_stage=self.first_stage,
             checkpoint=self.checkpoint,
