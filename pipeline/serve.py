@@ -251,9 +251,8 @@ def main(options: Options) -> None:
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
     from pipeline.service.models import Models
-    from pipeline.service.page.grades import Grades
     from pipeline.service.page.routes import routes
-    from pipeline.service.page.searching import SearchPage
+    from pipeline.service.page.searching import Grades, SearchPage
 
     certificate = None
     if options.ssl_certfile:
