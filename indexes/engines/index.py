@@ -1,5 +1,6 @@
 """Indexes in OpenSearch and Elasticsearch that are open for searching, and their posts."""
 
+import json
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
@@ -31,7 +32,7 @@ from indexes.errors import CollectionError
 from indexes.methods import EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post
 from indexes.records import is_doc_id, listed, well_formed
-from indexes.store import select_many
+from indexes.store import GIVEN
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -431,8 +432,8 @@ class KeptPosts:
             self._connection.executemany("INSERT INTO changes VALUES (?, ?)", numbers.items())
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
-        query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
-        return {row[0]: Post._make(row) for row in select_many(self._execute, query, wanted)}
+        query = f"SELECT doc_id, text, url FROM posts WHERE doc_id {GIVEN}"
+        return {row[0]: Post._make(row) for row in self._execute(query, [json.dumps(wanted)])}
 
     def _keep(self, posts: Iterable[Post]) -> None:
         """Write posts; all of them or, on an error, none."""
