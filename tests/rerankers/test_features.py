@@ -21,14 +21,13 @@ from rerankers.features.candidates import CandidateList
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.features.tables import PERSONAL_WORDS, PostTable, WordTable
 from rerankers.networks.inputs import Tokenized
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs
+from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.stems import stem
 from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
 Vector = npt.NDArray[np.float64]
 IDF = encoder().idf
-ROUNDED = 0.6 * 10**-features.DECIMALS
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +54,12 @@ def of_letters(tokens: Sequence[str]) -> tuple[npt.NDArray[np.float32], npt.NDAr
 SPACE = WordSpace(7, of_letters)
 
 
-def of_texts(query: str, *texts: str, ids: Sequence[str] = (), **signals: Vector) -> CandidateList:
+def of_texts(
+    query: str, *texts: str, urls: Sequence[str] = (), ids: Sequence[str] = (), **signals: Vector
+) -> CandidateList:
     """Candidates with these texts, and with word vectors of the collection."""
     table = WordTable(IDF)
-    posts = PostTable.read(texts, [""] * len(texts), table)
+    posts = PostTable.read(texts, urls or [""] * len(texts), table)
     known = {name: values.astype(np.float32) for name, values in signals.items()}
     return CandidateList(query, posts, ids, known, table, {ADAPTED: SPACE}, texts)
 
@@ -374,10 +375,9 @@ def test_posts_are_told_apart() -> None:
     assert found["exclamation_marks"] == [0, 0, 0, 3, 0, 0, 0]
     urls = ["http://a.org/bb", "http://c.org/cu", "http://cu.ts/é", "http://a.org/bbcbbc"]
     urls += ["http://cuts.org/?x=bbc", "http://ABC.org/bbc-cut%73/É", ""]
-    found = table(lists(["x"] * 7, urls, "bbc cuts e"), "links")
-    expected = [0, 0, 0, 1 / 3, 1 / 3, 2 / 3, 0]
-    assert found["links.query_words"] == pytest.approx(expected, abs=ROUNDED)
-    assert found["links.has_url"] == [1] * 6 + [0]
+    found = computed("links", of_texts("bbc cuts e", *"xxxxxxx", urls=urls))
+    assert found["query_words"] == pytest.approx([0, 0, 0, 1 / 3, 1 / 3, 2 / 3, 0])
+    assert found["has_url"] == [1] * 6 + [0]
 
 
 def test_times_of_identifiers() -> None:
@@ -481,21 +481,6 @@ def test_wrong_names_of_families_are_errors(name: str, message: str) -> None:
         features.names_of([name])
 
 
-# The table of pairs
-
-
-def table(pairs: Pairs, *families: str) -> dict[str, list[float]]:
-    """Feature -> its values."""
-    found = features.table(pairs, families, IDF)
-    assert found.values.dtype == np.float32
-    assert found.values.shape == (len(pairs), len(found.names))
-    return dict(zip(found.names, found.values.T.tolist(), strict=True))
-
-
-def lists(texts: list[str], urls: list[str] | None = None, query: str = "bbc cuts") -> Pairs:
-    return all_pairs([query], list(zip(texts, urls or [""] * len(texts), strict=True)))
-
-
 def test_hashtags_match_by_their_words() -> None:
     for text, expected in {
         "RT @bbc: World Service #bbc #Cuts!": ["bbc", "Cuts"],
@@ -505,9 +490,9 @@ def test_hashtags_match_by_their_words() -> None:
     }.items():
         assert hashtags(text) == expected
     texts = ["bbc cuts", "#bbc", "## bbc ## Cuts", "#bbcworld", "# bbc_cuts", "#BBC bbc", "##  9m"]
-    found = table(lists(texts), "hashtags")
-    assert found["hashtags.has_hashtag"] == [0, 1, 1, 1, 1, 1, 0]
-    assert found["hashtags.query_words"] == [0, 0.5, 1, 0, 1, 0.5, 0]
+    found = computed("hashtags", of_texts("bbc cuts", *texts))
+    assert found["has_hashtag"] == [0, 1, 1, 1, 1, 1, 0]
+    assert found["query_words"] == [0, 0.5, 1, 0, 1, 0.5, 0]
 
 
 def judged_posts(texts: Sequence[str]) -> JudgedPosts:
@@ -524,15 +509,14 @@ def test_what_judgments_of_other_topics_say(tmp_path: Path) -> None:
     topics = [("storms", {"a": 1, "b": 0}), ("heavy storm", {"a": 2}), ("Storm!", {"c": 1})]
     (tmp_path / JUDGMENTS).write_bytes(JudgedPosts.of(topics, texts | {"d": ""}).content())
     known = JudgedPosts.read(tmp_path / JUDGMENTS)
-    pairs = lists([*texts.values(), "new"], query="storm")
-    found = table(pairs.with_resources({JUDGED: known}), JUDGED)
-    assert found["judged.relevant"] == [2, 0, 0, 0]
-    assert found["judged.other"] == [0, 1, 0, 0]
-    near, *others = found["judged.relevant_cosine"]
+    unknown = of_texts("storm", *texts.values(), "new")
+    found = computed(JUDGED, dataclasses.replace(unknown, resources={JUDGED: known}))
+    assert (found["relevant"], found["other"]) == ([2, 0, 0, 0], [0, 1, 0, 0])
+    near, *others = found["relevant_cosine"]
     assert 0 < near <= 1 and np.isnan(others).all()
     first, second = map(unit, general().vectors(["storm", "storms"]).astype(np.float64))
-    assert found["judged.other_cosine"][1] == pytest.approx(float(first @ second), abs=ROUNDED)
-    assert np.isnan(table(pairs, JUDGED)["judged.relevant"]).all()
+    assert found["other_cosine"][1] == pytest.approx(float(first @ second), abs=1e-6)
+    assert np.isnan(computed(JUDGED, unknown)["relevant"]).all()
     (tmp_path / JUDGMENTS).write_text("[5]")
     with pytest.raises(RerankerError, match="no judgments that can be read"):
         JudgedPosts.read(tmp_path / JUDGMENTS)
@@ -554,6 +538,7 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
     pairs = dataclasses.replace(pairs, doc_ids=[*map(str, ids)], signals=signals)
     pairs = pairs.with_resources({JUDGED: judged_posts(pairs.texts)})
     values = features.table(pairs, [family], IDF).values
+    np.testing.assert_array_equal(np.round(values, features.DECIMALS), values)
     # Nobody knows the judgments of an empty text.
     rows = [n for n, post in enumerate(pairs.post_index) if family != JUDGED or pairs.texts[post]]
     varies = [name != "log_size" for name in found.names]  # All lists are of the same size.
