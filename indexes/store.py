@@ -1,6 +1,7 @@
 """Posts on disk (one sqlite file) with random access by id or by place in the index."""
 
 import bisect
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,9 @@ from indexes.records import is_doc_id, is_encodable
 _CHUNK = 900
 
 _SORTED_KIB = 64 * 1024
+
+COLUMNS = "doc_id, text, url, signals"
+"""Columns of a post: signals are JSON, or NULL; files of earlier versions have none."""
 
 _KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
@@ -65,6 +69,8 @@ class PostStore:
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         self._ids: dict[int, str] = {}
+        fields = [row[1] for row in self._select("PRAGMA table_info(posts)")]
+        self._columns = COLUMNS if "signals" in fields else COLUMNS.removesuffix(", signals")
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
         self._size = 0 if last is None else int(last) + 1
@@ -95,14 +101,13 @@ class PostStore:
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, in the order of their places."""
-        rows = self._select("SELECT doc_id, text, url FROM posts ORDER BY place")
-        return map(Post._make, rows)
+        return map(post_of, self._select(f"SELECT {self._columns} FROM posts ORDER BY place"))
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
-        query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
-        found = {row[0]: Post._make(row) for row in select_many(self._select, query, wanted)}
+        query = f"SELECT {self._columns} FROM posts WHERE doc_id IN"
+        found = {row[0]: post_of(row) for row in select_many(self._select, query, wanted)}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
     def ids_at(self, places: Sequence[int]) -> list[str]:
@@ -155,6 +160,16 @@ def select_many(
         yield from select(f"{query} ({','.join('?' * len(chunk))})", chunk)
 
 
+def post_of(row: Sequence[Any]) -> Post:
+    """The post of a row of :data:`COLUMNS`."""
+    return Post(*row[:3], json.loads(row[3])) if row[3:] and row[3] else Post(*row[:3])
+
+
+def row_of(post: Post) -> Sequence[Any]:
+    """A post as a row of :data:`COLUMNS`."""
+    return (*post[:3], json.dumps(post.signals, default=str) if post.signals else None)
+
+
 def is_number(doc_id: str) -> bool:
     """Whether an id is a whole number from 0 to 2^63 - 1, like the ids of tweets."""
     return doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 30 and int(doc_id) < 1 << 63
@@ -181,17 +196,19 @@ def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
         PRAGMA journal_mode = OFF;
         PRAGMA synchronous = OFF;
         PRAGMA cache_size = -{_SORTED_KIB};
-        CREATE TEMP TABLE unsorted (doc_id TEXT, text TEXT, url TEXT);
-        CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT, text TEXT, url TEXT);
+        CREATE TEMP TABLE unsorted (doc_id TEXT, text TEXT, url TEXT, signals TEXT);
+        CREATE TABLE posts
+            (place INTEGER PRIMARY KEY, doc_id TEXT, text TEXT, url TEXT, signals TEXT);
         BEGIN;
         """
     )
     counts = Counter[str]()
-    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?)", _checked(posts, counts))
+    rows = map(row_of, _checked(posts, counts))
+    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?, ?)", rows)
     summary = Summary(counts["posts"], counts["empty"], not counts["named"])
     order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if summary.numeric_ids else "doc_id DESC"
     connection.execute(
-        f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, doc_id, text, url "
+        f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, {COLUMNS} "
         "FROM unsorted"
     )
     try:

@@ -37,6 +37,7 @@ from pipeline.command.options import (
 from pipeline.command.ranking import addresses
 from pipeline.errors import DataError, UsageError
 from pipeline.runtime import choose_device
+from pipeline.text import renamed
 from rerankers.devices import device_name
 
 if TYPE_CHECKING:
@@ -184,6 +185,13 @@ class Options:
         metavar="FIELD",
     )
     url_field: str | None = option("its field of links", metavar="FIELD")
+    signals: tuple[tuple[str, str], ...] = option(
+        "its fields of the numbers that the model was trained with, where they have other names "
+        "there: likes=favorite_count,created=date",
+        default=(),
+        parse=lambda text: renamed(text.split(",")),
+        metavar="NAME=FIELD,…",
+    )
     rerank_window: int = option(
         "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
@@ -350,14 +358,16 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
 
 def fields_of(options: Options, address: EngineAddress | None = None) -> PostFields:
     """The fields of posts: those of the options, of an index, and else of an index of ours."""
-    from indexes.engines.layout import TEXT, URL
+    from indexes.engines.layout import SIGNALS, TEXT, URL
     from pipeline.service.proxy.search import PostFields
 
     text, url = (
         getattr(options, name) or getattr(address, name, None)
         for name in ("text_field", "url_field")
     )
-    return PostFields((text or TEXT,), url or (None if text else URL))
+    of_ours = address.signals if address and address.has_methods else ()
+    signals = (*((name, f"{SIGNALS}.{name}") for name in of_ours), *options.signals)
+    return PostFields((text or TEXT,), url or (None if text else URL), signals)
 
 
 def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:
@@ -397,7 +407,7 @@ def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[
     Default: those of the collections. Raises UsageError for options that lack an engine or indexes.
     """
     if options.engine is None:
-        names = ("engine_index", "text_field", "url_field")
+        names = ("engine_index", "text_field", "url_field", "signals")
         _refuse(options, names, "found no --engine, expected the address of one")
         return ()
     if options.engine_index:

@@ -24,11 +24,14 @@ from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.pairs import (
     FIRST_STAGE,
+    NUMBER,
     ORDER,
     PRIOR,
     Pairs,
     Resources,
     lists_of,
+    number_of,
+    numbers_of,
     places_of,
     prior_of_rank,
 )
@@ -176,6 +179,19 @@ class Model(ABC):
         """Names of the signals that it reads; see :attr:`rerankers.pairs.Pairs.signals`."""
         return features.signals_of(self.families)
 
+    @property
+    def numbers(self) -> list[str]:
+        """Names of the numbers beside the text that it reads."""
+        return numbers_of(self.signals)
+
+    def unknown_numbers(self, pairs: Pairs) -> str:
+        """Numbers of posts without a number that it reads, for messages; "" if all have all."""
+        known = {name: pairs.signals.get(NUMBER + name) for name in self.numbers}
+        counts = {n: len(pairs) if v is None else np.isnan(v).sum() for n, v in known.items()}
+        found = [f"{name} of {count:,}" for name, count in counts.items() if count]
+        problem = f"{self.name} reads numbers that are not known: {', '.join(found)}"
+        return f"{problem} of {len(pairs):,} posts" if found else ""
+
     def remembering(self, max_bytes: int) -> Self:
         """A model that keeps what it reads of the last posts, if it has use for that."""
         return self
@@ -227,7 +243,8 @@ class Model(ABC):
 
         Args:
             query: the query.
-            posts: texts, (text, URL) of posts with a link, or records with ``text`` and ``url``.
+            posts: texts, (text, URL) of posts with a link, or records with ``text``, ``url``, and
+                the :attr:`numbers` that the model reads under their names.
             top_k: best posts to return; None returns all.
             scores: of the posts by a first stage; see :meth:`predict`, also for what follows.
             weight: the model's share.
@@ -288,6 +305,7 @@ class Model(ABC):
         posts: dict[tuple[str, str], int] = {}
         if not isinstance(pairs, Iterable):
             raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")
+        pairs = list(pairs)
         checked = [_query_and_post(pair) for pair in pairs]
         read = best_passages([query for query, _ in checked], [text for _, (text, _) in checked])
         places = [
@@ -296,7 +314,12 @@ class Model(ABC):
         ]
         rows = np.array(places, dtype=np.int64).reshape(-1, 2)
         texts, urls = [text for text, _ in posts], [url for _, url in posts]
-        known = Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
+        records = [pair[1] if isinstance(pair[1], Mapping) else {} for pair in pairs]
+        numbers: dict[str, npt.NDArray[np.floating]] = {
+            NUMBER + name: np.array([number_of(record.get(name)) for record in records])
+            for name in self.numbers
+        }
+        known = Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1], numbers)
         first = None if scores is None else _checked(scores, len(known))
         if first is None and weight is not None:
             raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
@@ -306,10 +329,10 @@ class Model(ABC):
         model = self._of_few if is_few else self
         if first is not None:
             model = model.mixed() if weight is None else Mixed.of(model, weight)
-            known = dataclasses.replace(known, signals=_signals(known.query_index, first))
+            known = dataclasses.replace(known, signals=numbers | _signals(known.query_index, first))
         elif in_order:
             given = places_of(known.query_index, np.zeros(len(known)))
-            known = dataclasses.replace(known, signals={ORDER: given})
+            known = dataclasses.replace(known, signals=numbers | {ORDER: given})
         self._warn_of_missing(known)
         # Of few, waiting for a second thread takes longer than its share.
         with one_thread_each() if is_few else nullcontext():
@@ -322,6 +345,8 @@ class Model(ABC):
                 f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
                 "have; without them window ranks better"
             )
+        if unknown := self.unknown_numbers(pairs):
+            warn(unknown)
 
     def tuned_weight(self) -> float | None:
         """The λ that was tuned with the checkpoint; None of a model that is not mixed."""

@@ -38,6 +38,8 @@ from indexes.store import POSTS_FILE, PostStore
 TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
 """Fields: the text, its words where they are cut here, the link, the id as a text, as a number."""
 
+SIGNALS = "signals"  # Object of further numbers, whose fields the engine makes as they come
+
 CUT_HERE = "whitespace"
 """Analyzer of words that are cut here."""
 
@@ -166,6 +168,7 @@ class Layout:
                     # Also where its words are beside it: callers search it by their own queries.
                     TEXT: {"type": "text"},
                     self.field: words,
+                    SIGNALS: {"type": "object", "dynamic": True},
                 },
             },
         }
@@ -182,7 +185,7 @@ class Layout:
             found[NUMBER] = int(post.doc_id)
         if self.analyzer == CUT_HERE:
             found[WORDS] = words
-        return found
+        return found | ({SIGNALS: dict(post.signals)} if post.signals else {})
 
     @property
     def sort(self) -> list[dict[str, str]]:

@@ -8,6 +8,8 @@
     qrels  = "qrels.txt"             # optional: as of trec_eval, or a table; or a list of files
     name   = "my-posts"              # optional: what is trained is kept under it; else the file's
     columns = {id = "tweet_id", text = "body"}  # optional: other names of id, text, url and title
+    signals = ["likes", "created_at"]  # optional: fields with numbers, flags or ISO dates, which
+                                     # models trained on the collection read beside the text
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
     train_qrels = "qrels.train.txt"  # optional: the judgments to train on; then only topics that
                                      # qrels judges are searched
@@ -41,6 +43,7 @@ lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +69,7 @@ _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 _FILES = ("posts", "topics", "qrels", "train", "train_qrels")
 _FLAGS = ("judged_only", "skip_own_id")
-KEYS = (*_FILES, "name", "columns", "language", *_FLAGS, *_ENGINE)
+KEYS = (*_FILES, "name", "columns", "signals", "language", *_FLAGS, *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
@@ -104,8 +107,9 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
         problems.append(f"columns: found {columns!r}, expected {expected}")
         columns = {}
     columns = {field: str(column) for field, column in columns.items()}
-    group = _group(path, columns)
-    engine = _engine(path.parent, content, index_name(group), problems)
+    signals = _signals(content.get("signals", []), problems)
+    group = _group(path, columns, signals)
+    engine = _engine(path.parent, content, index_name(group), problems, signals)
     files = {key: _files(path.parent, content, key, problems) for key in _FILES}
 
     def read(key: str, parse: Callable[[Sequence[Path]], Content]) -> Content | None:
@@ -142,20 +146,22 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
         name=str(name),
         topic_source=TopicFiles(files["topics"], *files["train"]) if topics else None,
         qrels_source=QrelsFiles(files["qrels"], *files["train_qrels"]) if qrels else None,
-        post_source=PostFiles(files["posts"], columns) if files["posts"] else None,
+        post_source=PostFiles(files["posts"], columns, signals) if files["posts"] else None,
         index=IndexPlace(group, engine=engine),
         title=str(path),
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
         language=language,
         judged_only=bool(judged_only),
+        signals=signals,
         skips_own_id=bool(skips_own_id),
         file=path,
     )
 
 
-def _group(path: Path, columns: Mapping[str, str]) -> str:
+def _group(path: Path, columns: Mapping[str, str], signals: tuple[str, ...] = ()) -> str:
     """Name of a collection's index; files of one name in two folders have two indexes."""
-    source = os.fsencode(path.resolve()) + (repr(columns).encode() if columns else b"")
+    source = os.fsencode(path.resolve())
+    source += b"".join(repr(each).encode() for each in (columns, signals) if each)
     return f"{OWN}{path.stem}-{crc32(source):08x}"
 
 
@@ -184,7 +190,11 @@ def _read_beir(folder: Path) -> Collection:
 
 
 def _engine(
-    folder: Path, content: Mapping[str, object], default: str, problems: list[str]
+    folder: Path,
+    content: Mapping[str, object],
+    default: str,
+    problems: list[str],
+    signals: tuple[str, ...],
 ) -> EngineAddress | None:
     """The index in a search engine, None without one."""
     given = {key: content[key] for key in _ENGINE if key in content}
@@ -207,10 +217,24 @@ def _engine(
             folder / auth if auth else None,
             **{key: texts[key] for key in _ENGINE_FIELDS if key in texts},
             query=query and query_file(query, folder),
+            signals=signals,
         )
     except (CollectionError, ValueError) as error:
         problems.append(f"engine: {error}")
         return None
+
+
+def _signals(names: object, problems: list[str]) -> tuple[str, ...]:
+    """The fields of signals."""
+    named = names if isinstance(names, list) else [names]
+    wrong = [each for each in named if not re.fullmatch(r"[A-Za-z0-9_.-]+", str(each))]
+    if wrong or not all(isinstance(each, str) for each in named):
+        problems.append(
+            f"signals: found {names!r}, expected a list of fields, whose names have letters, "
+            "digits, _, - and . (into objects: public_metrics.like_count)"
+        )
+        return ()
+    return tuple(dict.fromkeys(named))
 
 
 def _topic_problems(

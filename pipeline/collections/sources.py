@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -58,11 +60,39 @@ class PostFiles(NamedTuple):
 
     files: Sequence[Path]
     columns: Mapping[str, str] = {}  # Field of a post -> its column or key, where it differs
+    signals: Sequence[str] = ()  # Further fields of the posts, which are numbers
 
     def posts(self) -> Iterator[Post]:
-        """The posts, in the order of the files."""
+        """The posts, in the order of the files, with their signals as numbers.
+
+        How many posts lack a number is printed; that all do is a DataError.
+        """
+        from rerankers.pairs import number_of
+
+        count, known = 0, Counter[str]()
         for path in self.files:
-            yield from read_posts(path, self.columns)
+            for post in read_posts(path, self.columns, self.signals):
+                if not self.signals:
+                    yield post
+                    continue
+                numbers = {name: number_of(value) for name, value in post.signals.items()}
+                numbers = {name: number for name, number in numbers.items() if number == number}
+                count += 1
+                known.update(numbers.keys())
+                yield post._replace(signals=numbers)
+        if lacking := [name for name in self.signals if count and not known[name]]:
+            raise DataError(
+                f"{self.files[0]}: found no number under {', '.join(lacking)} in {count:,} posts, "
+                "expected numbers, flags or ISO dates; correct `signals`"
+            )
+        for name in self.signals:
+            if known[name] < count:
+                _note(f"{name}: {count - known[name]:,} of {count:,} posts have no number there")
+
+
+@cache
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 class ForeignIndex(NamedTuple):

@@ -53,6 +53,8 @@ def print_explanation(topic: ExplainedTopic) -> None:
             post = reasons[doc_id]
             console.print(_shaded(console, post.text) if post.text else "no text")
             console.print(_shaded(console, post.url) if post.url else "no URL")
+            if post.numbers:
+                console.print(visible(post.numbers))
             if post.rows:
                 show = _print_matches if explanation.kind == "matches" else _print_contributions
                 show(console, explanation, post.rows)

@@ -204,6 +204,8 @@ def grade_text(grade: int | None) -> str:
 def plain(name: str) -> tuple[str, str]:
     """Plain name and meaning of a stage, a model or a family; a signal is the score of a search."""
     kind, _, signal = name.partition(":")
+    if kind == "number" and signal:
+        return signal, f"The post's {signal}, and how high it is among those of the other posts."
     if kind == "signal" and signal:
         method = signal.removeprefix("run_")
         title, meaning = WORDS.get(method, (method, ""))

@@ -14,6 +14,7 @@ then a :class:`rerankers.reranker.Mixed`.
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -177,6 +178,8 @@ class Ranker(ABC):
                 candidates = with_space(candidates, self.collection)
             with progress(len(candidates)) as report:
                 pairs, before = candidates.pairs(), self.first_stage_name
+                if unknown := self.model.unknown_numbers(pairs):
+                    print(f"note: {unknown}", file=sys.stderr)
                 for name, scores in self.model.stages(pairs, report, before):
                     stages[name] = candidates.run_of(scores)
                     watch.stop(name)

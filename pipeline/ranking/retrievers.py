@@ -75,10 +75,22 @@ class Candidates:
         known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
         signals = {
             **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
+            **self._numbers(),
             **self._first_stage(),
             PRIOR: self._scores(priors, 0.0),
         }
         return replace(self.texts(), signals=signals, resources=known)
+
+    def _numbers(self) -> dict[str, npt.NDArray[np.floating]]:
+        """The signals that are numbers beside the posts' texts, NaN where a post has none."""
+        from rerankers.pairs import NUMBER, number_of
+
+        posts, rows = self.posts.values(), self.texts().post_index
+        names = dict.fromkeys(name for post in posts for name in post.signals)
+        return {
+            NUMBER + name: np.array([number_of(post.signals.get(name)) for post in posts])[rows]
+            for name in names
+        }
 
     def _first_stage(self) -> dict[str, npt.NDArray[np.floating]]:
         """The signals of the first stage, NaN where :attr:`forms` say that it is unknown."""

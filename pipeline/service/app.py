@@ -48,7 +48,7 @@ from pipeline.service.requests import (
     unless_gone,
 )
 from pipeline.service.worker import give_back
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -238,7 +238,7 @@ class Service:
         record: Record = state.record
         state.format = TEI if b'"texts"' in body else PATHS[path]
         deadline = deadline_of(request) or record.started + self.limits.answer
-        read = partial(formats.read, body, self.limits.documents)
+        read = partial(formats.read, body, self.limits.documents, self.models.numbers)
         wanted = await self._apart(read, deadline) if len(body) > LARGE else read()
         wire = state.format = TEI if wanted.is_tei else PATHS[path]
         record.format = wire.name
@@ -284,6 +284,8 @@ class Service:
             passages = partial(best_passages, [request.query] * len(read), read)
             read = await self._apart(passages, deadline)
         pairs, rows = pairs_of(replace(request, texts=read), model)
+        numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
+        record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
         key = _key(pairs, model, record.caller) if model.reads_lists else b""
         if (logits := self._windows.get(key)) is None:
@@ -309,9 +311,12 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
     """
     query, texts = request.query[:MAX_CHARACTERS], request.texts
     urls: Sequence[str] = [url[:MAX_CHARACTERS] for url in request.urls]
-    rows, signals = np.arange(len(texts)), dict[str, npt.NDArray[np.float32]]()
+    rows, signals = np.arange(len(texts)), dict[str, npt.NDArray[np.floating]]()
     if model.reads_lists:
-        signals = _first_stage(request)
+        unknown = [np.nan] * len(texts)
+        signals = _first_stage(request) | {
+            NUMBER + name: np.array(request.signals.get(name, unknown)) for name in model.numbers
+        }
     else:
         priors: Sequence[float] = [0.0] * len(texts)
         if model.reads_prior and request.first_stage is not None:
@@ -325,7 +330,7 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
     return Pairs([query], [*texts], [*urls], 0 * every, every, signals), rows
 
 
-def _first_stage(request: ScoreRequest) -> dict[str, npt.NDArray[np.float32]]:
+def _first_stage(request: ScoreRequest) -> dict[str, npt.NDArray[np.floating]]:
     """Name -> [D] score and place by the first stage, NaN where they are not known."""
     count = len(request.texts)
     first, order = np.full((2, count), np.nan, dtype=np.float32)

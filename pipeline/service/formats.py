@@ -10,7 +10,8 @@ import re
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from operator import ne
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -20,6 +21,7 @@ from orjson import Fragment
 
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
+from rerankers.pairs import number_of
 from rerankers.text.words import MAX_CHARACTERS
 
 _SURROGATES = re.compile(
@@ -47,6 +49,10 @@ class Document(Struct):
     text: str
     url: Annotated[str | None, Meta(description="that the post links to")] = None
     first_stage_score: Score | None = None
+
+
+_OWN = {each.name for each in msgspec.structs.fields(Document)}
+_SIGNAL = "signal_"  # Before the number of a signal, as the attribute of a document
 
 
 class Request(Struct, kw_only=True):
@@ -121,6 +127,7 @@ class ScoreRequest:
             the service is set.
         truncated: number of documents that were cut as the request says.
         is_tei: whether the request had ``texts``.
+        signals: name -> [D] numbers beside the texts, NaN where there are none.
     """
 
     query: str
@@ -136,6 +143,7 @@ class ScoreRequest:
     in_order: bool | None = None
     truncated: int = 0
     is_tei: bool = False
+    signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,14 +161,30 @@ class ScoreResponse:
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
 
 
-def read(body: bytes, most: int) -> ScoreRequest:
-    """The request of a body; raises RequestError."""
+def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
+    """The request of a body, with these numbers of its documents; raises RequestError."""
     request: Request | None = None
+    kind, document = _kinds(tuple(name for name in signals if name not in _OWN))
     if b'"rank_fields"' in body:
         request = decoded(body, RankFieldsRequest)
     if request is None or not request.rank_fields:
-        request = decoded(body, Request)
-    return score_request(request, most)
+        request = decoded(body, kind)
+    return score_request(request, most, document)
+
+
+@cache
+def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
+    """Requests and documents that have fields with these names, of any type."""
+    if not signals:
+        return Request, Document
+    fields = [
+        (f"{_SIGNAL}{number}", Any, msgspec.field(name=name, default=None))
+        for number, name in enumerate(signals)
+    ]
+    document = msgspec.defstruct("Document", fields, bases=(Document,))
+    listed = list[str | document] | None  # type: ignore[valid-type]
+    names = [(name, listed, None) for name in ("documents", "texts")]
+    return msgspec.defstruct("Request", names, bases=(Request,), kw_only=True), document
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -186,8 +210,11 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def score_request(request: Request, most: int) -> ScoreRequest:
-    """A request, checked: its number of documents first. Raises RequestError."""
+def score_request(request: Request, most: int, kind: type[Document] = Document) -> ScoreRequest:
+    """A request, checked: its number of documents first. Raises RequestError.
+
+    ``kind`` of documents: see :func:`_kinds`.
+    """
     name = request.field
     documents: Sequence[Any] = getattr(request, name) or ()
     if not documents:
@@ -197,11 +224,11 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         raise RequestError("many", problem, (name,))
     if request.rank_fields:
         try:
-            documents = [_joined(post, request.rank_fields) for post in documents]
+            documents = [_joined(post, request.rank_fields, kind) for post in documents]
         except (ValueError, RecursionError) as error:
             problem = f"found a field that cannot be read: {error}"
             raise RequestError("value", problem, (name,)) from None
-    posts = [Document(post) if isinstance(post, str) else post for post in documents]
+    posts = [kind(post) if isinstance(post, str) else post for post in documents]
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
     for row, post in enumerate(posts if request.links else ()):
         if not post.url:
@@ -234,18 +261,23 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         None if request.order is None else request.order == "first_stage",
         truncated,
         name == "texts",
+        {
+            each.encode_name: [number_of(getattr(post, each.name)) for post in posts]
+            for each in msgspec.structs.fields(kind)
+            if each.name.startswith(_SIGNAL)
+        },
     )
 
 
-def _joined(post: Any, names: Sequence[str]) -> Any:
+def _joined(post: Any, names: Sequence[str], kind: type[Document]) -> Any:
     """A document of the values of some fields, which are JSON if not texts; raises ValueError."""
     if not isinstance(post, dict):
         return post
     values = [bytes(post[name]) for name in names if name in post]
     texts = [str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values]
-    own = {name: post[name] for name in ("url", "first_stage_score") if name in post}
-    read = {name: msgspec.json.decode(value) for name, value in own.items()}
-    return msgspec.convert({**read, "text": " ".join(texts)}, Document, strict=False)
+    own = {each.encode_name for each in msgspec.structs.fields(kind)} & post.keys()
+    read = {name: msgspec.json.decode(post[name]) for name in own}
+    return msgspec.convert({**read, "text": " ".join(texts)}, kind, strict=False)
 
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:

@@ -26,7 +26,7 @@ from rerankers import checkpoint as checkpoints
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.interpolation import minmax, mix
-from rerankers.pairs import FIRST_STAGE, PRIOR
+from rerankers.pairs import FIRST_STAGE, PRIOR, numbers_of
 from rerankers.reranker import Counts, Model
 
 Scores = npt.NDArray[np.float64]
@@ -64,6 +64,11 @@ class ServedModel:
     def reads_lists(self) -> bool:
         """Whether it scores the documents of a request as a whole."""
         return FIRST_STAGE in self.loaded.signals
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        """Names of the numbers beside the texts that it reads."""
+        return numbers_of(self.loaded.signals)
 
     @property
     def reads_prior(self) -> bool:
@@ -173,6 +178,11 @@ class Models:
     def challenger(self) -> ServedModel | None:
         """The model that is compared with the default one."""
         return self._all.get(self._challenger)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the numbers beside the texts that any of them reads."""
+        return tuple(sorted({name for model in self._all.values() for name in model.numbers}))
 
     def choose(self, name: str | None, takes_any: bool) -> ServedModel:
         """The model of this name, or the only one, which may answer to every name.

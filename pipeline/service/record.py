@@ -36,6 +36,7 @@ class Record:
         index: name or pattern of the served indexes that a search is within.
         truncated: documents that were cut as the request says.
         split: long documents, of which the best passage is read.
+        unknown_signals: numbers that the model reads and documents lack.
         engine: of the search engine behind this service.
         held: bytes of that engine's responses.
         texts: query and documents, if they may be logged.
@@ -58,6 +59,7 @@ class Record:
     characters: int = 0
     truncated: int = 0
     split: int = 0
+    unknown_signals: int = 0
     cache_hits: int = 0
     words: int = 0
     queue: float = 0.0
@@ -86,6 +88,8 @@ class Record:
             fields |= {name: getattr(self, name) for name in names}
             times = {"queue_ms": self.queue, "inference_ms": self.inference}
             fields |= {name: _milliseconds(seconds) for name, seconds in times.items()}
+        if self.unknown_signals:
+            fields["unknown_signals"] = self.unknown_signals
         if self.engine:
             fields["index"] = self.index
             fields["engine_ms"] = _milliseconds(self.engine)
@@ -99,6 +103,8 @@ class Record:
         """TEI's headers of times and sizes."""
         times = {"total": self.total, "queue": self.queue, "inference": self.inference}
         headers = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
+        if self.unknown_signals:
+            headers["x-unknown-signals"] = str(self.unknown_signals)
         return headers | {
             "x-compute-type": self.device,
             "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
@@ -31,8 +34,10 @@ from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
 from rerankers import checkpoint as checkpoints
 from rerankers.features.judged import JUDGED
+from rerankers.pairs import NUMBER
 
-_OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the families
+_ADDED = re.compile(f",({JUDGED}|{NUMBER}[^,]*)(?=,|$)")
+"""What training on an own collection adds to the families."""
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 
 
@@ -41,6 +46,12 @@ def own_training_set(collection: Collection) -> TrainingSet:
     judgments = require_judgments(collection)
     retriever = retriever_for(collection)
     candidates = retriever.search(collection.training_topics, DEFAULT_HITS)
+    for name in collection.signals:
+        if np.isnan(candidates.pairs().signals.get(NUMBER + name, np.array([np.nan]))).all():
+            raise DataError(
+                f"{collection.title}: found no number under {name} in the {len(candidates.posts):,}"
+                " candidates, expected some; correct `signals`, or build the index again"
+            )
     return TrainingSet(
         trained_on=[collection.name],
         left_out=None,
@@ -142,9 +153,10 @@ def _default_run(collection: Collection, topics: Sequence[Topic]) -> dict[str, R
 def shipped_start(model: str, config: Any) -> Path | None:
     """The shipped checkpoint of a fusion to start training from.
 
-    It has the same features but for those of judgments, which differ from collection to collection.
+    It has the same features but for those of judgments and numbers, which differ from collection to
+    collection.
     """
-    wanted = dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED))
+    wanted = dataclasses.replace(config, families=_ADDED.sub("", config.families))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
         known = json.loads((folder / "config.json").read_text())["config"]
         if type(config)(**known) == wanted:
@@ -202,15 +214,16 @@ def held_out_scores(
     )
 
 
-def own_config(config: Any, judged: bool) -> Any:
+def own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
     """The configuration of a fusion or of a model of windows for an own collection.
 
     Without the scores of official runs, which it does not have. With what its judgments say of a
-    post for other topics, if ``judged``.
+    post for other topics, if ``judged``, and with the numbers ``signals``.
     """
     families = config.families.split(",")
     kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
-    return dataclasses.replace(config, families=",".join(kept) + _OF_JUDGED * judged)
+    added = [JUDGED] * judged + [NUMBER + name for name in signals]
+    return dataclasses.replace(config, families=",".join([*kept, *added]))
 
 
 def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:

@@ -232,7 +232,7 @@ class _FusionTask(_Task):
         self.configuration = options.configuration or self._fusion_configuration()
         self.config = _config(options, self.configuration)
         if own and not any(change.startswith("families=") for change in options.set):
-            self.config = own_config(self.config, not options.forget_topics)
+            self.config = own_config(self.config, not options.forget_topics, own.signals)
         self.start = shipped_start(options.model, self.config) if own else None
 
     @cached_property

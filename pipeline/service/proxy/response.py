@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
+from rerankers.pairs import number_of
+
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
 _GROUPS = ("fields", "ignored_field_values")  # Members of a hit with values of fields
 
@@ -50,6 +52,15 @@ class Hit(msgspec.Struct, frozen=True):
                 value = _inside(self.source, name)
             parts += (value,) if type(value) is str else _leaves(value)
         return " ".join(parts)
+
+    def number(self, name: str) -> float:
+        """The first value of a field as a number; NaN if it is none."""
+        value = _inside(self.source, name)
+        if value is None:
+            value = _decoded((self.fields or {}).get(name, b"null"))
+        while isinstance(value, list):
+            value = value[0] if value else None
+        return number_of(value)
 
     def has(self, names: Sequence[str]) -> bool:
         """Whether its source has all of these fields."""

@@ -233,7 +233,8 @@ class Proxy:
             if given or not (indexes or has_own):
                 names = [str(n) for v in given for n in (v if isinstance(v, list) else [v])]
                 indexes = allowed.readable(",".join(names).split(","), self.defaults.indexes)
-            search = read_search(content, {**call.parameters, **header}, self.defaults, indexes)
+            given, numbers = {**call.parameters, **header}, self.service.models.numbers
+            search = read_search(content, given, self.defaults, indexes, numbers)
             if search.window:
                 self._model(search.window)
             return search._replace(header=dumped(header | {"index": indexes}))
@@ -290,7 +291,7 @@ class Proxy:
             return response, []
         if short and window:
             hits = parts[0].hits or ()
-            if not all(hit.has(window.fields_of(hit).names) for hit in hits):
+            if not all(hit.has(window.names_of(hit)) for hit in hits):
                 self._lacking[place] = True
                 return await self._ask(request, searches)
         return response, parts
@@ -345,6 +346,13 @@ class Proxy:
             *(window.query, texts, urls, first, window.model),
             raw=is_mixed,
             mix="neural" if is_mixed and not model.reads_lists else None,
+            signals={
+                name: [
+                    h.number(of.of_signals([name])[name])
+                    for h, of in zip(hits, fields, strict=True)
+                ]
+                for name in window.signals
+            },
         )
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches, names_of
 from pipeline.service.proxy.response import Hit
+from pipeline.text import renamed
 
 _CONTINUED = names_of(LISTS["continued"])
 """Parts of a search that reads on from a hit, or whose hits are groups."""
@@ -37,15 +38,21 @@ _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
 
 
 class PostFields(NamedTuple):
-    """Fields of an index's posts: of their texts, joined by blanks, and of their links."""
+    """Fields of an index's posts: of their texts, joined by blanks, of their links, and of numbers
+    whose names there are others than the model's (name, field)."""
 
     texts: tuple[str, ...] = ("contents",)
     url: str | None = "url"
+    signals: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
         return (*self.texts, self.url) if self.url else self.texts
+
+    def of_signals(self, names: Sequence[str]) -> dict[str, str]:
+        """Name of a model's number -> its field."""
+        return {name: dict(self.signals).get(name, name) for name in names}
 
 
 class ServedIndex(NamedTuple):
@@ -84,10 +91,16 @@ class Window:
     body: bytes  # The search of the window
     short: bytes | None  # The same without the added fields, for hits that show their whole source
     ubi: Ubi | None = None  # ``ext.ubi``, if it is for the log
+    signals: Sequence[str] = ()  # Numbers that models read
 
     def fields_of(self, hit: Hit) -> PostFields:
         """The fields of a hit."""
         return self.fields.get(hit.index_name, self.fields[""])
+
+    def names_of(self, hit: Hit) -> Sequence[str]:
+        """The names of all fields of a hit that are read."""
+        fields = self.fields_of(hit)
+        return (*fields.names, *fields.of_signals(self.signals).values())
 
 
 class Search(NamedTuple):
@@ -118,6 +131,7 @@ class _Rerank(msgspec.Struct):
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
     weight: Annotated[float, Meta(ge=0, le=1)] | None = None
+    signals: list[str] | dict[str, str] = []
 
 
 Options = TypeVar("Options", bound=msgspec.Struct)
@@ -128,10 +142,12 @@ def read_search(
     given: Mapping[str, str],
     defaults: SearchDefaults,
     indexes: Sequence[str] = ("*",),
+    signals: Sequence[str] = (),
 ) -> Search:
     """Read an allowed search of some indexes; raises RequestError for a wrong ``ext.rerank``.
 
-    ``given`` are the parameters of the path, or the header in several searches.
+    ``given`` are the parameters of the path, or the header in several searches; ``signals`` are the
+    numbers that models read.
     """
     pipeline = given.get("search_pipeline") or content.get("search_pipeline")
     own, rerank = _without(content, "rerank")
@@ -144,7 +160,8 @@ def read_search(
     options = _options(_Rerank, {} if rerank is None else rerank, "rerank")
     told = None if ubi is None else _options(Ubi, ubi, "ubi")
     try:
-        return Search(dumped(own), _window(own, given, options, defaults, told, indexes))
+        window = _window(own, given, options, defaults, told, indexes, signals)
+        return Search(dumped(own), window)
     except UnchangedError as error:
         return Search(dumped(own), None, *error.args)
 
@@ -175,6 +192,7 @@ def _window(
     defaults: SearchDefaults,
     ubi: Ubi | None,
     indexes: Sequence[str],
+    signals: Sequence[str],
 ) -> Window:
     """The window of a search; raises UnchangedError."""
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
@@ -192,11 +210,15 @@ def _window(
     is_partial = any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
     if is_partial or not (shown is None or isinstance(shown, list)) or "filter_path" in given:
         raise UnchangedError("the search leaves out parts of the response")
-    fields = _fields(options.document_fields, defaults, indexes)
+    fields = _fields(options, defaults, indexes)
     text = _text(content, given, options, [n for each in fields.values() for n in each.texts])
     values = [part.get("docvalue_fields") for part in (given, content)]
     patterns = [n for v in (shown, *values, content.get("script_fields")) for n in _names(v)]
-    needed = dict.fromkeys(name for each in fields.values() for name in each.names)
+    needed = dict.fromkeys(
+        name
+        for each in fields.values()
+        for name in (*each.names, *each.of_signals(signals).values())
+    )
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
     # Hits that show their whole sources need no further fields.
@@ -209,6 +231,7 @@ def _window(
         body=dumped(body),
         short=None if hides or not added else dumped(whole),
         ubi=ubi,
+        signals=signals,
     )
 
 
@@ -221,7 +244,7 @@ def _standard(content: Json) -> Json | None:
 
 
 def _fields(
-    given: Sequence[str] | None, defaults: SearchDefaults, indexes: Sequence[str]
+    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
 ) -> Mapping[str, PostFields]:
     """The fields of posts as a search names them, else those of its indexes."""
     own = {
@@ -232,10 +255,21 @@ def _fields(
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
     fields = of_names.pop() if len(of_names) == 1 else defaults.fields
+    given, told = options.document_fields, options.signals
+    named = tuple(told.items()) if isinstance(told, dict) else _renamed(told)
     if given is None:
-        return {"": fields, **own}
+        found = {"": fields, **own}
+        return {n: each._replace(signals=each.signals + named) for n, each in found.items()}
     url = fields.url if fields.url in given else None
-    return {"": PostFields(tuple(name for name in given if name != url), url)}
+    texts = tuple(name for name in given if name != url)
+    return {"": PostFields(texts, url, fields.signals + named)}
+
+
+def _renamed(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    try:
+        return renamed(names)
+    except ValueError as error:
+        raise RequestError("value", str(error), ("ext", "rerank", "signals")) from None
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
