@@ -37,7 +37,6 @@ from pipeline.command.options import (
 from pipeline.command.ranking import addresses
 from pipeline.errors import DataError, UsageError
 from pipeline.runtime import choose_device
-from pipeline.text import renamed
 from rerankers.devices import device_name
 
 if TYPE_CHECKING:
@@ -71,6 +70,14 @@ def index_pattern(text: str) -> str:
             "several are given by several options"
         )
     return text
+
+
+def renamed(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of ``NAME=FIELD,…``; a NAME alone is the field's, too."""
+    items = [item.strip().partition("=") for item in text.split(",")]
+    if not all(name for name, _, _ in items):
+        raise ValueError(f"found {text!r}, expected NAME=FIELD, several separated by commas")
+    return tuple((name, field or name) for name, _, field in items)
 
 
 @dataclass(frozen=True)
@@ -189,7 +196,7 @@ class Options:
         "its fields of the numbers that the model was trained with, where they have other names "
         "there: likes=favorite_count,created=date",
         default=(),
-        parse=lambda text: renamed(text.split(",")),
+        parse=renamed,
         metavar="NAME=FIELD,…",
     )
     rerank_window: int = option(

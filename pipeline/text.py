@@ -18,14 +18,6 @@ WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts 
 POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
 
 
-def renamed(items: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Pairs of ``NAME=FIELD``, or of ``NAME`` for a field of the same name; raises ValueError."""
-    pairs = tuple((name, field or name) for name, _, field in (i.partition("=") for i in items))
-    if not all(name for name, _ in pairs):
-        raise ValueError(f"found {','.join(items)!r}, expected NAME or NAME=FIELD")
-    return pairs
-
-
 def did_you_mean(text: str, known: Sequence[str]) -> str:
     """``; did you mean 'x'?`` for a name close to a known one, or its initials; else nothing."""
     close = difflib.get_close_matches(text, known, n=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from numbers import Real
@@ -119,10 +120,8 @@ def number_of(value: object) -> float:
         try:
             value = float(value)
         except ValueError:
-            try:
+            with suppress(ValueError):
                 value = datetime.fromisoformat(value.strip())
-            except ValueError:
-                return np.nan
     if isinstance(value, datetime):
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     is_number = isinstance(value, Real | np.bool_) and abs(value) <= _LARGEST  # type: ignore[operator]

@@ -46,6 +46,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
@@ -109,7 +110,7 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
     columns = {field: str(column) for field, column in columns.items()}
     signals = _signals(content.get("signals", []), problems)
     group = _group(path, columns, signals)
-    engine = _engine(path.parent, content, index_name(group), problems, signals)
+    engine = _engine(path.parent, content, index_name(group), problems)
     files = {key: _files(path.parent, content, key, problems) for key in _FILES}
 
     def read(key: str, parse: Callable[[Sequence[Path]], Content]) -> Content | None:
@@ -147,7 +148,7 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
         topic_source=TopicFiles(files["topics"], *files["train"]) if topics else None,
         qrels_source=QrelsFiles(files["qrels"], *files["train_qrels"]) if qrels else None,
         post_source=PostFiles(files["posts"], columns, signals) if files["posts"] else None,
-        index=IndexPlace(group, engine=engine),
+        index=IndexPlace(group, engine=engine and replace(engine, signals=signals)),
         title=str(path),
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
         language=language,
@@ -190,11 +191,7 @@ def _read_beir(folder: Path) -> Collection:
 
 
 def _engine(
-    folder: Path,
-    content: Mapping[str, object],
-    default: str,
-    problems: list[str],
-    signals: tuple[str, ...],
+    folder: Path, content: Mapping[str, object], default: str, problems: list[str]
 ) -> EngineAddress | None:
     """The index in a search engine, None without one."""
     given = {key: content[key] for key in _ENGINE if key in content}
@@ -217,7 +214,6 @@ def _engine(
             folder / auth if auth else None,
             **{key: texts[key] for key in _ENGINE_FIELDS if key in texts},
             query=query and query_file(query, folder),
-            signals=signals,
         )
     except (CollectionError, ValueError) as error:
         problems.append(f"engine: {error}")
@@ -226,15 +222,13 @@ def _engine(
 
 def _signals(names: object, problems: list[str]) -> tuple[str, ...]:
     """The fields of signals."""
-    named = names if isinstance(names, list) else [names]
-    wrong = [each for each in named if not re.fullmatch(r"[A-Za-z0-9_.-]+", str(each))]
-    if wrong or not all(isinstance(each, str) for each in named):
-        problems.append(
-            f"signals: found {names!r}, expected a list of fields, whose names have letters, "
-            "digits, _, - and . (into objects: public_metrics.like_count)"
-        )
-        return ()
-    return tuple(dict.fromkeys(named))
+    if isinstance(names, list) and all(re.fullmatch(r"[\w.-]+", str(n), re.A) for n in names):
+        return tuple(dict.fromkeys(map(str, names)))
+    problems.append(
+        f"signals: found {names!r}, expected a list of fields, whose names have letters, digits, "
+        "_, - and . (into objects: public_metrics.like_count)"
+    )
+    return ()
 
 
 def _topic_problems(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -70,16 +71,12 @@ class PostFiles(NamedTuple):
         from rerankers.pairs import number_of
 
         count, known = 0, Counter[str]()
-        for path in self.files:
-            for post in read_posts(path, self.columns, self.signals):
-                if not self.signals:
-                    yield post
-                    continue
-                numbers = {name: number_of(value) for name, value in post.signals.items()}
-                numbers = {name: number for name, number in numbers.items() if number == number}
-                count += 1
-                known.update(numbers.keys())
-                yield post._replace(signals=numbers)
+        for post in chain.from_iterable(read_posts(path, *self[1:]) for path in self.files):
+            numbers = {name: number_of(value) for name, value in post.signals.items()}
+            numbers = {name: number for name, number in numbers.items() if number == number}
+            known.update(numbers.keys())
+            count += 1
+            yield post._replace(signals=numbers) if self.signals else post
         if lacking := [name for name in self.signals if count and not known[name]]:
             raise DataError(
                 f"{self.files[0]}: found no number under {', '.join(lacking)} in {count:,} posts, "

@@ -16,16 +16,7 @@ import numpy.typing as npt
 
 from rerankers.devices import in_threads
 from rerankers.errors import RerankerError
-from rerankers.features import (
-    feedback,
-    given,
-    judged,
-    matches,
-    meaning,
-    numbers,
-    quality,
-    temporal,
-)
+from rerankers.features import feedback, given, judged, matches, meaning, quality, temporal
 from rerankers.features.candidates import FAMILIES, PARAMETRIC, CandidateList, Family
 from rerankers.features.tables import PostTable, WordTable
 from rerankers.pairs import lists_of
@@ -35,7 +26,7 @@ if TYPE_CHECKING:
     from rerankers.text.vocabulary import Idf
     from rerankers.trees.recent import RecentPosts
 
-_MODULES = (feedback, given, judged, matches, meaning, numbers, quality, temporal)
+_MODULES = (feedback, given, judged, matches, meaning, quality, temporal)
 
 DECIMALS = 4
 """Decimals of features where trees read them: no sum's order of additions changes a score."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 TOPICS, POSTS = 24, 40
 WORDS = ("storm", "library", "marathon", "museum", "coffee", "satellite", "bakery", "election")
+CHATTER = ("lol", "today", "just", "really", "new", "watch")
 PLACES = ("harbour", "village", "bridge")
 
 
@@ -22,9 +23,7 @@ def write_collection(folder: Path, signals: str) -> Path:
         best = sorted(likes)[-10:]
         for row, count in enumerate(likes):
             doc_id, is_known = 100 * number + row + 1, row % 7 != 6
-            text = (
-                f"{query} {' '.join(rng.choices('lol today just really new watch'.split(), k=3))}"
-            )
+            text = f"{query} {' '.join(rng.choices(CHATTER, k=3))}"
             post = {"id": str(doc_id), "text": text, "created": f"2026-11-{row % 28 + 1:02d}"}
             posts.append(json.dumps(post | ({"stats": {"likes": count}} if is_known else {})))
             qrels.append(f"{number} 0 {doc_id} {int(is_known and count in best)}")

@@ -233,8 +233,8 @@ class Proxy:
             if given or not (indexes or has_own):
                 names = [str(n) for v in given for n in (v if isinstance(v, list) else [v])]
                 indexes = allowed.readable(",".join(names).split(","), self.defaults.indexes)
-            given, numbers = {**call.parameters, **header}, self.service.models.numbers
-            search = read_search(content, given, self.defaults, indexes, numbers)
+            defaults = replace(self.defaults, numbers=self.service.models.numbers)
+            search = read_search(content, {**call.parameters, **header}, defaults, indexes)
             if search.window:
                 self._model(search.window)
             return search._replace(header=dumped(header | {"index": indexes}))
@@ -291,7 +291,7 @@ class Proxy:
             return response, []
         if short and window:
             hits = parts[0].hits or ()
-            if not all(hit.has(window.names_of(hit)) for hit in hits):
+            if not all(hit.has(window.fields_of(hit).names) for hit in hits):
                 self._lacking[place] = True
                 return await self._ask(request, searches)
         return response, parts
@@ -333,12 +333,15 @@ class Proxy:
     async def _order(self, hits: Sequence[Hit], window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
         fields, record = [window.fields_of(hit) for hit in hits], request.record
-        texts = [hit.text(of.texts) for hit, of in zip(hits, fields, strict=True)]
+        pairs = [*zip(hits, fields, strict=True)]
+        texts = [hit.text(of.texts) for hit, of in pairs]
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        urls = [hit.text([of.url or ""]) for hit, of in zip(hits, fields, strict=True)]
+        urls = [hit.text([of.url or ""]) for hit, of in pairs]
+        read = [{name: hit.number(field) for name, field in of.signals} for hit, of in pairs]
+        signals = {name: [numbers[name] for numbers in read] for name in read[0]}
         model = self._model(window, hits[0].index_name)
         first = single_precision(hit.score or 0.0 for hit in hits)
         is_mixed = window.weight is not None
@@ -346,13 +349,7 @@ class Proxy:
             *(window.query, texts, urls, first, window.model),
             raw=is_mixed,
             mix="neural" if is_mixed and not model.reads_lists else None,
-            signals={
-                name: [
-                    h.number(of.of_signals([name])[name])
-                    for h, of in zip(hits, fields, strict=True)
-                ]
-                for name in window.signals
-            },
+            signals=signals,
         )
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 

@@ -13,7 +13,6 @@ from msgspec import Meta
 from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches, names_of
 from pipeline.service.proxy.response import Hit
-from pipeline.text import renamed
 
 _CONTINUED = names_of(LISTS["continued"])
 """Parts of a search that reads on from a hit, or whose hits are groups."""
@@ -38,8 +37,8 @@ _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
 
 
 class PostFields(NamedTuple):
-    """Fields of an index's posts: of their texts, joined by blanks, of their links, and of numbers
-    whose names there are others than the model's (name, field)."""
+    """Fields of an index's posts: of their texts, joined by blanks, of their links, and of the
+    numbers that a model reads (its name, field)."""
 
     texts: tuple[str, ...] = ("contents",)
     url: str | None = "url"
@@ -48,11 +47,8 @@ class PostFields(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
-        return (*self.texts, self.url) if self.url else self.texts
-
-    def of_signals(self, names: Sequence[str]) -> dict[str, str]:
-        """Name of a model's number -> its field."""
-        return {name: dict(self.signals).get(name, name) for name in names}
+        texts = (*self.texts, self.url) if self.url else self.texts
+        return (*texts, *(field for _, field in self.signals))
 
 
 class ServedIndex(NamedTuple):
@@ -73,6 +69,7 @@ class SearchDefaults:
     weight: float | None = None  # Share of the model beside the engine's score; None: model alone
     indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
     served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
+    numbers: Sequence[str] = ()  # Those that models read; without other names they are the fields
     reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
 
 
@@ -91,16 +88,10 @@ class Window:
     body: bytes  # The search of the window
     short: bytes | None  # The same without the added fields, for hits that show their whole source
     ubi: Ubi | None = None  # ``ext.ubi``, if it is for the log
-    signals: Sequence[str] = ()  # Numbers that models read
 
     def fields_of(self, hit: Hit) -> PostFields:
         """The fields of a hit."""
         return self.fields.get(hit.index_name, self.fields[""])
-
-    def names_of(self, hit: Hit) -> Sequence[str]:
-        """The names of all fields of a hit that are read."""
-        fields = self.fields_of(hit)
-        return (*fields.names, *fields.of_signals(self.signals).values())
 
 
 class Search(NamedTuple):
@@ -131,7 +122,7 @@ class _Rerank(msgspec.Struct):
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
     weight: Annotated[float, Meta(ge=0, le=1)] | None = None
-    signals: list[str] | dict[str, str] = []
+    signals: dict[str, str] | list[str] = {}
 
 
 Options = TypeVar("Options", bound=msgspec.Struct)
@@ -142,12 +133,10 @@ def read_search(
     given: Mapping[str, str],
     defaults: SearchDefaults,
     indexes: Sequence[str] = ("*",),
-    signals: Sequence[str] = (),
 ) -> Search:
     """Read an allowed search of some indexes; raises RequestError for a wrong ``ext.rerank``.
 
-    ``given`` are the parameters of the path, or the header in several searches; ``signals`` are the
-    numbers that models read.
+    ``given`` are the parameters of the path, or the header in several searches.
     """
     pipeline = given.get("search_pipeline") or content.get("search_pipeline")
     own, rerank = _without(content, "rerank")
@@ -160,8 +149,7 @@ def read_search(
     options = _options(_Rerank, {} if rerank is None else rerank, "rerank")
     told = None if ubi is None else _options(Ubi, ubi, "ubi")
     try:
-        window = _window(own, given, options, defaults, told, indexes, signals)
-        return Search(dumped(own), window)
+        return Search(dumped(own), _window(own, given, options, defaults, told, indexes))
     except UnchangedError as error:
         return Search(dumped(own), None, *error.args)
 
@@ -192,7 +180,6 @@ def _window(
     defaults: SearchDefaults,
     ubi: Ubi | None,
     indexes: Sequence[str],
-    signals: Sequence[str],
 ) -> Window:
     """The window of a search; raises UnchangedError."""
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
@@ -214,11 +201,7 @@ def _window(
     text = _text(content, given, options, [n for each in fields.values() for n in each.texts])
     values = [part.get("docvalue_fields") for part in (given, content)]
     patterns = [n for v in (shown, *values, content.get("script_fields")) for n in _names(v)]
-    needed = dict.fromkeys(
-        name
-        for each in fields.values()
-        for name in (*each.names, *each.of_signals(signals).values())
-    )
+    needed = dict.fromkeys(name for each in fields.values() for name in each.names)
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
     # Hits that show their whole sources need no further fields.
@@ -231,7 +214,6 @@ def _window(
         body=dumped(body),
         short=None if hides or not added else dumped(whole),
         ubi=ubi,
-        signals=signals,
     )
 
 
@@ -255,21 +237,16 @@ def _fields(
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
     fields = of_names.pop() if len(of_names) == 1 else defaults.fields
-    given, told = options.document_fields, options.signals
-    named = tuple(told.items()) if isinstance(told, dict) else _renamed(told)
-    if given is None:
-        found = {"": fields, **own}
-        return {n: each._replace(signals=each.signals + named) for n, each in found.items()}
-    url = fields.url if fields.url in given else None
-    texts = tuple(name for name in given if name != url)
-    return {"": PostFields(texts, url, fields.signals + named)}
-
-
-def _renamed(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    try:
-        return renamed(names)
-    except ValueError as error:
-        raise RequestError("value", str(error), ("ext", "rerank", "signals")) from None
+    if (given := options.document_fields) is not None:
+        url = fields.url if fields.url in given else None
+        texts = tuple(name for name in given if name != url)
+        fields, own = fields._replace(texts=texts, url=url), {}
+    named, found = options.signals, {"": fields, **own}
+    for index, each in found.items():
+        of = dict(each.signals) | (named if isinstance(named, dict) else dict.fromkeys(named))
+        signals = tuple((name, of.get(name) or name) for name in defaults.numbers)
+        found[index] = each._replace(signals=signals)
+    return found
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
