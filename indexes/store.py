@@ -162,7 +162,8 @@ def select_many(
 
 def post_of(row: Sequence[Any]) -> Post:
     """The post of a row of :data:`COLUMNS`."""
-    return Post(*row[:3], json.loads(row[3])) if row[3:] and row[3] else Post(*row[:3])
+    doc_id, text, url, *signals = row
+    return Post(doc_id, text, url, json.loads(signals[0]) if signals and signals[0] else {})
 
 
 def row_of(post: Post) -> Sequence[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ NUMBER = "number:"
 features that reads it."""
 
 _LARGEST = 1e30  # Features are rounded in single precision
+_READERS: Sequence[Callable[[str], object]] = (float, datetime.fromisoformat)
 
 Resources = Mapping[str, Any]
 """Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
@@ -116,12 +117,9 @@ def number_of(value: object) -> float:
 
     A date without a zone is in UTC. NaN is anything else, and a number of more than 1e30.
     """
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            with suppress(ValueError):
-                value = datetime.fromisoformat(value.strip())
+    for read in _READERS if isinstance(value, str) else ():
+        with suppress(ValueError):
+            return number_of(read(str(value).strip()))
     if isinstance(value, datetime):
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     is_number = isinstance(value, Real | np.bool_) and abs(value) <= _LARGEST  # type: ignore[operator]

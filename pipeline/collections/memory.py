@@ -51,8 +51,8 @@ def collection_of(
     rows = rows_of(posts, "posts", Post, DataError)
     found = [as_post(row, where, signals) for where, row in rows]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
-    more = {"name": name, "digest": digest, "signals": signals}
-    return _stored(f"posts-{digest[:12]}", found, topics, qrels, **more)
+    folder = f"posts-{digest[:12]}"
+    return _stored(folder, found, topics, qrels, name=name, digest=digest, signals=signals)
 
 
 def topics_file(topics: Mapping[str, str] | Table, folder: Path | None = None) -> Path:

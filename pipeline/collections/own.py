@@ -212,7 +212,7 @@ def _engine(
             texts["engine"],
             texts.get("engine_index", default),
             folder / auth if auth else None,
-            **{key: texts[key] for key in _ENGINE_FIELDS if key in texts},
+            **{key: texts[key] for key in _ENGINE_FIELDS if key in texts},  # type: ignore[arg-type]
             query=query and query_file(query, folder),
         )
     except (CollectionError, ValueError) as error:
@@ -222,8 +222,9 @@ def _engine(
 
 def _signals(names: object, problems: list[str]) -> tuple[str, ...]:
     """The fields of signals."""
-    if isinstance(names, list) and all(re.fullmatch(r"[\w.-]+", str(n), re.A) for n in names):
-        return tuple(dict.fromkeys(map(str, names)))
+    named = names if isinstance(names, list) else [None]
+    if all(isinstance(n, str) and re.fullmatch(r"[A-Za-z0-9_.-]+", n) for n in named):
+        return tuple(dict.fromkeys(named))
     problems.append(
         f"signals: found {names!r}, expected a list of fields, whose names have letters, digits, "
         "_, - and . (into objects: public_metrics.like_count)"

@@ -181,10 +181,11 @@ def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
         (f"{_SIGNAL}{number}", Any, msgspec.field(name=name, default=None))
         for number, name in enumerate(signals)
     ]
-    document = msgspec.defstruct("Document", fields, bases=(Document,))
+    document: Any = msgspec.defstruct("Document", fields, bases=(Document,))
     listed = list[str | document] | None  # type: ignore[valid-type]
     names = [(name, listed, None) for name in ("documents", "texts")]
-    return msgspec.defstruct("Request", names, bases=(Request,), kw_only=True), document
+    request: Any = msgspec.defstruct("Request", names, bases=(Request,), kw_only=True)
+    return request, document
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -211,10 +212,7 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
 
 
 def score_request(request: Request, most: int, kind: type[Document] = Document) -> ScoreRequest:
-    """A request, checked: its number of documents first. Raises RequestError.
-
-    ``kind`` of documents: see :func:`_kinds`.
-    """
+    """A request of a ``kind`` of documents, checked: their number first. Raises RequestError."""
     name = request.field
     documents: Sequence[Any] = getattr(request, name) or ()
     if not documents:

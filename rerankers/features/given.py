@@ -1,5 +1,4 @@
-"""Scores and ranks of given candidates: by their first stage, by runs and by other rankers; and
-numbers beside their texts: likes, stars, a price, a time.
+"""Scores and ranks of given candidates by their first stage, runs and other rankers; their numbers.
 
 Scores of different rankers or topics have no common scale, so they are normalised.
 """

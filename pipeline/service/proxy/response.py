@@ -57,7 +57,8 @@ class Hit(msgspec.Struct, frozen=True):
         """The first value of a field as a number; NaN if it is none."""
         value = _inside(self.source, name)
         if value is None:
-            value = _decoded((self.fields or {}).get(name, b"null"))
+            value = (self.fields or {}).get(name)
+        value = _decoded(value) if isinstance(value, Raw) else value
         while isinstance(value, list):
             value = value[0] if value else None
         return number_of(value)
