@@ -14,7 +14,6 @@ then a :class:`rerankers.reranker.Mixed`.
 
 from __future__ import annotations
 
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from pipeline.collections.topics import as_topics
 from pipeline.collections.trec import Run, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
+from rerankers.errors import warn
 from rerankers.reranker import Model, Progress, silent
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Ranker(ABC):
             with progress(len(candidates)) as report:
                 pairs, before = candidates.pairs(), self.first_stage_name
                 if unknown := self.model.unknown_numbers(pairs):
-                    print(f"note: {unknown}", file=sys.stderr)
+                    warn(unknown)
                 for name, scores in self.model.stages(pairs, report, before):
                     stages[name] = candidates.run_of(scores)
                     watch.stop(name)
