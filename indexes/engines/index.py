@@ -1,5 +1,6 @@
 """Indexes in OpenSearch and Elasticsearch that are open for searching, and their posts."""
 
+import json
 import sqlite3
 import sys
 from abc import ABC, abstractmethod
@@ -33,7 +34,7 @@ from indexes.errors import CollectionError
 from indexes.methods import EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, with_signals
 from indexes.records import is_doc_id, listed, value_of, well_formed
-from indexes.store import COLUMNS, post_of, row_of, select_many
+from indexes.store import COLUMNS, GIVEN, post_of, row_of
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -427,8 +428,8 @@ class KeptPosts:
             self._connection.executemany("INSERT INTO changes VALUES (?, ?)", numbers.items())
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
-        query = f"SELECT {COLUMNS} FROM posts WHERE doc_id IN"
-        return {row[0]: post_of(row) for row in select_many(self._execute, query, wanted)}
+        query = f"SELECT {COLUMNS} FROM posts WHERE doc_id {GIVEN}"
+        return {row[0]: post_of(row) for row in self._execute(query, [json.dumps(wanted)])}
 
     def _keep(self, posts: Iterable[Post]) -> None:
         """Write posts; all of them or, on an error, none."""

@@ -25,7 +25,7 @@ from pipeline.ranking.checkpoints import (
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Mixture, Ranker
 from pipeline.ranking.retrievers import IndexRetriever, retriever_for
-from pipeline.ranking.tuning import tuning_of
+from pipeline.ranking.tuning import tuning_files, tuning_of
 from rerankers import models
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
@@ -216,19 +216,21 @@ class Source(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Hash of everything that the model's scores depend on.
+        """Hash of everything that the model's scores depend on, a λ tuned elsewhere included.
 
         Raises:
             RerankerError: a file cannot be read.
         """
-        version = version_of(self.folder)
-        if self.adapted is None:
-            return version
-        try:
-            content = self.adapted.read_bytes()
-        except OSError as error:
-            raise RerankerError(f"{self.adapted}: cannot be read: {error.strerror}") from None
-        return hashlib.sha256(version.encode() + content).hexdigest()
+        version, tuned = version_of(self.folder), tuning_files(self.folder)[:-1]
+        for path in [self.adapted, *(path for path in tuned if path.exists())]:
+            if path is not None:
+                try:
+                    content = path.read_bytes()
+                except OSError as error:
+                    problem = f"{path}: cannot be read: {error.strerror}"
+                    raise RerankerError(problem) from None
+                version = hashlib.sha256(version.encode() + content).hexdigest()
+        return version
 
 
 def best_source(collection: Collection) -> Source:

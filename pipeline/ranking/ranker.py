@@ -196,8 +196,7 @@ class Ranker(ABC):
 
         if self.model is None:
             raise UsageError(f"found {self.name}, expected a model with an explanation")
-        given = ranking.candidates, ranking.stages, self.first_stage_name, self.collection
-        return explain(self.model, *given, doc_ids, query_id, show)
+        return explain(self.model, ranking, self.first_stage_name, doc_ids, query_id, show)
 
 
 Topics = Any

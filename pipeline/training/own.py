@@ -69,8 +69,7 @@ def require_judgments(collection: Collection) -> Qrels:
     if (qrels := collection.training_qrels) is None:
         raise DataError(f"{collection.missing_judgments}; training needs them")
     if (found := len(collection.training_topics)) < 2:
-        train = collection.topic_source and collection.topic_source.train
-        where = f"in {train} " if train else ""
+        where = f"in {collection.train_topics} " if collection.train_topics else ""
         raise DataError(
             f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
             "on, expected at least 2: one to train on while the other is held out"

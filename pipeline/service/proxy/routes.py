@@ -348,7 +348,7 @@ class Proxy:
         wanted = ScoreRequest(
             *(window.query, texts, urls, first, window.model),
             raw=is_mixed,
-            mix="neural" if is_mixed and not model.reads_lists else None,
+            mix="neural" if is_mixed and not model.loaded.reads_lists else None,
             signals=signals,
         )
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
