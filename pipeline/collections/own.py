@@ -48,7 +48,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
@@ -194,14 +194,11 @@ class _Description:
     def _signals(self) -> tuple[str, ...]:
         """Fields of the posts with numbers."""
         names = self.content.get("signals", [])
-        named = names if isinstance(names, list) else [None]
+        named: list[Any] = names if isinstance(names, list) else [None]
         is_right = all(isinstance(n, str) and re.fullmatch(r"[A-Za-z0-9_.-]+", n) for n in named)
         expected = "a list of fields in letters, digits, _, - and . (public_metrics.like_count)"
-        return (
-            tuple(dict.fromkeys(named))
-            if self._expect("signals", names, is_right, expected)
-            else ()
-        )
+        is_right = self._expect("signals", names, is_right, expected)
+        return tuple(dict.fromkeys(named)) if is_right else ()
 
     def _files(self, key: str) -> list[Path]:
         """The files that a key names, by their names or by patterns of these."""

@@ -155,7 +155,7 @@ def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
         for number, name in enumerate(signals)
     ]
     document: Any = msgspec.defstruct("Document", fields, bases=(Document,))
-    listed = list[str | document] | None  # type: ignore[valid-type]
+    listed = list[str | document] | None
     names = [(name, listed, None) for name in ("documents", "texts")]
     request: Any = msgspec.defstruct("Request", names, bases=(Request,), kw_only=True)
     return request, document
