@@ -528,7 +528,7 @@ FAMILIES = [name.replace("meaning:SPACE", "meaning:general") for name in feature
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: str) -> None:
     found = features.find(family)
-    assert found.names and set(found.signals) <= {FIRST_STAGE, PRIOR, "NAME"}
+    assert found.names and set(found.signals) <= {FIRST_STAGE, PRIOR, "NAME", "number:NAME"}
     posts = [*POSTS, *((text, text) for text in AWKWARD.values())]
     posts.append(("RT @a: " + POSTS[1][0], ""))
     pairs = all_pairs([*QUERIES, *AWKWARD.values()], posts)
