@@ -268,8 +268,9 @@ def serve(
     from pipeline.service.record import log_as_json
     from pipeline.service.requests import Limits
 
-    files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
-    certificate = connections.Certificate(*files) if options.ssl_certfile else None
+    certificate, of_tls = None, (options.ssl_keyfile, options.ssl_ca_certs)
+    if options.ssl_certfile:
+        certificate = connections.Certificate(options.ssl_certfile, *of_tls)
     of_collections = collections if options.collection else []
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
     names = options.checkpoint

@@ -290,7 +290,7 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
     Equal documents are scored once, so that they get the same score; but by a model of lists each
     in its place.
     """
-    texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
+    texts, urls = [*request.texts], [url[:MAX_CHARACTERS] for url in request.urls]
     signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
     if request.in_order:
         signals[ORDER] = np.arange(1, len(texts) + 1, dtype=np.float32)
@@ -309,12 +309,12 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         rows = np.array(
             [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
         )
-        texts, urls, *_ = zip(*number, strict=True)
+        texts, urls = ([*column] for column in [*zip(*number, strict=True)][:2])
         first = np.unique(rows, return_index=True)[1]
         signals = {name: values[first] for name, values in signals.items()}
     every = np.arange(len(texts))
     query = request.query[:MAX_CHARACTERS]
-    return Pairs([query], [*texts], [*urls], 0 * every, every, signals), rows
+    return Pairs([query], texts, urls, 0 * every, every, signals), rows
 
 
 def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
@@ -559,7 +559,12 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
             paths[path]["get"]["parameters"] = [wanted]
     info = {"title": "tweetrerank", "version": version("tweetrerank")}
     components = {"schemas": schemas}
-    description = {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
+    description: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": info,
+        "paths": paths,
+        "components": components,
+    }
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         description["security"] = [{"key": []}]

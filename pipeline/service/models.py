@@ -14,7 +14,7 @@ from pipeline.collections.collection import Collection
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import Source, best_source
 from pipeline.service.errors import RequestError
-from pipeline.service.formats import ScoreRequest, ScoreResponse
+from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
 from pipeline.service.record import LOG
 from pipeline.service.worker import Loaded, Scorer, Workers
 from rerankers import checkpoint as checkpoints
@@ -59,13 +59,13 @@ class ServedModel:
         Of equal scores the earlier document comes first, or the later one (``later_first``).
         """
         is_given = request.mix != "neural" and request.first_stage is not None
-        keys = scores.astype(np.float64).round(9)
+        keys = scores.astype(np.float64)
         if is_given and not self.loaded.reads_lists and FIRST_STAGE in self.loaded.signals:
-            keys = chances = scores.round(12)  # A mixture
-            certain = np.clip(chances, CERTAIN, 1 - CERTAIN)
+            keys = chances = keys.round(12)  # A mixture
+            certain = np.clip(keys, CERTAIN, 1 - CERTAIN)
             logits = np.log(certain / (1 - certain))
         else:
-            slope, intercept = self.loaded.calibration
+            keys, (slope, intercept) = keys.round(9), self.loaded.calibration
             logits = slope * keys + intercept
             chances = np.exp(-np.logaddexp(0.0, -logits))
         if request.raw or request.shift:
@@ -75,7 +75,7 @@ class ServedModel:
             shown = [*map(probability, chances.tolist())]
         order = np.argsort(keys if later_first else -keys, kind="stable")
         order = order[::-1] if later_first else order
-        mix = "interpolated" if is_given else "neural"
+        mix: Mix = "interpolated" if is_given else "neural"
         return ScoreResponse(request, self.name, mix, shown, order.tolist())
 
 
