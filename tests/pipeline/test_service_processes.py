@@ -57,7 +57,7 @@ def test_threads_get_their_own_answers(checkpoint: Model) -> None:
             for part, scores in zip(parts[number::2], answers, strict=True):
                 np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
     assert scorer.ask(0, "m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
-    broken = replace(PAIRS, queries=[None] * len(PAIRS.queries), memo={})  # type: ignore[list-item]
+    broken = replace(PAIRS, queries=[None] * len(PAIRS.queries))  # type: ignore[list-item]
     with pytest.raises((TypeError, AttributeError)) as raised:
         scorer.ask(0, "m", broken)
     # Where it happened is not lost.
@@ -88,7 +88,7 @@ def test_a_process_that_hangs_is_replaced(
         os.kill(processes()[1], signal.SIGSTOP)
         started = time.monotonic()
         # More than fits into the pipe to it.
-        large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000], memo={})
+        large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000])
         assert len(scorer.ask(0, "m", large)) == len(PAIRS)
         np.testing.assert_allclose(scorer.ask(0, "m", PAIRS), expected, rtol=1e-6, atol=4e-6)
         assert time.monotonic() - started < 10
