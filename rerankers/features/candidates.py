@@ -29,6 +29,11 @@ CERTAIN = 1.0 - 1e-6
 LEAST_KNOWN = 0.5
 """Share of the words of query and posts from which on what is known of them counts."""
 
+RAREST_KNOWN = 0.5
+"""Mean IDF of all words from which on a source of IDF is one of another language. English texts of
+all kinds have .25 to .45 by English frequencies, other languages in Latin script .58 and more, as
+many of their words occur in English texts, too: rarely."""
+
 
 @dataclass(frozen=True)
 class CandidateList:
@@ -149,10 +154,12 @@ class CandidateList:
 
     @cached_property
     def knows_frequencies(self) -> bool:
-        """Whether the source of IDF knows at least half of all words."""
+        """Whether the source of IDF knows at least half of all words, and they are not all rare."""
         rows, places = self.distinct_words
-        known = self.words.columns().idf[rows] < CERTAIN
-        return bool(known[places].mean() >= LEAST_KNOWN) if len(places) else True
+        if not len(places):
+            return True
+        idf = self.words.columns().idf[rows][places]
+        return bool((idf < CERTAIN).mean() >= LEAST_KNOWN and idf.mean() < RAREST_KNOWN)
 
     @cached_property
     def columns(self) -> WordColumns:
