@@ -13,9 +13,6 @@ from rerankers.text.words import words
 MU = 100.0
 """Dirichlet prior: words of the collection that a post is smoothed with."""
 
-USUAL_GRAMS = 100.0
-"""Sequences of four characters of a post where a list is too short to tell."""
-
 RANGE = 16.1
 """ln N/n of a word of one post in as many as the background list counts: IDF 1."""
 
@@ -114,24 +111,22 @@ def grams(candidates: CandidateList) -> Columns:
     They stand in for stems (McNamee & Mayfield 2004). k₁ = 0.9 and b = 0.75; IDF is that among the
     candidates.
 
-    ``bm25``: share of the query's highest possible score, in [0, 1). In a short list of given ones
-    all sequences weigh the same.
-    ``minmax``, ``z``, ``log_rank``: of ``bm25``, as in the family ``signal``; NaN in such a list.
+    ``bm25``: share of the query's highest possible score, in [0, 1).
+    ``minmax``, ``z``, ``log_rank``: of ``bm25``, as in the family ``signal``.
+    All are NaN in a short list of given candidates.
     """
-    if not len(candidates):
-        return [np.zeros(0)] * 4
+    if candidates.is_short or not len(candidates):
+        return [np.full(len(candidates), np.nan)] * 4
     query = np.sort(distinct_grams([f" {' '.join(words(candidates.query))} "], 4).values)
-    posts, is_short = candidates.posts.column("grams"), candidates.is_short
+    posts = candidates.posts.column("grams")
     common = among(posts.values, query)
     places = np.searchsorted(query, posts.values[common])
     holders = np.bincount(places, minlength=len(query))
-    weights = np.ones(len(query))
-    if not is_short:
-        weights = np.log1p((len(posts) - holders + 0.5) / (holders + 0.5))
-    mean = USUAL_GRAMS if is_short else max(float(posts.lengths.mean()), 1.0)
+    weights = np.log1p((len(posts) - holders + 0.5) / (holders + 0.5))
     sums = np.bincount(posts.owners[common], weights[places], len(posts))
-    scores = sums / (1 + 0.9 * (0.25 + 0.75 * posts.lengths / mean)) / max(weights.sum(), 1e-9)
-    return scores, *(candidates.compared * each for each in normalised(scores))
+    norm = 1 + 0.9 * (0.25 + 0.75 * posts.lengths / max(float(posts.lengths.mean()), 1.0))
+    scores = sums / norm / max(weights.sum(), 1e-9)
+    return scores, *normalised(scores)
 
 
 @family("pairs whole_query proximity first_place trigram_jaccard trigram_share")
