@@ -230,7 +230,7 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     """The posts that it ranks last become the first: a model of one weight can do it, too."""
     model = trainable(case, seed=1, hidden=32, dropout=0.0)
     pairs = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
-    is_fixed = model.interactions_are_fixed()
+    is_fixed = model.interactions_are_fixed
     examples = CachedInteractions.compute(model, pairs) if is_fixed else pairs
     with torch.no_grad():
         order = examples.scores_of(model, np.arange(10)).argsort().numpy()
@@ -248,7 +248,7 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
 
 
 def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
-    if not model.interactions_are_fixed():
+    if not model.interactions_are_fixed:
         pytest.skip("this configuration trains what comes before the evidence")
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     cached = CachedInteractions.compute(model, tokenized)

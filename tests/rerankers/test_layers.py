@@ -65,13 +65,13 @@ def test_low_precision_is_for_training_alone() -> None:
     torch.manual_seed(1)
     vectors, ids = TrainedVectors(KNOWN, 1), torch.tensor([[1, 2, 3, 4, 5, 6]])
     tower = ConvolutionTower(vectors, 50, 7, width=3, depth=2)
-    exact = tower.of_parts([ids])[0][-1]
+    exact = tower(ids)[-1]
     tower.precision = "bf16"
-    narrow = tower.train().of_parts([ids])[0][-1]
+    narrow = tower.train()(ids)[-1]
     assert narrow.dtype == torch.float32
     assert not torch.equal(narrow, exact)
     torch.testing.assert_close(narrow, exact, rtol=0.05, atol=0.05)
-    assert torch.equal(tower.eval().of_parts([ids])[0][-1], exact)
+    assert torch.equal(tower.eval()(ids)[-1], exact)
 
 
 # Terms of a loss, of one list

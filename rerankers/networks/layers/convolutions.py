@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +9,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.devices import is_host
-from rerankers.networks.layers.embeddings import mask_of
 
 
-class _Convolution(nn.Module):
+class Convolution(nn.Module):
     """Weights of F filters over ``width`` terms of E = ``size`` dimensions."""
 
     def __init__(self, size: int, filters: int, width: int) -> None:
@@ -22,16 +20,8 @@ class _Convolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(width * size, filters))
         nn.init.xavier_uniform_(self.weight)
 
-    def products(self, vectors: Tensor) -> Tensor:
-        """[N · width, F]: each of ``vectors`` [N, E] times the weights of each offset in turn.
 
-        A window's convolution, before bias and ReLU, is the sum of ``width`` of these rows.
-        """
-        by_offset = self.weight.unflatten(0, (self.width, -1))
-        return torch.einsum("ne,wef->nwf", vectors, by_offset).flatten(0, 1)
-
-
-class MaskedConvolution(_Convolution):
+class MaskedConvolution(Convolution):
     """ReLU(convolution) over ``width`` terms from each term on, zeros after the text's end.
 
     Equation of ``v_i`` in Rao et al. (2019), section 3.2. Padding stays zero.
@@ -43,11 +33,9 @@ class MaskedConvolution(_Convolution):
 
     def forward(self, terms: Tensor, mask: Tensor) -> Tensor:
         """Convolve ``terms`` [B, L, E] with ``mask`` [B, L, 1]: [B, L, F]."""
-        return self.activations(windows_from(terms, self.width)) * mask
-
-    def activations(self, windows: Tensor) -> Tensor:
-        """ReLU(convolution) of windows [..., width · E]: [..., F]."""
-        return F.relu(F.linear(windows, self.weight.t(), self.bias))
+        padded = F.pad(terms, (0, 0, 0, self.width - 1))
+        hidden = self.of_packed(padded.flatten(0, 1)).unflatten(0, padded.shape[:2])
+        return hidden[:, : terms.shape[1]] * mask
 
     def of_packed(self, terms: Tensor, dropout: float = 0.0) -> Tensor:
         """All windows of the rows [T, E] of one long text, 0 where they end beyond it: [T, F].
@@ -56,15 +44,6 @@ class MaskedConvolution(_Convolution):
         """
         hidden: Tensor = _Windows.apply(terms, self.weight, self.bias, self.width, dropout)
         return hidden
-
-    def of_distinct(self, vectors: Tensor, rows: Tensor) -> Tensor:
-        """:meth:`of_packed` of the rows [T] of ``vectors`` [U, E], each multiplied only once."""
-        count = len(rows) - self.width + 1
-        products = self.products(vectors).view(len(vectors), self.width, -1)
-        total = self.bias.expand(count, -1)
-        for shift in range(self.width):
-            total = total + products[:, shift].index_select(0, rows[shift : shift + count])
-        return F.pad(F.relu(total), (0, 0, 0, self.width - 1))
 
 
 def drop_(values: Tensor, dropout: float) -> Tensor:
@@ -132,18 +111,13 @@ class _Windows(torch.autograd.Function):
 class ConvolutionTower(nn.Module):
     """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
 
-    Texts of a batch are computed as one long text, with padding between them; those of similar
-    lengths have little of it. No window begins before its position. So where padding is read, all
-    padded positions of a text are alike (but for dropout), and only the first is computed.
-
-    Attributes:
-        precision: of the convolutions' products in training, ``fp32`` or ``bf16``; otherwise it is
-            autocast's.
+    Texts of a batch are computed as one long text, with padding between them. No window begins
+    before its position. So where padding is read, all padded positions of a text are alike (but for
+    dropout), and only the first is computed.
 
     Args:
         vectors: module from identifiers to vectors of ``size`` dimensions.
-        filters: F of every convolution.
-        width: terms under a filter.
+        filters: F of every convolution, over ``width`` terms.
         reads_padding: whether padding is read like a term, that of identifier 0.
         dropout: share of dimensions of all vectors of a text that are dropped in training, and of
             outputs of each convolution.
@@ -160,71 +134,45 @@ class ConvolutionTower(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.vectors, self.precision = vectors, "fp32"
+        self.vectors = vectors
+        self.precision = "fp32"  # Of the convolutions' products in training: or ``bf16``
         self.reads_padding, self.dropout = reads_padding, dropout
         sizes = [size] + [filters] * depth
         self.convolutions = nn.ModuleList(
             MaskedConvolution(inputs, filters, width) for inputs in sizes[:depth]
         )
 
-    def of_parts(self, parts: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Vectors of every depth for each part's ids [B, L], terms first: depth + 1 tensors.
+    def forward(self, ids: Tensor) -> list[Tensor]:
+        """Vectors of every depth of texts [B, L], terms first: depth + 1 tensors.
 
         They are [B, L, ·], and 0 for padding. If padding is read they are [B, L + 1, ·], and the
-        first position after a text is what every padded position is. Parts are computed together.
+        first position after a text is what every padded position is.
         """
         layers: list[MaskedConvolution] = list(self.convolutions)  # type: ignore[arg-type]
         dropout = self.dropout if self.training else 0.0
-        is_narrow = self.training and self.precision == "bf16"
-        kind = parts[0].device.type
-        if torch.amp.is_autocast_available(kind):
-            is_narrow |= torch.is_autocast_enabled(kind)
         # Every convolution leaves its width - 1 fewer positions that read no other text.
         margins = [layer.width - 1 for layer in layers]
         gap = 1 + sum(margins) if self.reads_padding else max([1, *margins])
-        padded = [F.pad(ids, (0, gap)) for ids in parts]
-        packed = torch.cat([ids.flatten() for ids in padded])
-        is_shared = is_host(packed.device)
-        if is_shared:
-            distinct, rows = packed.unique(return_inverse=True)
-            vectors = self.vectors(distinct)
-            terms = F.embedding(rows, vectors)
-        else:
-            terms = self.vectors(packed)
+        padded = F.pad(ids, (0, gap))
+        terms = self.vectors(padded.flatten())
         if dropout:
-            terms = terms * self._kept(padded, terms, dropout)
+            scale = scale_of_kept(dropout)
+            kept = drop_(terms.new_full((len(ids), terms.shape[1]), scale), dropout)
+            terms = terms * kept.repeat_interleave(padded.shape[1], 0)
         levels = [terms]
-        terms = terms.bfloat16() if is_narrow else terms
-        mask = mask_of(packed).unsqueeze(1)
-        for depth, layer in enumerate(layers):
-            if depth or dropout or is_narrow or not is_shared:
-                terms = layer.of_packed(terms, dropout)
-            else:
-                terms = layer.of_distinct(vectors, rows)
+        if self.training and self.precision == "bf16":
+            terms = terms.bfloat16()
+        mask = padded.flatten().ne(0).unsqueeze(1)
+        for layer in layers:
+            terms = layer.of_packed(terms, dropout)
             if not self.reads_padding:
-                terms = terms * mask.to(terms.dtype)
+                terms = terms * mask
             levels.append(terms)
-        by_part = zip(
-            *(level.split([ids.numel() for ids in padded]) for level in levels), strict=True
-        )
-        return [
-            [
-                level.view(*ids.shape, -1)[:, : ids.shape[1] - gap + self.reads_padding].float()
-                for level in part
-            ]
-            for ids, part in zip(padded, by_part, strict=True)
-        ]
-
-    def _kept(self, parts: Sequence[Tensor], terms: Tensor, dropout: float) -> Tensor:
-        """Factors [T, E] of the dimensions of each text of ``parts`` [B, L]."""
-        sizes = [len(ids) for ids in parts]
-        scale = scale_of_kept(dropout)
-        kept = drop_(terms.new_full((sum(sizes), terms.shape[1]), scale), dropout).split(sizes)
-        lengths = [ids.shape[1] for ids in parts]
-        return torch.cat([k.repeat_interleave(n, 0) for k, n in zip(kept, lengths, strict=True)])
+        length = ids.shape[1] + self.reads_padding
+        return [level.unflatten(0, padded.shape)[:, :length].float() for level in levels]
 
 
-class WideConvolution(_Convolution):
+class WideConvolution(Convolution):
     """Convolution over every window with a term: L + width - 1 positions for L terms.
 
     The text is surrounded by width - 1 zero vectors on either side (Kalchbrenner et al. 2014,
@@ -265,22 +213,6 @@ def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-def start_like_keras(module: nn.Module) -> None:
-    """Draw weights of a module's convolutions and linear layers as Keras does; biases are 0.
-
-    Glorot & Bengio (2010): U[-b, b] with b² = 6 / (inputs + outputs). A filter of ``width`` terms
-    counts its inputs and outputs at every offset.
-    """
-    for layer in module.modules():
-        if isinstance(layer, _Convolution):
-            inputs, outputs = layer.weight.shape
-            bound = (6 / (inputs + layer.width * outputs)) ** 0.5
-            nn.init.uniform_(layer.weight, -bound, bound)
-        elif isinstance(layer, nn.Linear):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
 
 
 def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:

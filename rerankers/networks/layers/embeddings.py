@@ -1,11 +1,14 @@
-"""Term identifiers to masks and vectors: hashed, frozen in eight bits, or trained."""
+"""Vectors of terms: hashed, frozen in eight bits, or trained; and common words of two texts."""
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.networks.base import Terms
 from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import STOP_WORDS
 
 TYPICAL_LENGTH = 6.0
 """Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
@@ -14,12 +17,10 @@ VECTOR_KINDS = ("static", "positive")
 """Pre-trained and fixed; pre-trained and fine-tuned, unknown words positive at first, drawn from
 U[0, 0.1] (Rao et al. 2019, section 4.3)."""
 
+LEAST_LENGTH = 1e-6
+"""Shorter vectors count as this long, so that a zero vector has the cosine 0 with every other."""
+
 _PART = 2048
-
-
-def mask_of(ids: Tensor) -> Tensor:
-    """1.0 for terms, 0.0 for padding, in the shape of ``ids``."""
-    return ids.ne(0).float()
 
 
 def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
@@ -27,14 +28,9 @@ def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
     return torch.arange(positions, device=lengths.device) < lengths.unsqueeze(1)
 
 
-def counts_of(ids: Tensor, length: int) -> Tensor:
-    """Positions of texts [B, L] padded to ``length`` that each one stands for: [B, L + 1].
-
-    1 for terms; the first position after a text stands for all of its padding.
-    """
-    lengths = ids.ne(0).sum(dim=1, keepdim=True)
-    places = torch.arange(ids.shape[1] + 1, device=ids.device)
-    return (places < lengths).float() + (places == lengths) * (length - lengths)
+def unit_length(vectors: Tensor) -> Tensor:
+    """Vectors [..., E] scaled to length 1; their dot products are cosines."""
+    return F.normalize(vectors, dim=-1, eps=LEAST_LENGTH)
 
 
 def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
@@ -158,3 +154,44 @@ def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module
     if kind == "static":
         return FrozenVectors(vectors, buckets, unknown * (size / 3) ** 0.5)
     return TrainedVectors(vectors, buckets)
+
+
+class StopWords(nn.Module):
+    """Recognises stop words by their identifiers, if they have pre-trained vectors."""
+
+    is_stop: Tensor
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        is_stop = np.array([False, *(word in STOP_WORDS for word in vocabulary.known)])
+        # Derived from the vocabulary, so not stored in checkpoints.
+        self.register_buffer("is_stop", torch.from_numpy(is_stop), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """1.0 where ``ids``, of any shape, are terms but not stop words."""
+        known = self.is_stop[ids.clamp(max=len(self.is_stop) - 1)] & (ids < len(self.is_stop))
+        return (ids.ne(0) & ~known).float()
+
+
+class WordOverlap(nn.Module):
+    """Counts of distinct common words (Yu et al. 2014, 4.2; Severyn & Moschitti 2015)."""
+
+    size = 4
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.content_words = StopWords(vocabulary)
+
+    def forward(self, query: Terms, post_ids: Tensor, query_of_post: Tensor) -> Tensor:
+        """[P, 4]: number of common words; sum of their IDF; and both without stop words.
+
+        Words are given for Q queries and P posts, with the row of each post's query.
+        """
+        earlier = torch.tril(query.ids.unsqueeze(2) == query.ids.unsqueeze(1), diagonal=-1)
+        # [Q, Lq], 1 for the first occurrence of a term
+        distinct = (query.ids.ne(0) & ~earlier.any(dim=2)).float()
+        weights = torch.stack([distinct, distinct * query.weights], dim=2)
+        without_stop_words = weights * self.content_words(query.ids).unsqueeze(2)
+        of_words = torch.cat([weights, without_stop_words], dim=2)[query_of_post]  # [P, Lq, 4]
+        same = query.ids[query_of_post].unsqueeze(2) == post_ids.unsqueeze(1)  # [P, Lq, Ld]
+        return torch.bmm(same.any(dim=2).float().unsqueeze(1), of_words).squeeze(1)
