@@ -41,8 +41,7 @@ class WordColumns(NamedTuple):
     """Properties of V words: each [V]."""
 
     idf: npt.NDArray[np.float32]
-    stem: npt.NDArray[np.int32]
-    """Number of the word's stem."""
+    stem: npt.NDArray[np.int32]  # Number of the word's stem
     is_stop_word: Bools
     is_personal: Bools
 
@@ -52,44 +51,34 @@ class WordColumns(NamedTuple):
 
 
 class _Numbers(dict[str, int]):
-    """String -> number; a new string gets the next free number.
+    """String -> number; a new string gets the next free number. Strings of one ``form`` share it.
 
-    Attributes:
-        strings: in the order of their numbers.
+    ``strings`` are those forms, in the order of their numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: Callable[[str], str] = str) -> None:
         super().__init__()
         self.strings: list[str] = []
+        self._form = form
 
     def __missing__(self, string: str) -> int:
-        self[string] = number = len(self.strings)
-        self.strings.append(string)
-        return number
-
-
-class _Tokens(_Numbers):
-    """The same for words, and their spellings before :func:`rerankers.text.words.shortened`."""
-
-    def __missing__(self, token: str) -> int:
-        word = words.shortened(token)
-        if word == token:
-            return super().__missing__(word)
-        self[token] = number = self[word]
+        form = self._form(string)
+        if form != string:
+            number = self[form]
+        else:
+            number = len(self.strings)
+            self.strings.append(string)
+        self[string] = number
         return number
 
 
 class WordTable:
-    """Word -> row, extended by the words of new texts; safe in several threads.
-
-    Args:
-        idf: source of IDF.
-    """
+    """Word -> row, extended by the words of new texts; safe in several threads."""
 
     def __init__(self, idf: Idf) -> None:
         self.idf = idf
         self._lock = Lock()
-        self._words, self._stems = _Tokens(), _Numbers()
+        self._words, self._stems = _Numbers(words.shortened), _Numbers()
         self._words[words.END] = -1
         self._columns = Growing([np.zeros(0, dtype) for dtype in "fi??"])
         self._vectors: dict[WordSpace, tuple[Rows, Growing]] = {}
@@ -140,17 +129,14 @@ class WordTable:
             return WordColumns(*self._columns.arrays())
 
 
-COLUMNS = {
+COLUMNS = {  # Name -> type of its numbers
     "words": np.int32,
     "hashtag_words": np.int32,
     "trigrams": np.uint64,
     "characters": np.int32,
     "link": np.uint8,
 }
-"""Name -> type of its numbers."""
-
-BLOCK = 4096
-"""Posts that are read together; larger blocks are no faster and need more memory."""
+BLOCK = 4096  # Posts that are read together; larger blocks are no faster and need more memory
 
 _RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
 
@@ -169,10 +155,7 @@ class CharacterCounts(NamedTuple):
 
 
 class PostTable:
-    """N posts: lists by the names of :data:`COLUMNS`, each found at its first use.
-
-    Safe in several threads.
-    """
+    """N posts: lists by the names of :data:`COLUMNS`, each found once; safe in several threads."""
 
     def __init__(self, size: int, find: Callable[[str], Ragged]) -> None:
         self._size, self._find, self._lock = size, find, Lock()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -14,23 +13,17 @@ import regex
 from rerankers.text import words as reading
 from rerankers.text.words import compose
 
-Span = tuple[int, int]
-"""Start and end of characters in a text."""
+Span = tuple[int, int]  # Start and end of characters in a text
 
 _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _CHARACTER = regex.compile(r"\X")  # With its marks
 
 
 class Word(NamedTuple):
-    """A word as models read it.
+    """A word as models read it."""
 
-    Attributes:
-        text: lower case, without accents; see :func:`rerankers.text.words.words`.
-        spans: for each of its characters, the original characters that it comes from.
-    """
-
-    text: str
-    spans: tuple[Span, ...]
+    text: str  # Lower case, without accents; see :func:`rerankers.text.words.words`
+    spans: tuple[Span, ...]  # Original characters that each of its characters comes from
 
     @property
     def place(self) -> Span:
@@ -43,11 +36,11 @@ def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
 
     A letter has as many trigrams as bytes in UTF-8.
     """
-    return [
-        span
-        for span, letter in zip(spans, letters, strict=True)
-        for _ in letter.encode(errors="replace")
-    ]
+    return _repeated(spans, (len(letter.encode(errors="replace")) for letter in letters))
+
+
+def _repeated(spans: Iterable[Span], times: Iterable[int]) -> list[Span]:
+    return [span for span, count in zip(spans, times, strict=True) for _ in range(count)]
 
 
 def find_words(text: str) -> list[Word]:
@@ -56,9 +49,9 @@ def find_words(text: str) -> list[Word]:
     traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
     if not traced.text.isascii():
         traced = traced.fold()
-    traced = traced.replace("_", " ").replace(reading.END, " ")
+    traced = traced.translate("_", " ").translate(reading.END, " ")
     traced = traced.sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
-    traced = traced.sub(reading.ELONGATION, r"\1\1").replace("’", "'")
+    traced = traced.sub(reading.ELONGATION, r"\1\1").translate("’", "'")
     return [
         Word(token.group()[start:end], tuple(traced.spans[token.start() :][start:end]))
         for token in reading.TOKEN.finditer(traced.text)
@@ -77,8 +70,7 @@ def find_url(url: str) -> tuple[str, list[Span]]:
     return traced.text, traced.spans
 
 
-@dataclass(frozen=True)
-class _Traced:
+class _Traced(NamedTuple):
     """A text during normalisation, with the original span of each of its characters."""
 
     text: str
@@ -91,7 +83,7 @@ class _Traced:
     def slice(self, start: int, end: int) -> _Traced:
         return _Traced(self.text[start:end], self.spans[start:end])
 
-    def replace(self, letter: str, other: str) -> _Traced:
+    def translate(self, letter: str, other: str) -> _Traced:
         """Replace one letter by another."""
         return _Traced(self.text.replace(letter, other), self.spans)
 
@@ -120,18 +112,12 @@ class _Traced:
 
     def lower(self) -> _Traced:
         # Neighbours may change a letter's lower case, but not its length.
-        spans = [
-            span for span, letter in zip(self.spans, self.text, strict=True) for _ in letter.lower()
-        ]
+        spans = _repeated(self.spans, (len(letter.lower()) for letter in self.text))
         return _Traced(self.text.lower(), spans)
 
     def fold(self) -> _Traced:
         """Plain letters without style and accents; a letter's span includes its accents."""
-        spans = [
-            span
-            for span, letter in zip(self.spans, self.text, strict=True)
-            for _ in normalize("NFKD", letter)
-        ]
+        spans = _repeated(self.spans, (len(normalize("NFKD", letter)) for letter in self.text))
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
         text, kept = "", list[Span]()
         for match in _CHARACTER.finditer(traced.text):

@@ -14,9 +14,8 @@ from helpers.page_samples import HOSTILE, ServedPage
 from helpers.service_samples import client_of, models
 
 from indexes.methods import METHODS, EngineQuery
-from pipeline.collections.collection import Collection, IndexPlace, of_index
-from pipeline.collections.named import SAMPLE, find
-from pipeline.collections.sources import TopicFiles
+from pipeline.collections.collection import Collection, IndexPlace
+from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.errors import UsageError
@@ -285,7 +284,7 @@ def opened(collection: Collection, **served: ServedModel) -> Iterator[SearchPage
 
 def test_an_index_without_topics(served_page: ServedPage) -> None:
     directory = served_page.page.index.directory
-    with opened(of_index(IndexPlace(folder=directory))) as page:
+    with opened(open_collection(index=directory)) as page:
         assert describe(page)["topics"] == []
         posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))["posts"]
         assert posts
@@ -312,8 +311,7 @@ class OwnQueryCollection(Collection):
 
 def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
     topics, index = SAMPLE / "topics.txt", served_page.page.index.directory
-    source, place = TopicFiles([topics]), IndexPlace(folder=index)
-    collection = OwnQueryCollection("topics", source, index=place)
+    collection = OwnQueryCollection("topics", [topics], index=IndexPlace(folder=index))
     with opened(collection, mp_hcnn=models().default) as page:
         description = describe(page)
         assert (description["methods"], description["method"]) == ([], "")

@@ -23,7 +23,7 @@ from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import SHARED_STYLE, WORDS, grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
-from pipeline.service.errors import PlainErrors, RequestError
+from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.page.grades import own_id
 from pipeline.service.page.searching import PageRanker, SearchPage, SearchRequest
 from pipeline.text import did_you_mean, listed
@@ -53,7 +53,7 @@ NO_COLLECTION = (
     "found no collection to search; start the service with --collection NAME or --index DIR"
 )
 
-ERRORS = PlainErrors()
+ERRORS = ErrorFormat()
 
 
 def routes(page: SearchPage | None) -> list[Route]:
