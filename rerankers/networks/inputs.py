@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -118,15 +118,6 @@ class Scorable(Protocol):
         return model.integrate(self.compared(model, rows))
 
 
-class Batch(NamedTuple):
-    """Arguments of :meth:`rerankers.networks.base.Reranker.interactions`, which describes them."""
-
-    queries: Inputs
-    posts: Inputs
-    query_of_post: torch.Tensor
-    prior: torch.Tensor | None
-
-
 @dataclass
 class Tokenized(Scorable):
     """P pairs with the token ids that a model reads, by input, and the priors if it reads them."""
@@ -155,11 +146,13 @@ class Tokenized(Scorable):
         """Interactions of the pairs ``rows`` [B]."""
         return model.interactions(*self.batch(rows, model.device_of()))
 
-    def batch(self, rows: Rows, device: torch.device) -> Batch:
-        """Arguments of a model's forward pass for the pairs ``rows`` [B]."""
+    def batch(
+        self, rows: Rows, device: torch.device
+    ) -> tuple[Inputs, Inputs, torch.Tensor, torch.Tensor | None]:
+        """Arguments of :meth:`Reranker.interactions` for the pairs ``rows`` [B]."""
         queries, query_of_post = np.unique(self.query_index[rows], return_inverse=True)
         posts = self.post_index[rows]
-        return Batch(
+        return (
             {name: ids.batch(queries, device) for name, ids in self.queries.items()},
             {name: ids.batch(posts, device) for name, ids in self.posts.items()},
             torch.from_numpy(query_of_post).to(device),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +20,7 @@ from torch import Tensor
 from rerankers.devices import is_host
 from rerankers.networks.base import QUERY, URL_TRIGRAMS, Interactions, Reranker
 from rerankers.networks.inputs import Scorable, Tokenized
-from rerankers.networks.layers.convolutions import ConvolutionTower, MaskedConvolution
-from rerankers.networks.layers.embeddings import LEAST_LENGTH
+from rerankers.networks.layers import LEAST_LENGTH, ConvolutionTower, MaskedConvolution
 from rerankers.networks.models.mp_hcnn import MEAN_SCALE, Model, Phrases
 from rerankers.text.ragged import Ragged, Rows, distinct
 
@@ -71,11 +70,11 @@ class FastPath(Scorable):
             # Inputs of one tower share its windows.
             parts = [self.pairs.posts[key].take(posts, most) for key, most in inputs.items()]
             levels = self.towers[name].similarities(Ragged.joined(parts), query.vectors[name, name])
-            start = 0
-            for key, part in zip(inputs, parts, strict=True):
-                end, starts = start + len(part.values), torch.from_numpy(part.starts[:-1])
-                pooled[key] = [level.pooled(start, end, starts) for level in levels]
-                start = end
+            ends = np.cumsum([len(part.values) for part in parts])[:-1]
+            of_parts = zip(*(np.split(level.rows, ends) for level in levels), strict=True)
+            for key, part, rows_of in zip(inputs, parts, of_parts, strict=True):
+                each = zip(levels, rows_of, strict=True)
+                pooled[key] = [_pooled(level.values, own, part.starts) for level, own in each]
         of_perspectives = {n: pooled[each.post_input] for n, each in model.perspectives.items()}
         lengths = torch.from_numpy(self.pairs.posts[URL_TRIGRAMS].lengths_of(posts))
         query_of_post = torch.zeros(len(rows), dtype=torch.int64)
@@ -116,22 +115,21 @@ def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Row
     return places * width + np.arange(width), which
 
 
-@dataclass(frozen=True)
-class WindowSimilarities:
+class WindowSimilarities(NamedTuple):
     """Similarities of posts, stored once for each distinct window."""
 
     values: Tensor  # [U, Lq] of U distinct windows
     rows: Rows  # [T] row of ``values`` for each position of the posts
 
-    def pooled(self, start: int, end: int, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Maximum and mean [P, Lq] over the posts in rows ``start`` to ``end``, which begin at
-        ``starts`` [P] there; 0 for a post without terms."""
-        rows = torch.from_numpy(self.rows[start:end])
-        if not len(rows):
-            empty = self.values.new_zeros(len(starts), self.values.shape[1])
-            return empty, empty
-        maxima = F.embedding_bag(rows, self.values, starts, mode="max")
-        return maxima, MEAN_SCALE * F.embedding_bag(rows, self.values, starts, mode="mean")
+
+def _pooled(values: Tensor, rows: Rows, starts: Rows) -> tuple[Tensor, Tensor]:
+    """Maximum and mean [P, Lq] of the rows of each post; 0 for a post without any."""
+    if not len(rows):
+        empty = values.new_zeros(len(starts) - 1, values.shape[1])
+        return empty, empty
+    of_posts = torch.from_numpy(rows), values, torch.from_numpy(starts[:-1])
+    maxima = F.embedding_bag(*of_posts, mode="max")
+    return maxima, MEAN_SCALE * F.embedding_bag(*of_posts, mode="mean")
 
 
 class TabulatedTower:
@@ -193,10 +191,10 @@ class TabulatedTower:
         """
         if depth == len(self.convolutions):
             return None
-        size, kept = self.weights[depth].shape[1], self._buffers.__dict__
-        if depth not in kept or len(kept[depth]) < (count + 1) * size:
-            kept[depth] = torch.empty(int(1.05 * (count + 1)) * size)
-        table: Tensor = kept[depth][: (count + 1) * size].view(count + 1, size)
+        size, kept, name = self.weights[depth].shape[1], vars(self._buffers), f"depth {depth}"
+        if name not in kept or len(kept[name]) < (count + 1) * size:
+            kept[name] = torch.empty(int(1.05 * (count + 1)) * size)
+        table: Tensor = kept[name][: (count + 1) * size].view(count + 1, size)
         table[0] = 0
         return table
 

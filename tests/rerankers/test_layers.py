@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from rerankers.errors import RerankerError
-from rerankers.networks.layers.convolutions import ConvolutionTower, drop_, scale_of_kept
-from rerankers.networks.layers.embeddings import (
+from rerankers.networks.layers import (
     TYPICAL_LENGTH,
+    ConvolutionTower,
     FrozenVectors,
     TrainedVectors,
+    drop_,
     hashed_vectors,
+    scale_of_kept,
     word_vectors,
 )
 from rerankers.networks.training.loop import LOSSES

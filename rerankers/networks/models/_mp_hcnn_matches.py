@@ -102,16 +102,17 @@ def find_matches(
         post_words = post_words[: model.config.post_words]
         found.append(PairMatches(tokens, weights, post_words, tuple(places), {}))
     with torch.inference_mode():
-        batch = Tokenized.from_pairs(pairs, encoder, model).batch(rows, model.device_of())
-        encoded = model.encode(batch.queries, QUERY), model.encode(batch.posts, POST)
+        tokenized = Tokenized.from_pairs(pairs, encoder, model)
+        asked, posts, query_of_post, _ = tokenized.batch(rows, model.device_of())
+        encoded = model.encode(asked, QUERY), model.encode(posts, POST)
         for name, each in model.perspectives.items():
-            asked = int(encoded[0].terms[each.query_input].lengths)
+            query_length = int(encoded[0].terms[each.query_input].lengths)
             lengths = encoded[1].terms[each.post_input].lengths.tolist()
-            levels = model.similarities(*encoded, batch.query_of_post, each)
+            levels = model.similarities(*encoded, query_of_post, each)
             for depth, level in enumerate(levels):
                 size = 1 + depth * (each.width - 1)
                 for pair, values, length in zip(found, level, lengths, strict=True):
-                    own = Matches(values[:asked, :length].cpu().numpy(), size)
+                    own = Matches(values[:query_length, :length].cpu().numpy(), size)
                     pair.matches.setdefault(name, []).append(own)
     return found
 

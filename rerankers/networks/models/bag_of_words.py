@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from rerankers.logistic import logistic_regression
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.embeddings import StopWords, WordOverlap, word_vectors
+from rerankers.networks.layers import StopWords, WordOverlap, word_vectors
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 

@@ -51,8 +51,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.networks.base import QUERY, WORDS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import WideConvolution, xavier_linear
-from rerankers.networks.layers.embeddings import mask_of_lengths, word_vectors
+from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors, xavier_linear
 from rerankers.networks.training.settings import Checked, Settings, one_of
 from rerankers.text.vocabulary import Vocabulary
 

@@ -35,8 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms, named
-from rerankers.networks.layers.convolutions import bounded
-from rerankers.networks.layers.embeddings import VECTOR_KINDS, unit_length, word_vectors
+from rerankers.networks.layers import VECTOR_KINDS, bounded, unit_length, word_vectors
 from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 

@@ -44,8 +44,7 @@ from torch import Tensor, nn
 from rerankers.devices import is_host
 from rerankers.errors import RerankerError
 from rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import xavier_linear
-from rerankers.networks.layers.embeddings import mask_of_lengths, unit_length
+from rerankers.networks.layers import mask_of_lengths, unit_length, xavier_linear
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT

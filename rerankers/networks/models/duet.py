@@ -49,8 +49,7 @@ from rerankers.networks.base import (
     Reranker,
     named,
 )
-from rerankers.networks.layers.convolutions import WideConvolution
-from rerankers.networks.layers.embeddings import TrainedVectors, mask_of_lengths, word_vectors
+from rerankers.networks.layers import TrainedVectors, WideConvolution, mask_of_lengths, word_vectors
 from rerankers.networks.models.dssm import begins_word
 from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary

@@ -40,8 +40,13 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import MaskedConvolution, bounded
-from rerankers.networks.layers.embeddings import VECTOR_KINDS, unit_length, word_vectors
+from rerankers.networks.layers import (
+    VECTOR_KINDS,
+    MaskedConvolution,
+    bounded,
+    unit_length,
+    word_vectors,
+)
 from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 

@@ -42,10 +42,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from rerankers.networks.base import QUERY, WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import perceptron, square_convolution
-from rerankers.networks.layers.embeddings import (
+from rerankers.networks.layers import (
     TYPICAL_LENGTH,
     VECTOR_KINDS,
+    perceptron,
+    square_convolution,
     unit_length,
     word_vectors,
 )

@@ -43,8 +43,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import windows_from
-from rerankers.networks.layers.embeddings import word_vectors
+from rerankers.networks.layers import windows_from, word_vectors
 from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016, Checked, one_of
 from rerankers.text.vocabulary import Vocabulary
 

@@ -91,11 +91,13 @@ from rerankers.networks.base import (
     Reranker,
     named,
 )
-from rerankers.networks.layers.convolutions import Convolution, ConvolutionTower, perceptron
-from rerankers.networks.layers.embeddings import (
+from rerankers.networks.layers import (
+    Convolution,
+    ConvolutionTower,
     FrozenVectors,
     HashedVectors,
     TrainedVectors,
+    perceptron,
     unit_length,
 )
 from rerankers.networks.training.settings import RAO_2019, Checked, one_of
@@ -286,7 +288,7 @@ class Model(Reranker):
         self.idf = config.idf
         self.interactions_are_fixed = not (config.train_vectors or config.train_filters)
         self.reads_padding = config.normalization == "query"  # Up to fixed lengths, like a term
-        self.towers = _towers(config, vocabulary)
+        self.towers = self._towers(vocabulary)
         pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
         size = pooled * sum(each.query_length for each in self.perspectives.values())
         if config.evidence == "terms":
@@ -299,6 +301,35 @@ class Model(Reranker):
             self.score.append(nn.ReLU()).append(nn.Linear(config.second_hidden, 1))
         if config.keras_start:
             _start_like_keras(self)
+
+    def _towers(self, vocabulary: Vocabulary) -> nn.ModuleDict:
+        """Name of a tower -> it; those of trigrams share the vectors."""
+        config, towers, vectors = self.config, nn.ModuleDict(), vocabulary.vectors
+        names = {each.tower for each in self.perspectives.values()}
+        options = config.depth, self.reads_padding, config.phrase_dropout
+        if config.word2vec_length:
+            vectors = of_word2vec_length(vectors)
+        if config.use_words:
+            words: nn.Module = FrozenVectors(vectors, vocabulary.buckets)
+            if config.train_vectors:
+                words = TrainedVectors(
+                    vectors, vocabulary.buckets, trains_padding=config.trains_padding
+                )
+            shape = vectors.shape[1], config.word_filters, config.word_width
+            towers[WORDS] = ConvolutionTower(words, *shape, *options)
+        if names - {WORDS}:
+            size, bounds = config.trigram_size, (config.trigram_low, config.trigram_high)
+            trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
+            if config.train_vectors:
+                none = np.zeros((0, size), dtype=np.float32)
+                trigrams = TrainedVectors(none, TRIGRAM_COUNT, *bounds, config.trains_padding)
+            shape = size, config.trigram_filters, config.trigram_width
+            for name in sorted(names - {WORDS}):
+                towers[name] = ConvolutionTower(trigrams, *shape, *options)
+        for name, parameter in towers.named_parameters():
+            if "convolutions" in name:
+                parameter.requires_grad_(config.train_filters)
+        return towers
 
     def encode(self, inputs: Inputs, side: str) -> Phrases:
         """Encode B texts, cut to the lengths that the model reads, by the towers of all depths."""
@@ -384,7 +415,9 @@ class Model(Reranker):
             query_of_post: [P] row of the query of each post.
             url_lengths: [P] trigrams of each post's URL.
         """
-        interactions, is_kept = {}, (self.config.max_pooling, self.config.mean_pooling)
+        config = self.config
+        interactions, is_kept = {}, (config.max_pooling, config.mean_pooling)
+        is_weighted = config.evidence == "positions" and config.idf_weights
         for name, perspective in self.perspectives.items():
             terms = queries[perspective.query_input]
             padding = (0, pooled[name][0][0].shape[1] - terms.ids.shape[1])
@@ -392,7 +425,7 @@ class Model(Reranker):
             values: list[Tensor] = []
             for depth, pair in enumerate(pooled[name]):
                 level = [each for each, kept in zip(pair, is_kept, strict=True) if kept]
-                if self._is_weighted(depth, perspective):
+                if is_weighted and depth < perspective.weighted:
                     weights = self._phrase_weights(idf, mask, depth, perspective.width)
                     level = [value * weights[query_of_post] for value in level]
                 values += level
@@ -409,11 +442,6 @@ class Model(Reranker):
             has_url = url_lengths > PLACEHOLDER_LENGTH
             interactions["url_presence"] = has_url.float().view(-1, 1, 1)
         return interactions
-
-    def _is_weighted(self, depth: int, perspective: Perspective) -> bool:
-        """Whether features of this depth are multiplied by the IDF of their phrases."""
-        is_by_position = self.config.evidence == "positions"
-        return is_by_position and self.config.idf_weights and depth < perspective.weighted
 
     def _phrase_weights(self, idf: Tensor, mask: Tensor, depth: int, width: int) -> Tensor:
         """IDF of the phrase from each position on: [Q, Lq]."""
@@ -444,36 +472,6 @@ class Model(Reranker):
         if self.config.url_presence:
             evidence.append(interactions["url_presence"].flatten(1))
         return torch.cat(evidence, dim=1)
-
-
-def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
-    """Name of a tower -> it; those of trigrams share the vectors."""
-    towers, vectors = nn.ModuleDict(), vocabulary.vectors
-    names = {perspective.tower for perspective in perspectives_of(config).values()}
-    options = config.depth, config.normalization == "query", config.phrase_dropout
-    if config.word2vec_length:
-        vectors = of_word2vec_length(vectors)
-    if config.use_words:
-        words: nn.Module = FrozenVectors(vectors, vocabulary.buckets)
-        if config.train_vectors:
-            words = TrainedVectors(
-                vectors, vocabulary.buckets, trains_padding=config.trains_padding
-            )
-        shape = vectors.shape[1], config.word_filters, config.word_width
-        towers[WORDS] = ConvolutionTower(words, *shape, *options)
-    if names - {WORDS}:
-        size, bounds = config.trigram_size, (config.trigram_low, config.trigram_high)
-        trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
-        if config.train_vectors:
-            none = np.zeros((0, size), dtype=np.float32)
-            trigrams = TrainedVectors(none, TRIGRAM_COUNT, *bounds, config.trains_padding)
-        shape = size, config.trigram_filters, config.trigram_width
-        for name in sorted(names - {WORDS}):
-            towers[name] = ConvolutionTower(trigrams, *shape, *options)
-    for name, parameter in towers.named_parameters():
-        if "convolutions" in name:
-            parameter.requires_grad_(config.train_filters)
-    return towers
 
 
 def _post_softmax(logits: Tensor, mask: Tensor, length: int) -> Tensor:

@@ -46,8 +46,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import perceptron, square_convolution
-from rerankers.networks.layers.embeddings import word_vectors
+from rerankers.networks.layers import perceptron, square_convolution, word_vectors
 from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016, Checked, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 

@@ -33,9 +33,9 @@ from rerankers.networks.base import (
     Reranker,
     named,
 )
-from rerankers.networks.layers.convolutions import WideConvolution
-from rerankers.networks.layers.embeddings import (
+from rerankers.networks.layers import (
     VECTOR_KINDS,
+    WideConvolution,
     WordOverlap,
     mask_of_lengths,
     word_vectors,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms, named
-from rerankers.networks.layers.embeddings import WordOverlap
+from rerankers.networks.layers import WordOverlap
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import represent_tokenized, score_tokenized
-from rerankers.networks.layers.convolutions import ConvolutionTower
+from rerankers.networks.layers import ConvolutionTower
 from rerankers.networks.models.dssm import TrigramSums
 from rerankers.networks.training.examples import BatchSampler, Examples, Rows, random_lists
 from rerankers.networks.training.settings import Settings

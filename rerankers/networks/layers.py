@@ -1,14 +1,205 @@
-"""Convolutions over the terms of padded texts and over matrices, and fully connected layers."""
+"""Layers of models: vectors of terms, common words of two texts, convolutions, perceptrons."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.devices import is_host
+from rerankers.networks.base import Terms
+from rerankers.text.vocabulary import Vocabulary
+from rerankers.text.words import STOP_WORDS
+
+TYPICAL_LENGTH = 6.0
+"""Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
+
+VECTOR_KINDS = ("static", "positive")
+"""Pre-trained and fixed; pre-trained and fine-tuned, unknown words positive at first, drawn from
+U[0, 0.1] (Rao et al. 2019, section 4.3)."""
+
+LEAST_LENGTH = 1e-6
+"""Shorter vectors count as this long, so that a zero vector has the cosine 0 with every other."""
+
+_PART = 2048
+
+
+def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
+    """Whether a position is within its text, for texts of ``lengths`` [B]: [B, positions]."""
+    return torch.arange(positions, device=lengths.device) < lengths.unsqueeze(1)
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """Vectors [..., E] scaled to length 1; their dot products are cosines."""
+    return F.normalize(vectors, dim=-1, eps=LEAST_LENGTH)
+
+
+def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
+    """Pseudo-random vectors, identical on every machine and with every library version.
+
+    Rows are nearly orthogonal, so an unknown term only matches itself. The generator is SplitMix64
+    (Steele et al. 2014) on the position of each number. The result is [rows, size], numbers from
+    -127 to 127.
+    """
+    codes = np.empty((rows, size), dtype=np.int8)
+    # In parts, since intermediate values take eight times the memory.
+    for start in range(0, rows, _PART):
+        part = codes[start : start + _PART]
+        first, state = start * size, np.arange(part.size, dtype=np.uint64)
+        state += np.uint64(first) + np.uint64(seed) * np.uint64(2**32)
+        state *= np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        numbers = (state >> np.uint64(40)) % np.uint64(255)
+        part[:] = (numbers.astype(np.int16) - 127).reshape(part.shape)
+    return codes
+
+
+class HashedVectors(nn.Module):
+    """A fixed pseudo-random vector for each identifier from 1 on, not stored in checkpoints.
+
+    Args:
+        rows: number of identifiers without padding (0, a zero vector).
+        size: E.
+        length: expected Euclidean length of a vector.
+    """
+
+    table: Tensor
+
+    def __init__(self, rows: int, size: int, seed: int, length: float = 1.0) -> None:
+        super().__init__()
+        self.size = size
+        table = np.zeros((rows + 1, size), dtype=np.int8)
+        table[1:] = hashed_vectors(rows, size, seed)
+        self.register_buffer("table", torch.from_numpy(table), persistent=False)
+        # The standard deviation of uniform integers from -127 to 127 is 73.6.
+        self.scale = length / (73.6 * size**0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up identifiers of any shape: [..., E]."""
+        return self.table[ids].float().mul_(self.scale)
+
+
+class FrozenVectors(nn.Module):
+    """Word vectors that are not trained, stored in eight bits per dimension.
+
+    Identifier 0 is padding (a zero vector), 1 … V are known words, and the ``buckets`` identifiers
+    after them belong to unknown words, whose vectors are hashed.
+
+    Args:
+        vectors: [V, E] vectors of the known words.
+        buckets: number of vectors for unknown words.
+        unknown_length: expected Euclidean length of the vector of an unknown word.
+    """
+
+    codes: Tensor
+    scales: Tensor
+
+    def __init__(
+        self, vectors: npt.NDArray[np.float32], buckets: int, unknown_length: float = TYPICAL_LENGTH
+    ) -> None:
+        super().__init__()
+        known, self.size = vectors.shape
+        peak = np.abs(vectors).max(axis=1, keepdims=True, initial=1e-6)
+        codes = np.zeros((known + 1, self.size), dtype=np.int8)
+        if vectors.any():  # Zeros are filled by a checkpoint.
+            codes[1:] = np.round(vectors / peak * 127)
+        scales = np.zeros((known + 1, 1), dtype=np.float32)
+        scales[1:] = peak / 127
+        self.register_buffer("codes", torch.from_numpy(codes))
+        self.register_buffer("scales", torch.from_numpy(scales))
+        self.unknown = HashedVectors(buckets, self.size, seed=1, length=unknown_length)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up identifiers of any shape: [..., E]."""
+        known = self.codes.shape[0]
+        # Row 0 is a zero vector in both tables.
+        inside = torch.where(ids < known, ids, 0)
+        vectors = self.codes[inside].float().mul_(self.scales[inside])
+        return vectors.add_(self.unknown((ids - known + 1).clamp_min(0)))
+
+
+class TrainedVectors(nn.Embedding):
+    """Trained vectors: first ``known``, then new ones drawn from U[low, high].
+
+    Args:
+        known: [V, E] initial vectors of the identifiers 1 … V.
+        new: number of identifiers after them.
+        trains_padding: whether the vector of padding, 0 at first, is trained too.
+    """
+
+    def __init__(
+        self,
+        known: npt.NDArray[np.float32],
+        new: int,
+        low: float = 0.0,
+        high: float = 0.1,
+        trains_padding: bool = False,
+    ) -> None:
+        padding = None if trains_padding else 0
+        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=padding)
+        with torch.no_grad():
+            self.weight.uniform_(low, high)
+            self.weight[0] = 0.0
+            self.weight[1 : 1 + len(known)] = torch.from_numpy(known)
+
+
+def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module:
+    """Vectors of all words of a vocabulary, of one of the :data:`VECTOR_KINDS`.
+
+    For ``static``, unknown words have hashed vectors of the same expected length as vectors that
+    are drawn from U[-unknown, unknown].
+    """
+    vectors, buckets = vocabulary.vectors, vocabulary.buckets
+    size = vectors.shape[1]
+    if kind == "static":
+        return FrozenVectors(vectors, buckets, unknown * (size / 3) ** 0.5)
+    return TrainedVectors(vectors, buckets)
+
+
+class StopWords(nn.Module):
+    """Recognises stop words by their identifiers, if they have pre-trained vectors."""
+
+    is_stop: Tensor
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        is_stop = np.array([False, *(word in STOP_WORDS for word in vocabulary.known)])
+        # Derived from the vocabulary, so not stored in checkpoints.
+        self.register_buffer("is_stop", torch.from_numpy(is_stop), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """1.0 where ``ids``, of any shape, are terms but not stop words."""
+        known = self.is_stop[ids.clamp(max=len(self.is_stop) - 1)] & (ids < len(self.is_stop))
+        return (ids.ne(0) & ~known).float()
+
+
+class WordOverlap(nn.Module):
+    """Counts of distinct common words (Yu et al. 2014, 4.2; Severyn & Moschitti 2015)."""
+
+    size = 4
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.content_words = StopWords(vocabulary)
+
+    def forward(self, query: Terms, post_ids: Tensor, query_of_post: Tensor) -> Tensor:
+        """[P, 4]: number of common words; sum of their IDF; and both without stop words.
+
+        Words are given for Q queries and P posts, with the row of each post's query.
+        """
+        earlier = torch.tril(query.ids.unsqueeze(2) == query.ids.unsqueeze(1), diagonal=-1)
+        # [Q, Lq], 1 for the first occurrence of a term
+        distinct = (query.ids.ne(0) & ~earlier.any(dim=2)).float()
+        weights = torch.stack([distinct, distinct * query.weights], dim=2)
+        without_stop_words = weights * self.content_words(query.ids).unsqueeze(2)
+        of_words = torch.cat([weights, without_stop_words], dim=2)[query_of_post]  # [P, Lq, 4]
+        same = query.ids[query_of_post].unsqueeze(2) == post_ids.unsqueeze(1)  # [P, Lq, Ld]
+        return torch.bmm(same.any(dim=2).float().unsqueeze(1), of_words).squeeze(1)
 
 
 class Convolution(nn.Module):
