@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from importlib import import_module
 from logging.handlers import QueueListener
 from multiprocessing import forkserver
 from pathlib import Path
@@ -215,38 +216,49 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Load the models, listen, and serve until a signal."""
+    """Check the options, take the port, and serve."""
     # Until the event loop runs, there is nothing to load again.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     keys = read_keys(options.api_key_file) if options.api_key_file else []
     collections = collections_of(options)
     options = with_engine_of(options, collections)
     listening = bind(options.host, options.port)
-    named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
+    named = options.checkpoint or (() if options.collection else (DEFAULT_CHECKPOINT,))
     # People read stdout; the log is on stderr.
     print(f"loading {', '.join([*named, *(each.name for each in collections)])} …", flush=True)
     # The process that others are forked from imports while this one does.
     multiprocessing.set_forkserver_preload([*PRELOADED])
     forkserver.ensure_running()
     try:
-        from pipeline.service import app, connections
-        from pipeline.service.record import log_as_json
+        import_module("pipeline.service.app")
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
+    serve(replace(options, checkpoint=named), keys, collections, listening)
+
+
+def serve(
+    options: Options,
+    keys: list[str],
+    collections: Sequence[Collection],
+    listening: socket.socket,
+) -> None:
+    """Load the models, and serve them until a signal."""
+    from pipeline.service import app, connections
     from pipeline.service.log import SearchLog
     from pipeline.service.models import Models
-    from pipeline.service.page.grades import Grades
     from pipeline.service.page.routes import routes
-    from pipeline.service.page.searching import SearchPage
+    from pipeline.service.page.searching import Grades, SearchPage
+    from pipeline.service.record import log_as_json
     from pipeline.service.requests import Limits
 
     files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
     certificate = connections.Certificate(*files) if options.ssl_certfile else None
     of_collections = collections if options.collection else []
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
-    models = Models(named, options.cache, threads, of_collections, device, options.challenger)
+    names = options.checkpoint
+    models = Models(names, options.cache, threads, of_collections, device, options.challenger)
     limits = Limits.of(options.max_documents, options.max_body)
     is_ordered = options.order == "first_stage"
     service = app.Service(models, limits, threads, options.log_texts, is_ordered)
@@ -274,11 +286,11 @@ def main(options: Options) -> None:
     config = connections.config(built, certificate, loop="uvloop")
     if not keys and options.host not in LOOPBACK:
         LOG.warning("everybody who reaches %s is served", options.host)
-    serve(connections.Server(config), listening, models.served)
+    listen(connections.Server(config), listening, models.served)
     end(lines, *filter(None, (page, log)))
 
 
-def serve(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
+def listen(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
     """Listen, say where, and serve until a signal."""
     listening.listen(BACKLOG)  # From now on nobody is refused.
     host, number = listening.getsockname()[:2]

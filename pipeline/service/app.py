@@ -236,7 +236,7 @@ class Service:
     async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
         """The result of work that would hold Python's lock for long, by a process that scores."""
         scorer = self.models.default.scorer
-        call: Callable[[int], Result] = lambda number: scorer.ask(number, "", work)  # noqa: E731
+        call: Callable[[int], Result] = partial(scorer.ask, name="", given=work)
         return (await self.queue.run(call, deadline=deadline))[0]
 
     async def score(
@@ -302,8 +302,10 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
         number: dict[tuple[Any, ...], int] = {}
         columns = texts, urls, *(values.tolist() for values in signals.values())
-        places = [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
-        rows, (texts, urls, *_) = np.array(places), zip(*number, strict=True)
+        rows = np.array(
+            [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
+        )
+        texts, urls, *_ = zip(*number, strict=True)
         first = np.unique(rows, return_index=True)[1]
         signals = {name: values[first] for name, values in signals.items()}
     every = np.arange(len(texts))
@@ -470,12 +472,12 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "docker_label": None,
         }
 
-    def listed(request: Request) -> Any:
-        return {"object": "list", "data": [*map(_described, models.served.values())]}
-
     def one_model(request: Request) -> Any:
         request.state.format = formats.RERANK
         return _described(models.choose(request.path_params["id"], False))
+
+    def listed(request: Request) -> Any:
+        return {"object": "list", "data": [*map(_described, models.served.values())]}
 
     async def health(request: Request) -> Response:
         return _status(await service.queue.is_well(models.default.scorer, models.default.name))
@@ -492,21 +494,19 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
 
         return endpoint
 
-    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/info": json(info)}
-    endpoints |= dict.fromkeys(("/models", "/v1/models"), json(listed))
-    endpoints |= {"/v1/models/{id}": json(one_model), "/metrics": metrics}
-    description = openapi([*endpoints], needs_key)
-    endpoints["/openapi.json"] = json(lambda request: description)
+    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
+    contents = {"/info": info, "/models": listed, "/v1/models": listed}
+    contents["/v1/models/{id}"] = one_model
+    description = openapi([*endpoints, *contents], needs_key)
+    contents["/openapi.json"] = lambda request: description
+    endpoints |= {path: json(content) for path, content in contents.items()}
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 
 def _described(model: ServedModel) -> dict[str, Any]:
-    own = {
-        "weight": model.loaded.weight,
-        "reads_order": model.loaded.reads_lists,
-        "model_type": "rerank",
-    }
-    return {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank", **own}
+    own = {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
+    own |= {"model_type": "rerank", "weight": model.loaded.weight}
+    return own | {"reads_order": model.loaded.reads_lists}
 
 
 def _status(is_well: bool) -> Response:
