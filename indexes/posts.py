@@ -7,7 +7,8 @@ pair.
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +30,7 @@ _IDS = ("id_str", "id", "_id", "doc_id", "docno")
 
 _TEXTS = ("full_text", "text", "contents", "content")
 
-FIELDS = ("id", "text", "url", "title")
-"""Fields of a post that columns may be named for."""
+FIELDS = ("id", "text", "url", "title")  # Fields of a post that columns may be named for
 
 FILES, LABELS = ("a.toks", "b.toks", "id.txt"), "sim.txt"
 """Required files of a folder of pairs, and the optional one of relevance labels."""
@@ -80,12 +80,11 @@ def numbered_posts(
 
 def _chosen(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -> Mapping[str, Any]:
     """The record with the fields of other names under their own."""
-    names = {**{field: field for field in FIELDS}, **columns}
-    if lacking := [name for key in columns if (name := names[key]) not in record]:
+    if lacking := [name for name in columns.values() if name not in record]:
         raise CollectionError(
             f"{where}: found {keys_of(record)}, expected the columns {', '.join(lacking)}"
         )
-    return {field: record.get(name) for field, name in names.items()}
+    return {field: record.get(columns.get(field, field)) for field in FIELDS}
 
 
 def post_of(record: Mapping[str, Any], where: str) -> Post:
@@ -99,20 +98,16 @@ def post_of(record: Mapping[str, Any], where: str) -> Post:
 
     Objects of platforms are understood as they are (:mod:`indexes.platforms`): longer texts and the
     originals of retweets are preferred, the link is the first expanded one, escapes are decoded.
-
-    Raises:
-        CollectionError: it has another form; begins with ``where``.
+    Raises CollectionError, which begins with ``where``, for another form.
     """
     own = own_form(record)
-    title, url = (_optional(own, key, where) for key in ("title", "url"))
-    text = next((value for key in _TEXTS if (value := own.get(key)) is not None), None)
+    title, url = (_text(own, key, where) for key in ("title", "url"))
+    key = next((key for key in _TEXTS if not _is_missing(own.get(key))), None)
     doc_id = id_under(_IDS, own, where)
-    if text is None:
+    if key is None:
         expected = 'expected a text under "text", "contents" or "full_text"'
         raise CollectionError(f"{where}: found {keys_of(record)}, {expected}")
-    if not isinstance(text, str):
-        key = next(key for key in _TEXTS if own.get(key) is not None)
-        raise CollectionError(f"{where}: found {key} {short_json(text)}, expected a text")
+    text = _text(own, key, where)
     if title and not text.startswith(title):
         text = f"{title} {text}"
     return Post(doc_id, well_formed(text), well_formed(url))
@@ -123,14 +118,18 @@ def as_post(row: Any, where: str) -> Post:
     return row if isinstance(row, Post) else post_of(row, where)
 
 
-def _optional(record: Mapping[str, Any], key: str, where: str) -> str:
-    """A text that may be absent, null or NaN."""
+def _text(record: Mapping[str, Any], key: str, where: str) -> str:
+    """A text, "" for one that is absent, null or NaN."""
     value = record.get(key)
-    if value is None or value != value:
+    if _is_missing(value):
         return ""
     if not isinstance(value, str):
         raise CollectionError(f"{where}: found {key} {short_json(value)}, expected a text")
     return value
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or bool(value != value)  # NaN
 
 
 def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
@@ -152,23 +151,12 @@ class Answer(NamedTuple):
     relevance: int | None
 
 
-def parallel_lines(
-    folder: Path | str, required: Sequence[str], optional: Sequence[str] = ()
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (number from 1, file name -> line) from the parallel files of a folder.
-
-    Optional files may be absent, and are then absent in the result.
-
-    Raises:
-        CollectionError: a file is missing, or has more or fewer lines than the others.
-    """
-    folder = Path(folder)
-    missing = [name for name in required if not (folder / name).exists()]
-    if missing:
-        raise CollectionError(
-            f"{folder}: found no {', no '.join(missing)}; expected {list(required)}"
-        )
-    present = [*required, *(name for name in optional if (folder / name).exists())]
+def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each pair with their number, from 1: those of :data:`FILES` and, if it is there,
+    of an ``optional`` file; raises CollectionError for a missing or a shorter file."""
+    if missing := [name for name in FILES if not (folder / name).exists()]:
+        raise CollectionError(f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}")
+    present = [*FILES, *([optional] if (folder / optional).exists() else [])]
     streams = [numbered_lines(folder / name) for name in present]
     for number, lines in enumerate(itertools.zip_longest(*streams), start=1):
         if None in lines:
@@ -177,27 +165,24 @@ def parallel_lines(
                 f"{folder / ended}: found {number - 1} lines, expected as many as in the parallel "
                 "files beside it"
             )
-        yield number, {name: line for name, (_, line) in zip(present, lines, strict=True)}
+        yield number, [line for _, line in lines]
 
 
 def read_pair_folder(folder: Path | str) -> Iterator[tuple[str, Post]]:
     """Read (query_id, post), in the order of the files; a post is yielded once per query.
 
     ``a.toks`` holds queries, ``b.toks`` posts, the optional ``url.txt`` links or empty lines,
-    ``id.txt`` lines of a run: ``query_id Q0 doc_id rank score tag``.
-
-    Raises:
-        CollectionError: a file is missing or has another number of lines, or a line of ``id.txt``
-            has another form.
+    ``id.txt`` lines of a run: ``query_id Q0 doc_id rank score tag``. Raises CollectionError if a
+    file is missing or has another number of lines, or a line of ``id.txt`` has another form.
     """
-    for number, line in parallel_lines(folder, FILES, ("url.txt",)):
-        columns = line["id.txt"].split()
+    for number, (_, text, name, *url) in _pairs(Path(folder), "url.txt"):
+        columns = name.split()
         if len(columns) != 6:
             raise CollectionError(
-                f"{Path(folder) / 'id.txt'}:{number}: found {short(line['id.txt'])}, "
+                f"{Path(folder) / 'id.txt'}:{number}: found {short(name)}, "
                 "expected `query_id Q0 doc_id rank score tag`"
             )
-        yield columns[0], Post(columns[2], line["b.toks"], line.get("url.txt", "").strip())
+        yield columns[0], Post(columns[2], text, "".join(url).strip())
 
 
 def read_answer_folder(folder: Path | str) -> Iterator[Answer]:
@@ -212,30 +197,27 @@ def read_answer_folder(folder: Path | str) -> Iterator[Answer]:
         CollectionError: a file is missing or has another number of lines; a line of ``id.txt`` or
             ``sim.txt`` has another form; or an id is repeated.
     """
-    folder = Path(folder)
+    folder, counts = Path(folder), Counter[str]()
     lines_of: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    for number, line in parallel_lines(folder, FILES, (LABELS,)):
+    for number, (question, text, name, *labels) in _pairs(folder, LABELS):
         where = f"{folder / 'id.txt'}:{number}"
-        name = line["id.txt"].strip()
+        name = name.strip()
         query_id, dash, _ = name.partition("-")
         if not is_doc_id(name) or not query_id:
             raise CollectionError(
                 f"{where}: found {short(name)}, expected one word: the id of a question (32.1), or "
                 "the id of an answer (Q11-D11-0), which begins with its question's"
             )
-        count = counts.get(query_id, 0)
-        counts[query_id] = count + 1
-        doc_id = name if dash else f"{query_id}-{count}"
+        doc_id = name if dash else f"{query_id}-{counts[query_id]}"
+        counts[query_id] += 1
         if (first := lines_of.setdefault(doc_id, number)) != number:
             raise CollectionError(
                 f"{where}: found the answer {doc_id!r} again, expected every id once; "
                 f"the first is on line {first}"
             )
-        label = line.get(LABELS)
-        if label is not None and label.strip() not in ("0", "1"):
-            raise CollectionError(
-                f"{folder / LABELS}:{number}: found {short(label)}, expected 0 or 1"
-            )
-        relevance = None if label is None else int(label)
-        yield Answer(query_id, line["a.toks"], Post(doc_id, line["b.toks"]), relevance)
+        for label in labels:
+            if label.strip() not in ("0", "1"):
+                raise CollectionError(
+                    f"{folder / LABELS}:{number}: found {short(label)}, expected 0 or 1"
+                )
+        yield Answer(query_id, question, Post(doc_id, text), int(labels[0]) if labels else None)

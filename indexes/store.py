@@ -1,9 +1,10 @@
 """Posts on disk (one sqlite file) with random access by id or by place in the index."""
 
 import bisect
+import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,13 +14,10 @@ from indexes.errors import CollectionError
 from indexes.posts import Post
 from indexes.records import is_doc_id, is_encodable
 
-# Older sqlite libraries allow 999 parameters in a statement.
-_CHUNK = 900
-
 _SORTED_KIB = 64 * 1024
-
 _KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
+GIVEN = "IN (SELECT value FROM json_each(?))"  # Any number of values, as JSON
 
 
 class Summary(NamedTuple):
@@ -45,23 +43,18 @@ class PostStore:
     """Read-only access to the posts of a file by :meth:`build`, which must not change meanwhile.
 
     Posts have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
-    descending text. For ids that grow with time that is from new to old.
-
-    Raises:
-        CollectionError: the file is missing or is not a store of posts.
+    descending text. For ids that grow with time that is from new to old. Raises CollectionError
+    for a file that is missing or not a store of posts.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise CollectionError(f"{path}: there is no such file of posts")
+        # `immutable` needs no locks and works in read-only folders.
+        name = f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1"
         try:
-            # `immutable` needs no locks and works in read-only folders.
-            self._connection = sqlite3.connect(
-                f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1",
-                uri=True,
-                check_same_thread=False,
-            )
+            self._connection = sqlite3.connect(name, uri=True, check_same_thread=False)
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         self._ids: dict[int, str] = {}
@@ -101,17 +94,18 @@ class PostStore:
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
-        query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
-        found = {row[0]: Post._make(row) for row in select_many(self._select, query, wanted)}
+        query = f"SELECT doc_id, text, url FROM posts WHERE doc_id {GIVEN}"
+        found = {row[0]: Post._make(row) for row in self._select(query, json.dumps(wanted))}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
     def ids_at(self, places: Sequence[int]) -> list[str]:
         """The ids at these places, in the same order."""
         if len(self._ids) > _KEPT:
             self._ids = {}  # Other threads go on with theirs.
-        ids, query = self._ids, "SELECT place, doc_id FROM posts WHERE place IN"
-        unknown = [place for place in places if place not in ids]
-        ids.update(select_many(self._select, query, unknown))
+        ids = self._ids
+        if unknown := [place for place in places if place not in ids]:
+            query = f"SELECT place, doc_id FROM posts WHERE place {GIVEN}"
+            ids.update(self._select(query, json.dumps(unknown)))
         return [ids[place] for place in places]
 
     def first_up_to(self, number: int) -> int:
@@ -130,7 +124,7 @@ class PostStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _select(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def _select(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:
             # Not `yield from`: it closes the cursor, which fails once the connection is closed.
             for row in self._connection.execute(query, values):  # noqa: UP028
@@ -142,17 +136,6 @@ class PostStore:
         return CollectionError(
             f"{self.path}: not a readable file of posts ({error}); build the index again"
         )
-
-
-def select_many(
-    select: Callable[[str, Sequence[Any]], Iterable[tuple[Any, ...]]],
-    query: str,
-    values: Sequence[Any],
-) -> Iterator[tuple[Any, ...]]:
-    """The rows of a query that ends in ``IN``, for any number of values."""
-    for start in range(0, len(values), _CHUNK):
-        chunk = values[start : start + _CHUNK]
-        yield from select(f"{query} ({','.join('?' * len(chunk))})", chunk)
 
 
 def is_number(doc_id: str) -> bool:

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FIRST_STAGE = "first_stage"  # Signal: first-stage score of a candidate
-ORDER = "order"
-"""Signal: place of a candidate in the list that was given, from 1; NaN if that says nothing."""
-PRIOR = "prior"
-"""Signal: mean prior of a candidate over the runs to rerank; see :func:`prior_of_rank`."""
+# Signals of a candidate: its first-stage score; its place in the given list, from 1, or NaN if that
+# says nothing; its mean prior over the runs to rerank (:func:`prior_of_rank`)
+FIRST_STAGE, ORDER, PRIOR = "first_stage", "order", "prior"
 
 Resources = Mapping[str, Any]
 """Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
@@ -36,20 +34,14 @@ class Pairs:
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
     resources: Sequence[Resources] = ()
     """[Q] what is known of the query's collection; empty if nothing is."""
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
-    from; copies by ``dataclasses.replace`` share it."""
 
     def __len__(self) -> int:
         return len(self.query_index)
 
     def with_resources(self, known: Resources) -> Pairs:
         """The same pairs with what is known of their collection, unless they have their own."""
-        if not known:
-            return self
-        return replace(
-            self, resources=[{**known, **own} for own in self.resources or [{}] * len(self.queries)]
-        )
+        own = self.resources or [{}] * len(self.queries)
+        return replace(self, resources=[{**known, **each} for each in own]) if known else self
 
     def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
         """The pairs ``rows`` [B], with their own texts only."""
@@ -79,10 +71,8 @@ def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
 def places_of(
     query_index: npt.NDArray[np.int64], scores: npt.NDArray[np.floating]
 ) -> npt.NDArray[np.float32]:
-    """[P] place of each pair among those of its query by ``scores`` [P], from 1 for the highest.
-
-    Equal scores keep their order. The signal ``ORDER``.
-    """
+    """The signal ``ORDER``: [P] place of each pair among those of its query by ``scores`` [P], from
+    1 for the highest. Equal scores keep their order."""
     places = np.empty(len(query_index), dtype=np.float32)
     for rows in lists_of(query_index, -scores):
         places[rows] = np.arange(1, len(rows) + 1)

@@ -1,7 +1,7 @@
 """Explanations as HTML pages.
 
 A page is one file without external resources, and its content security policy forbids scripts and
-requests. Every value in a template is escaped; see :func:`_value`.
+requests. Every value in a template is escaped, and has no control characters.
 """
 
 from __future__ import annotations
@@ -9,12 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from math import isnan
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.explanation.topic import SHARED_STYLE, TEMPLATES, ExplainedTopic, grade_text, plain
+from pipeline.explanation.topic import (
+    SHARED_STYLE,
+    TEMPLATES,
+    ExplainedTopic,
+    grade_text,
+    plain,
+    signed,
+)
 from rerankers.explanation import visible
 
 
@@ -24,16 +30,12 @@ def page(topic: ExplainedTopic) -> str:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_value,
+        finalize=lambda value: visible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "signed": signed,
-        "known": known,
-        "plain": plain,
-        "grade_text": grade_text,
-    }
+    filters = {"signed": signed, "known": known, "plain": plain, "grade_text": grade_text}
+    environment.filters |= filters
     files = SHARED_STYLE, TEMPLATES / "page.css"
     style = "".join(file.read_text(encoding="utf-8") for file in files)
     return environment.get_template("topic.html").render(
@@ -44,17 +46,6 @@ def page(topic: ExplainedTopic) -> str:
     )
 
 
-def signed(value: float) -> str:
-    """A number with three decimals, and with a sign unless all digits are 0."""
-    text = f"{value:+.3f}"
-    return text if float(text) else "0.000"
-
-
 def known(value: float) -> str:
     """A feature's value with four digits."""
     return "not known" if isnan(value) else f"{value:.4g}"
-
-
-def _value(value: Any) -> Any:
-    """A value as templates print it, before it is escaped: without control characters."""
-    return visible(value) if type(value) is str else value

@@ -8,8 +8,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.explanation.pages import signed
-from pipeline.explanation.topic import ExplainedTopic, grade_text
+from pipeline.explanation.topic import ExplainedTopic, grade_text, signed
 from pipeline.text import open_console, print_table
 from rerankers.explanation import Cell, Explanation, Row, Segment, visible
 
@@ -41,21 +40,21 @@ def print_explanation(topic: ExplainedTopic) -> None:
             f"Contributions of families: {explanation.measure}; with the topic's mean score, "
             f"{signed(explanation.base)}, they add up to the score"
         )
-    reasons = topic.reasons
+    found = topic.reasons
+    show = _print_matches if explanation.kind == "matches" else _print_contributions
     for heading, doc_ids in topic.chosen.items():
         console.print(f"\n{heading.upper()}", style="bold")
         for doc_id in doc_ids:
-            grade, change = topic.grades.get(doc_id), topic.changes[doc_id]
+            post, reasons, grade = topic.posts[doc_id], found[doc_id], topic.grades.get(doc_id)
             judged = grade_text(grade) + ("" if grade is None else f" [{grade}]")
-            headline = f"#{change.last.rank}  {change.movement}  {judged}  post {doc_id}"
+            headline = f"#{post['rank']}  {post['movement']}  {judged}  post {doc_id}"
             console.print("\n" + visible(headline), style="bold")
-            console.print(", ".join(f"{name} {place}" for name, place in change.places.items()))
-            post = reasons[doc_id]
-            console.print(_shaded(console, post.text) if post.text else "no text")
-            console.print(_shaded(console, post.url) if post.url else "no URL")
-            if post.rows:
-                show = _print_matches if explanation.kind == "matches" else _print_contributions
-                show(console, explanation, post.rows)
+            places = [f"{n} #{at['rank']} ({at['score']:.4f})" for n, at in post["stages"].items()]
+            console.print(", ".join(places))
+            console.print(_shaded(console, reasons.text) if reasons.text else "no text")
+            console.print(_shaded(console, reasons.url) if reasons.url else "no URL")
+            if reasons.rows:
+                show(console, explanation, reasons.rows)
     if explanation.importances:
         console.print("\nIMPORTANCES OF THE MODEL'S FAMILIES", style="bold")
         importances = [f"{name} {share:.1%}" for name, share in explanation.importances.items()]
@@ -75,10 +74,9 @@ def _print_matches(console: Console, explanation: Explanation, found: Sequence[R
             columns.append(indices)
     rows: list[list[str | Text]] = []
     for row in found:
-        rows.append([visible(row.label), f"{row.weight:.2f}"])
-        for indices in columns:
-            cells = [_shaded(console, [_segment(row.cells[index])]) for index in indices]
-            rows[-1].append(Text(" ").join(cells))
+        shaded = [_shaded(console, [_segment(cell)]) for cell in row.cells]
+        cells = [Text(" ").join(shaded[index] for index in indices) for indices in columns]
+        rows.append([visible(row.label), f"{row.weight:.2f}", *cells])
     print_table(header, rows, left=range(len(header)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -91,11 +91,6 @@ def evaluate(
         {name: evaluator(run) for name, run in stages.items()},
         {name: 1000 * value / topics for name, value in seconds.items()},
     )
-
-
-def print_means(results: Sequence[tuple[str, Values]]) -> None:
-    """Print a row of mean values for each run, by name; all have the same measures."""
-    print(Evaluation("", dict(results)))
 
 
 def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> None:

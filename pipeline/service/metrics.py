@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
 from pipeline.service.models import ServedModel
 from pipeline.service.record import Record
@@ -24,6 +25,13 @@ _ERRORS = {
 """Kind of an error -> TEI's word for it, where it is not ``validation``."""
 
 
+_CACHE = (
+    ("hits", "Documents that were kept from earlier requests"),
+    ("misses", "Documents that had to be read"),
+    ("bytes", "Size of the kept documents"),
+)
+
+
 class _Counter(Gauge):
     """A counter whose name does not get ``_total`` at its end, as that of prometheus_client."""
 
@@ -36,13 +44,16 @@ class Metrics:
     def __init__(
         self, queued: Callable[[], int], models: Callable[[], Iterable[ServedModel]]
     ) -> None:
-        self.registry = CollectorRegistry()
-        self._queued, self._models = queued, models
-        self.log: Mapping[str, int] | None = None
+        self.registry, self._queued, self._models = CollectorRegistry(), queued, models
+        self.log: Mapping[str, int] = {}
         """Outcome -> lines of the log of searches."""
 
         def counter(name: str, text: str, *labels: str) -> _Counter:
             return _Counter(name, text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            buckets = _SIZES if text.startswith("Documents") else _SECONDS
+            return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
         self._requests = counter("te_request_count", "Requests", "method")
         self._successes = counter("te_request_success", "Answered", "method")
@@ -50,18 +61,18 @@ class Metrics:
         self._formats = counter("tweetrerank_requests", "By wire format", "format")
         labels = ("index", "outcome")
         self._searches = counter("tweetrerank_searches", "In front of an engine", *labels)
-
-        def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, registry=self.registry, buckets=[*buckets])
-
-        self._total = histogram("te_request_duration", "Seconds", _SECONDS)
-        self._queue = histogram("te_request_queue_duration", "Seconds in the queue", _SECONDS)
-        self._inference = histogram("te_request_inference_duration", "Seconds", _SECONDS)
-        text = "By model, index, stage (queue, inference, engine, total) and outcome"
-        names = ("model", "index", "stage", "outcome")
-        self._stages = histogram("tweetrerank_seconds", text, _SECONDS, *names)
-        self._documents = histogram("tweetrerank_request_documents", "In a request", _SIZES)
-        self.batches = histogram("te_batch_next_size", "Documents scored together", _SIZES)
+        text, labels = (
+            "Seconds of stages, engine among them",
+            ("model", "index", "stage", "outcome"),
+        )
+        self._stages = histogram("tweetrerank_seconds", text, *labels)
+        self._answered = {
+            "total": histogram("te_request_duration", "Seconds"),
+            "queue": histogram("te_request_queue_duration", "Seconds in the queue"),
+            "inference": histogram("te_request_inference_duration", "Seconds"),
+            "documents": histogram("tweetrerank_request_documents", "Documents of a request"),
+        }
+        self.batches = histogram("te_batch_next_size", "Documents scored together")
         self.registry.register(self)
 
     def search(self, record: Record, outcome: str) -> None:
@@ -82,37 +93,31 @@ class Metrics:
             self._failures.labels(_ERRORS.get(record.kind, "validation")).inc()
             return
         self._successes.labels("batch").inc()
-        self._total.observe(record.total)
-        self._queue.observe(record.queue)
-        self._inference.observe(record.inference)
-        self._documents.observe(record.documents)
+        for name, of in self._answered.items():
+            of.observe(getattr(record, name))
 
     def collect(self) -> Iterator[Metric]:
         """Gauges, read at the time of the call: the queue, the models, their caches."""
-        yield GaugeMetricFamily("te_queue_size", "Requests that wait", self._queued())
         models = list(self._models())
-        info = GaugeMetricFamily(
-            "tweetrerank_model_info", "Served models", labels=["model", "version"]
-        )
-        for model in models:
-            info.add_metric([model.name, model.version], 1)
-        yield info
-        if self.log is not None:
-            lines = GaugeMetricFamily("tweetrerank_log_lines", "Of the log", labels=["outcome"])
-            for outcome, count in self.log.items():
-                lines.add_metric([outcome], count)
-            yield lines
-        for name, text in (
-            ("hits", "Documents that were kept from earlier requests"),
-            ("misses", "Documents that had to be read"),
-            ("bytes", "Size of the kept documents"),
-        ):
-            metric = Metric(f"tweetrerank_cache_{name}", text, "unknown")
-            for model in models:
-                value = getattr(model.counts, name)
-                metric.add_sample(metric.name, {"model": model.name}, value)
-            yield metric
+        versions = [
+            (1.0, {"model": model.name, "version": model.loaded.version}) for model in models
+        ]
+        lines = [(count, {"outcome": outcome}) for outcome, count in self.log.items()]
+        yield _gauge("te_queue_size", "Requests that wait", [(self._queued(), {})])
+        yield _gauge("tweetrerank_model_info", "Served models", versions)
+        if lines:
+            yield _gauge("tweetrerank_log_lines", "Of the log", lines)
+        for name, text in _CACHE:
+            values = [(getattr(model.counts, name), {"model": model.name}) for model in models]
+            yield _gauge(f"tweetrerank_cache_{name}", text, values, "unknown")
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
+
+
+def _gauge(name: str, text: str, values: Iterable[tuple[Any, Any]], kind: str = "gauge") -> Metric:
+    metric = Metric(name, text, kind)
+    for value, labels in values:
+        metric.add_sample(name, labels, value)
+    return metric

@@ -1,4 +1,4 @@
-"""Training of boosted trees, with figures on topics held out in folds."""
+"""Training of boosted trees: the features of all training lists -> trees."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.collections.trec import Run
 from pipeline.runtime import part_bar
-from pipeline.training.folds import Outcome, split_topics
+from pipeline.training.folds import HeldOutRows, Outcome, validated
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
+from rerankers.networks.training.settings import Settings
 from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import Trees
@@ -35,43 +35,26 @@ def train(
     config: Any,
     training_set: TrainingSet,
     idf: Idf,
-    seed: int,
+    settings: Settings,
     folds: int,
     start: Path | None,
 ) -> Outcome:
-    """Grow trees on the topics of a training set; those of its development part are held out.
-
-    Without such a part there are trees for each of the folds, whose topics they have not seen; of
-    several folds, the trees that are kept are grown on all topics. ``start`` is the checkpoint of
-    trees to extend.
-    """
-    data, development = training_set.training, training_set.development
-    record = {"training": {"seed": seed}}
-    with part_bar(1 if development else folds + (folds > 1)) as progress:
-        pairs = data.candidates.pairs()
+    """Grow trees, which extend those of the checkpoint ``start``; see :mod:`.folds`."""
+    data, is_stopped = training_set.training, training_set.development is not None
+    pairs = data.candidates.pairs()
+    with part_bar(1 if is_stopped else folds + (folds > 1)) as progress:
         table = features.table(pairs, config.families.split(","), idf)
         grow_on = grower(config, data, table, checkpoint.load(start, name) if start else None)
 
-        def grown(part: str, rows: Rows) -> Trees:
-            lists = grow_on(data.to_train(rows), partial(progress, part))
-            trees: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
-            return trees
+        def fit(part: str, rows: Rows, held_out: HeldOutRows | None) -> tuple[Trees, Floats]:
+            lists = grow_on(rows, partial(progress, part))
+            model: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
+            known, others = held_out or (data, rows[:0])
+            if known is data:
+                return model, model.evaluate(table.values[others])
+            return model, model.score(known.candidates.pairs())
 
-        everything = np.arange(len(pairs))
-        if development:
-            model, others = grown("training", everything), development.candidates.pairs()
-            run = development.run_of(np.arange(len(others)), model.score(others))
-            return Outcome(model, run, {"development": development.mean_of("AP", run)}, record)
-        held_out_run: Run = {}
-        figures = {}
-        for fold in split_topics(pairs.query_index, folds, seed, twins=data.twins):
-            model = grown(fold.name, fold.training)
-            run = data.run_of(fold.held_out, model.evaluate(table.values[fold.held_out]))
-            held_out_run |= run
-            figures[fold.name] = data.mean_of("AP", run)
-        if folds > 1:
-            model = grown("all topics", everything)
-    return Outcome(model, held_out_run, figures, record, folds)
+        return validated(training_set, folds, settings, {"training": {"seed": settings.seed}}, fit)
 
 
 def grower(

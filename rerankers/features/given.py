@@ -39,10 +39,10 @@ def first_stage(candidates: CandidateList) -> Columns:
 
 @family("minmax z log_rank rank_share log_size", FIRST_STAGE)
 def given(candidates: CandidateList) -> Columns:
-    """The first stage's scores without their unit, their order alone, or nothing.
+    """The first stage's scores without their unit, their order alone (``ORDER``), or nothing.
 
     The scores of search engines have no common scale, and a list in the order of an engine without
-    its scores is worth nearly as much. It also reads ``ORDER``, and does without either.
+    its scores is worth nearly as much.
 
     ``minmax``: (s − min) / (max − min) of the first-stage score s, in [0, 1].
     ``z``: (s − mean) / standard deviation (with the divisor N).
@@ -55,9 +55,8 @@ def given(candidates: CandidateList) -> Columns:
     columns = np.full((5, len(candidates)), np.nan)
     scores, order = candidates.known(FIRST_STAGE), candidates.known(ORDER)
     if scores is not None:
-        known = scores.astype(np.float64)
+        known, order = scores.astype(np.float64), -scores
         columns[:2] = minmax(known), z_score(known)
-        order = -scores
     if order is not None:
         before = higher(-order)
         columns[2:4] = np.log1p(before), before / max(1, len(before))

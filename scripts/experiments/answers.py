@@ -17,7 +17,7 @@ from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import Qrels, Run, best_of, read_qrels
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.training.training_set import draw_answers
-from pipeline.training.tuning import tune_weight
+from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
 from rerankers.networks.network import Network
 from rerankers.text.words import words
@@ -91,7 +91,7 @@ def question_curves(general: Path, trained: Network) -> dict[str, float]:
             topic.query_id: {d: float(vector @ vectors[d]) for d in lexical[topic.query_id]}
             for topic, vector in zip(topics, of_topics, strict=True)
         }
-        for alpha, value in tune_weight(lexical, neural, qrels).curve.items():
+        for alpha, value in HeldOut(lexical, neural, qrels).tune().curve.items():
             curves[f"{name} {alpha:.2f}"] = round(value, 4)
     return curves
 

@@ -21,11 +21,11 @@ from indexes.files import write_bytes
 from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.collection import Collection, default_vectors
-from pipeline.collections.trec import Run, best_of, read_run
+from pipeline.collections.trec import Place, Run, best_of, places, read_run
 from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
-from pipeline.explanation.topic import RankChange, grade_text, rank_changes
+from pipeline.explanation.topic import grade_text
 from rerankers import checkpoint
 from rerankers.explanation import visible
 from rerankers.networks.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
@@ -204,9 +204,10 @@ class Year(NamedTuple):
     neural: Mapping[str, float]  # Those of MP-HCNN
     network: Network
 
-    def changes(self, query_id: str) -> dict[str, RankChange]:
-        """doc_id -> change from QL to MP-HCNN, in the order of MP-HCNN."""
-        return rank_changes({name: run[query_id] for name, run in self.runs.items()})
+    def changes(self, query_id: str) -> dict[str, list[Place]]:
+        """doc_id -> places by QL and by MP-HCNN, in the order of MP-HCNN."""
+        before, after = (places(run[query_id]) for run in self.runs.values())
+        return {doc_id: [before[doc_id], place] for doc_id, place in after.items()}
 
     def matches(self, query_id: str, doc_ids: Sequence[str]) -> list[tuple[Post, PairMatches]]:
         """Some posts with MP-HCNN's matches."""
@@ -294,13 +295,14 @@ def samples(table: Table, results: Sequence[Result], setup: Setup) -> str:
 
 def _samples_of(year: Year, query_id: str, sign: int) -> Iterator[list[str]]:
     changes, grades = year.changes(query_id), (year.collection.qrels or {})[query_id]
-    moved = sorted(changes, key=lambda doc_id: -sign * changes[doc_id].gain)
+    gains = {doc_id: before.rank - after.rank for doc_id, (before, after) in changes.items()}
+    moved = sorted(gains, key=lambda doc_id: -sign * gains[doc_id])
     relevant = [doc_id for doc_id in moved if grades.get(doc_id, 0) > 0]
     doc_ids = list(dict.fromkeys([next(iter(changes)), *relevant]))[: 1 + RELEVANT]
     title = f"{query_id}: {year.topics[query_id]} (AP {year.neural[query_id]:+.2f})"
     for post, pair in year.matches(query_id, doc_ids):
         text = visible(" ".join(f"{post.text} {post.url}".split())).replace("|", "\\|")
-        ranks = [f"{p.score:.2f} (#{p.rank})" for p in changes[post.doc_id].places.values()]
+        ranks = [f"{p.score:.2f} (#{p.rank})" for p in changes[post.doc_id]]
         yield [title, text, grade_text(grades.get(post.doc_id)), *ranks, _matches(pair)]
         title = ""
 

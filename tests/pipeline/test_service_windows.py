@@ -21,8 +21,8 @@ from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
 from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
-from rerankers import devices
 from rerankers.networks.inputs import TextEncoder
+from rerankers.pairs import PRIOR
 from rerankers.text.passages import best_passages
 
 LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
@@ -65,7 +65,7 @@ def test_a_request_is_ranked_as_in_python(
     client: TestClient, fields: dict[str, Any], how: dict[str, Any]
 ) -> None:
     body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
-    slope, intercept = models("window").default.calibration
+    slope, intercept = models("window").default.loaded.calibration
     scores = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
     expected = slope * scores + intercept
     for _ in range(2):
@@ -178,11 +178,11 @@ def saved(folder: Path, name: str, configuration: str) -> Path:
 def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
     """A model that reads a post's rank gets it, or 0 without ranks, as in predict."""
     served = Models([str(saved(tmp_path / "sm", "sm_cnn", "static"))], 10**6)
-    assert served.default.reads_prior
+    assert PRIOR in served.default.loaded.signals
     run = {"q": {str(n): score for n, score in enumerate(SCORES)}}
     posts = {str(n): Post(str(n), *post) for n, post in enumerate(LISTED)}
     ranked = Candidates([Topic("q", QUERY)], run, posts).pairs()
-    slope, intercept = served.default.calibration
+    slope, intercept = served.default.loaded.calibration
     with client_of(models=served) as client:
         for scores, pairs in ((SCORES, ranked), (None, all_pairs([QUERY], LISTED))):
             expected = slope * served.default.checkpoint.score(pairs) + intercept
@@ -203,13 +203,3 @@ def test_names_of_several_models(tmp_path: Path) -> None:
             response = client.post("/v2/rerank", json=body | {"model": name})
             assert response.json()["model"] == name
         assert client.get("/metrics").text.count("tweetrerank_model_info{") == 2
-
-
-def test_a_network_on_a_gpu_gives_the_scores_of_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, pairs = saved(tmp_path / "mine", "mp_hcnn", "small"), all_pairs([QUERY])
-    expected = Models([str(folder)], 10**6).default.scorer.score(0, "mine", pairs)
-    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    actual = Models([str(folder)], 10**6).default.scorer.score(0, "mine", pairs)
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
