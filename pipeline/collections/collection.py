@@ -455,13 +455,12 @@ class Collection:
         from rerankers.text.spaces import description_of
 
         made = description_of(path)
-        sample = dict[str, int](json.loads(made.get("sample", "{}")))
+        sample, name = json.loads(made.get("sample", "{}")), made.get("collection", self.key)
         present = len(sample)
         if sample and posts.is_file():
             with PostStore(posts) as store:
                 known = store.get_many(sample).values()
             present = sum(text_number(post.text) == sample[post.doc_id] for post in known)
-        name = made.get("collection", self.key)
         if (self.file and name != self.key) or 2 * present < len(sample):
             raise RerankerError(
                 f"{path}: found word vectors made from {made.get('posts')} posts of {name} "
