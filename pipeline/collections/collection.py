@@ -281,7 +281,7 @@ class Collection:
     def part(self, name: str) -> Collection:
         """Another part of questions with given answers: ``train``, ``dev`` or ``test``."""
         assert self.answers
-        return of_answers(self.name, self.title, replace(self.answers, part=name))
+        return replace(self, answers=replace(self.answers, part=name))
 
     def posts(self) -> Iterator[Post]:
         """All posts, each once. An own collection's are those of its index, once it is built."""
@@ -468,8 +468,3 @@ class Collection:
                 "these posts; run pipeline.adapt again"
             )
         return path
-
-
-def of_answers(name: str, title: str, answers: Answers) -> Collection:
-    """Questions with given candidate answers."""
-    return Collection(name, answers=answers, title=title, measures=("AP", "RR"))
