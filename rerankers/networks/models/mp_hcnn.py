@@ -57,8 +57,8 @@ Four named configurations:
 
     * Cosine instead of dot product and softmax: rare and unknown words have short vectors, so
       their exact matches, the strongest signal of relevance, hardly change a dot product.
-    * Word vectors (pre-trained), trigram vectors and filters (both random) are not trained. A random
-      projection preserves the similarity of phrases; trained filters overfit within an epoch.
+    * Word vectors (pre-trained), trigram vectors and filters (both random) are not trained. Random
+      projections preserve the similarity of phrases; trained filters overfit within an epoch.
     * One small network reads every query position (its features at all depths, and its IDF); its
       outputs are averaged with IDF weights, so all positions share parameters.
     * Two convolutional layers instead of four: with fixed filters, longer phrases did not help.
