@@ -187,6 +187,19 @@ def id_under(
     raise error_type(f"{where}: found {key} {short_json(value)}{expected}")
 
 
+def value_of(record: Any, name: str | None) -> Any:
+    """The first value of a field, None without one; its name may lead into objects by dots."""
+    if isinstance(record, list):
+        return next((v for one in record if (v := value_of(one, name)) is not None), None)
+    if name is None or not isinstance(record, Mapping):
+        return None
+    if name in record:
+        value = record[name]
+        return value[0] if isinstance(value, list) and value else value
+    first, dot, rest = name.partition(".")
+    return value_of(record.get(first), rest) if dot else None
+
+
 def rows_of(
     table: Any, what: str, ready: Any, error_type: Errors = CollectionError
 ) -> Iterator[tuple[str, Any]]:

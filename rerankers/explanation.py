@@ -81,6 +81,8 @@ class Reasons:
     """Text and URL once more, by title, in the shades of other matches."""
     features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
+    numbers: str = ""
+    """Numbers beside the text and their places in the list: ``likes 37, 4th of 100``."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ def as_dict(reasons: Reasons) -> dict[str, Any]:
         "features": [
             part | {"value": None if isnan(part["value"]) else part["value"]} for part in known
         ],
+        "numbers": reasons.numbers,
     }
 
 
@@ -147,6 +150,16 @@ def _visible(text: str) -> list[str]:
         start, end = entity.span()
         shown[start:end] = [unescape(entity[0]), *[""] * (end - start - 1)]
     return shown
+
+
+def placed(name: str, value: float, others: Iterable[float]) -> str:
+    """A number and its place among all known ones, from the highest: ``likes 37, 4th of 100``."""
+    if isnan(value):
+        return f"{name} unknown"
+    known = [other for other in others if not isnan(other)]
+    place = 1 + sum(other > value for other in known)
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(place % 10 if place // 10 % 10 != 1 else 0, "th")
+    return f"{name} {value:.15g}, {place:,}{ending} of {len(known):,}"
 
 
 def shade(

@@ -59,6 +59,8 @@ class Metrics:
         self._successes = counter("te_request_success", "Answered", "method")
         self._failures = counter("te_request_failure", "Refused or failed", "err")
         self._formats = counter("tweetrerank_requests", "By wire format", "format")
+        text = "Numbers that a model reads and documents lack"
+        self._unknown = counter("tweetrerank_unknown_signals", text, "model")
         labels = ("index", "outcome")
         self._searches = counter("tweetrerank_searches", "In front of an engine", *labels)
         text, labels = (
@@ -85,6 +87,8 @@ class Metrics:
             if seconds := getattr(record, stage):
                 labels = (record.model or "", record.index, stage, record.kind or "ok")
                 self._stages.labels(*labels).observe(seconds)
+        if record.unknown_signals:
+            self._unknown.labels(record.model or "").inc(record.unknown_signals)
         if not record.format:
             return
         self._requests.labels("batch").inc()

@@ -129,7 +129,7 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
     configuration = options.configuration or _list_configuration(options.model, collections)
     config = _config(options, configuration)
     if own and not any(change.startswith("families=") for change in options.set):
-        config = own_config(config, not options.forget_topics)
+        config = own_config(config, not options.forget_topics, own.signals)
     first_stage = own_training_set(own) if own else None
     judged = JUDGED in config.families.split(",")
     if reads == "lists":

@@ -14,9 +14,13 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
+from rerankers.pairs import number_of
+
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
 
 Members = dict[str, Raw]
+Post = tuple[str, str, Sequence[float], bool]
+"""Text, link and numbers of a hit, and whether it has all fields."""
 
 MARK: Members = {"_reranked": Raw(b"false")}
 """First member of a response that should have been reranked."""
@@ -26,15 +30,18 @@ ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class PostFields(NamedTuple):
-    """Fields of an index's posts: of their texts, joined by blanks, and of their links."""
+    """Fields of an index's posts: of their texts, joined by blanks, of their links, and of the
+    numbers that a model reads (its name, field)."""
 
     texts: tuple[str, ...] = ("contents",)
     url: str | None = "url"
+    signals: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
-        return (*self.texts, self.url) if self.url else self.texts
+        texts = (*self.texts, self.url) if self.url else self.texts
+        return (*texts, *(field for _, field in self.signals))
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -48,9 +55,9 @@ class Hit(msgspec.Struct, frozen=True):
     fields: dict[str, Any] | None = None
     ignored_field_values: dict[str, Any] | None = None
 
-    def post(self, fields: PostFields) -> tuple[str, str, bool]:
-        """Its text and link, and whether it has all of the fields."""
-        parts, is_whole = list[str](), True
+    def post(self, fields: PostFields) -> Post:
+        """Its text, link and numbers, and whether it has all of the fields."""
+        values, is_whole = list[Any](), True
         for name in fields.names:
             for group in (self.source, self.fields, self.ignored_field_values):
                 if group and name in group:
@@ -59,9 +66,12 @@ class Hit(msgspec.Struct, frozen=True):
             else:
                 value = _inside(self.source, name)
                 is_whole = is_whole and value is not None
-            parts.append(value if type(value) is str else " ".join(_leaves(value)))
+            values.append(value)
+        count = len(values) - len(fields.signals)
+        parts = [v if type(v) is str else " ".join(_leaves(v)) for v in values[:count]]
         text = " ".join(filter(None, parts[: len(fields.texts)]))
-        return text, parts[-1] if fields.url else "", is_whole
+        numbers = [number_of(next(iter(v), None) if type(v) is list else v) for v in values[count:]]
+        return text, parts[-1] if fields.url else "", numbers, is_whole
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
@@ -78,7 +88,7 @@ class SearchResponse:
     found: Members  # Members of ``hits``
     raws: Sequence[Raw]  # The hits, in the engine's order
     hits: Sequence[Hit] | None  # The same; None if there is no list of them to read
-    posts: Sequence[tuple[str, str, bool]]  # Text and link of each, and whether it has all fields
+    posts: Sequence[Post]
 
     @classmethod
     def read(

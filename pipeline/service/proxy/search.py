@@ -49,6 +49,7 @@ class SearchDefaults:
     weight: float | None = None  # Share of the model beside the engine's score; None: model alone
     indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
     served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
+    numbers: Sequence[str] = ()  # Those that models read; without other names they are the fields
     reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
 
 
@@ -66,6 +67,7 @@ class _Rerank(msgspec.Struct):
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
     weight: Annotated[float, Meta(ge=0, le=1)] | None = None
+    signals: dict[str, str] | list[str] = {}
 
 
 class _Ext(msgspec.Struct):
@@ -169,7 +171,7 @@ def _window(
     query = asked.get("query")
     if given.get("q"):
         query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
-    fields = _fields(options.document_fields, defaults, indexes)
+    fields = _fields(options, defaults, indexes)
     text = _text(query, content, options, [n for each in fields.values() for n in each.texts])
     values = [shown, *(part.get("docvalue_fields") for part in both), content.get("script_fields")]
     patterns = [name for value in values for name in _names(value)]
@@ -197,7 +199,7 @@ def _asked(content: Json) -> Json:
 
 
 def _fields(
-    given: Sequence[str] | None, defaults: SearchDefaults, indexes: Sequence[str]
+    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
 ) -> Mapping[str, PostFields]:
     """The fields of posts as a search names them, else those of its indexes."""
     own = {
@@ -208,10 +210,16 @@ def _fields(
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
     fields = of_names.pop() if len(of_names) == 1 else defaults.fields
-    if given is None:
-        return {"": fields, **own}
-    url = fields.url if fields.url in given else None
-    return {"": PostFields(tuple(name for name in given if name != url), url)}
+    if (given := options.document_fields) is not None:
+        url = fields.url if fields.url in given else None
+        texts = tuple(name for name in given if name != url)
+        fields, own = fields._replace(texts=texts, url=url), {}
+    named, found = options.signals, {"": fields, **own}
+    for index, each in found.items():
+        of = dict(each.signals) | (named if isinstance(named, dict) else {})
+        signals = tuple((name, of.get(name) or name) for name in defaults.numbers)
+        found[index] = each._replace(signals=signals)
+    return found
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
