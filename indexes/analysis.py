@@ -6,8 +6,6 @@ for which Java lacks a dictionary. Another language without an analyzer has word
 without stems.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter
@@ -19,14 +17,11 @@ from typing import Any
 from indexes.jvm import java_class
 from indexes.records import well_formed
 
-ENGLISH, STANDARD, UNDETERMINED = "english", "standard", "und"
-"""Names of two analyzers, and the language code of posts whose language is not known."""
-
-_CJK, _THAI = "cjk", "thai"
+ENGLISH, STANDARD = "english", "standard"  # Names of analyzers
+UNDETERMINED = "und"  # Language code of posts whose language is not known
 
 
 def _table(pairs: str) -> dict[str, str]:
-    """The dictionary of pairs ``key value, …``."""
     return dict(map(str.split, pairs.split(",")))
 
 
@@ -39,14 +34,11 @@ tr turkish, zh cjk
 """)
 """Language code -> name of its analyzer in OpenSearch and Elasticsearch."""
 
-_PACKAGES = _table("czech cz, norwegian no, indonesian id, cjk cjk")
-"""Lucene's packages of analyzers that have another name than the language's code."""
-
+# First word of a letter's name in Unicode -> the commonest language of the script
 _SCRIPTS = _table("""
 CJK zh, HIRAGANA ja, KATAKANA ja, HANGUL ko, THAI th, ARABIC ar, DEVANAGARI hi, BENGALI bn,
 GREEK el, CYRILLIC ru, LATIN en
 """)
-"""First word of a letter's name in Unicode -> the commonest language of the script."""
 
 _SAMPLE = 1000  # Posts by which a language is found
 _COMMON = 200  # Commonest words of a language by which it is told from others of its script
@@ -55,9 +47,7 @@ _COMMON = 200  # Commonest words of a language by which it is told from others o
 def analyzer_name(language: str | None, texts: Iterable[str]) -> str:
     """Name of the analyzer of posts in a language.
 
-    Args:
-        language: its code; ``und`` finds it by the posts, None by the script of the posts alone.
-        texts: of the posts, of which the first ones are read.
+    ``und`` finds the language by the first of the posts' texts, None by their script alone.
     """
     if language in (None, UNDETERMINED):
         sample = " ".join(islice(texts, _SAMPLE)).lower()
@@ -70,22 +60,22 @@ def analyzer(name: str = ENGLISH) -> Any:
     """Lucene's analyzer of a name."""
     if name == ENGLISH:
         return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-    if name == _THAI:
+    if name == "thai":
         name = STANDARD  # Of pairs; see `searchable`
-    codes = {known: code for code, known in ANALYZERS.items()}
-    package = _PACKAGES.get(name) or codes.get(name, name)
-    kind = name.upper() if name == _CJK else name.capitalize()
-    return java_class(f"org.apache.lucene.analysis.{package}.{kind}Analyzer")()
+    # Packages have the name of a language's code, but for some.
+    packages = {known: code for code, known in ANALYZERS.items()}
+    packages |= _table("czech cz, norwegian no, indonesian id, cjk cjk")
+    kind = name.upper() if name == "cjk" else name.capitalize()
+    return java_class(f"org.apache.lucene.analysis.{packages.get(name, name)}.{kind}Analyzer")()
 
 
 def _by_script(sample: str) -> str | None:
     """The commonest language of the script of most letters; None of no known one."""
     counts: Counter[str] = Counter()
     for letter, times in Counter(filter(str.isalpha, sample)).items():
-        counts[unicodedata.name(letter, "").partition(" ")[0].partition("-")[0]] += times
+        counts[re.split("[ -]", unicodedata.name(letter, ""))[0]] += times
     # Kana tells Japanese from Chinese.
-    kana = counts["HIRAGANA"] + counts["KATAKANA"]
-    if kana * 10 > counts["CJK"]:
+    if (counts["HIRAGANA"] + counts["KATAKANA"]) * 10 > counts["CJK"]:
         counts["HIRAGANA"] += counts["CJK"]
     return _SCRIPTS.get(counts.most_common(1)[0][0]) if counts else "en"
 
@@ -94,13 +84,12 @@ def _by_words(sample: str, first: str) -> str:
     """The language with the same script as ``first`` whose common words are the most frequent."""
     from wordfreq import available_languages, get_frequency_dict
 
-    words, best = Counter(re.findall(r"\w+", sample)), (0, first)
-    for language in [code for code in (first, *ANALYZERS) if code in available_languages()]:
+    words, found = Counter(re.findall(r"\w+", sample)), {first: 0}
+    for language in filter(available_languages().__contains__, ANALYZERS):
         common = [*islice(get_frequency_dict(language, "small"), _COMMON)]
         if language == first or _by_script(" ".join(common)) == first:
-            found = sum(words[word] for word in common)
-            best = max(best, (found, language), key=lambda pair: pair[0])
-    return best[1]
+            found[language] = sum(words[word] for word in common)
+    return max(found, key=found.__getitem__)
 
 
 def analyze(text: str, with_analyzer: Any) -> Any:
@@ -112,18 +101,19 @@ def analyze(text: str, with_analyzer: Any) -> Any:
 def searchable(text: str) -> str:
     """A text as it is analyzed: with blanks between the pairs of scripts without spaces."""
     text = well_formed(text)
-    return text if text.isascii() else _patterns()[0].sub(_pairs, text)
+    return text if text.isascii() else _unspaced().sub(_pairs, text)
 
 
 @cache
-def _patterns() -> tuple[Any, Any]:
-    """A run of a script without spaces, and a letter with its marks."""
+def _unspaced() -> Any:
     import regex
 
-    return regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+"), regex.compile(r"\X")
+    return regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
 
 
 def _pairs(run: Any) -> str:
-    letters = _patterns()[1].findall(run.group())
-    pairs = [first + second for first, second in pairwise(letters)]
-    return f" {' '.join(pairs or letters)} "
+    """A run of letters, each with its marks, as pairs of adjacent ones between blanks."""
+    import regex
+
+    letters = regex.findall(r"\X", run.group())
+    return f" {' '.join(map(''.join, pairwise(letters))) or run.group()} "

@@ -1,9 +1,9 @@
 """Atomic writing of files and folders: a reader sees the old content or the new, never a part.
 
-New content is written beside its target, into a hidden temporary file or folder, and renamed at
-the end. The temporary name holds the host and the process. A killed process leaves its temporary
-files behind; the next writer of the same target removes them, but never those of a living process
-or of another host that shares the disk.
+New content is written beside its target, into a hidden temporary file or folder whose name holds
+the host and the process, and renamed at the end. A killed process leaves its temporary files
+behind; the next writer of the same target removes them, but never those of a living process or of
+another host that shares the disk.
 """
 
 import ctypes
@@ -121,10 +121,8 @@ def _temporary_prefix(target: Path) -> str:
 
 
 def _start_time(process: int) -> int:
-    """Start of a process in clock ticks since boot, which tells two owners of one number apart.
-
-    0 where ``/proc`` is missing or does not show the process.
-    """
+    """Start of a process in clock ticks since boot, which tells two owners of one number apart; 0
+    where ``/proc`` is missing or does not show the process."""
     try:
         status = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
@@ -146,21 +144,21 @@ def _is_gone(process: int, start: int) -> bool:
 
 def _prepared(path: Path | str) -> Path:
     """The target, in a folder without temporary files of ended processes of this host."""
-    # A symbolic link stays: the file behind it is replaced.
-    target = Path(path).resolve()
+    target = Path(path).resolve()  # A symbolic link stays: the file behind it is replaced.
     target.parent.mkdir(parents=True, exist_ok=True)
-    beginning = f".{target.name}.{os.uname().nodename}."
-    pattern = re.compile(re.escape(beginning) + r"([1-9][0-9]{0,8})-([0-9]+)\.\w+")
+    beginning = re.escape(f".{target.name}.{os.uname().nodename}.")
+    pattern = re.compile(beginning + r"([1-9][0-9]{0,8})-([0-9]+)\.\w+")
     for path in target.parent.iterdir():
         found = pattern.fullmatch(path.name)
-        if found and _is_gone(int(found[1]), int(found[2])):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-                print(
-                    f"note: {target} was being written when its process was killed; what that left "
-                    "is removed, and it is written anew",
-                    file=sys.stderr,
-                )
-            else:
-                path.unlink(missing_ok=True)
+        if not found or not _is_gone(int(found[1]), int(found[2])):
+            continue
+        if not path.is_dir():
+            path.unlink(missing_ok=True)
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        print(
+            f"note: {target} was being written when its process was killed; what that left is "
+            "removed, and it is written anew",
+            file=sys.stderr,
+        )
     return target

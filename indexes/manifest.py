@@ -14,13 +14,9 @@ from indexes.errors import CollectionError
 from indexes.files import sha256_of
 
 FORMAT = 1  # Version of the folder's layout, raised when older indexes can no longer be read
-
 FILE_NAME = "manifest.json"
-
+SMALL = 10_000_000  # Bytes of an index up to which opening reads all of its files, in some 20 ms
 _OWN = "manifest_sha256"  # Key of the SHA-256 of the manifest's other fields
-
-SMALL = 10_000_000
-"""Bytes of an index up to which opening reads all of its files, in some 20 ms."""
 
 
 class Source(NamedTuple):
@@ -76,9 +72,8 @@ class IndexManifest:
     def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
         """The manifest with this content, of an index at ``place``.
 
-        Raises:
-            CollectionError: it was written by another version of this program.
-            ValueError, TypeError, KeyError, AttributeError: it is damaged.
+        Raises CollectionError if it was written by another version of this program, and
+        ValueError, TypeError, KeyError or AttributeError if it is damaged.
         """
         fields, found_format = dict(found), found["format"]
         if found_format != FORMAT:
@@ -106,9 +101,8 @@ class IndexManifest:
     def read(cls, directory: Path) -> Self:
         """Read the manifest of an index.
 
-        Raises:
-            CollectionError: the folder is missing or no index, its manifest is damaged, or it was
-                written by another version of this program.
+        Raises CollectionError if the folder is missing or no index, its manifest is damaged, or it
+        was written by another version of this program.
         """
         path = directory / FILE_NAME
         if not path.is_file():
@@ -132,10 +126,8 @@ class IndexManifest:
         """Check that the index is complete and, if given, that ``sources`` are its files of posts.
 
         The content of files is read, too, if the index is small, or ``whole``; else of those that
-        are newer than the manifest, which is written last.
-
-        Raises:
-            CollectionError: naming the files that differ and the command that rebuilds.
+        are newer than the manifest, which is written last. Raises CollectionError, which names the
+        files that differ and the command that rebuilds.
         """
         written = (directory / FILE_NAME).stat().st_mtime_ns
         read_all = whole or sum(self.files.values()) <= SMALL
@@ -156,12 +148,11 @@ class IndexManifest:
         if sources is not None and (difference := self.difference(sources)):
             problems.append(f"it was {difference}")
         if problems:
-            raise unusable(directory, "; ".join(problems), self.rebuild)
+            raise self.unusable(directory, "; ".join(problems))
 
     def difference(self, sources: Sequence[Path]) -> str | None:
         """How these differ from the files of its posts, None if they do not."""
-        built = [source.name for source in self.sources]
-        names = [path.name for path in sources]
+        built, names = [source.name for source in self.sources], [path.name for path in sources]
         if sorted(built) != sorted(names):
             return f"built from {built}, expected {names}"
         for path in sources:
@@ -170,16 +161,16 @@ class IndexManifest:
                 return f"built from {path}, which {state}"
         return None
 
+    def unusable(self, directory: Path, problem: str) -> CollectionError:
+        """The error for an index that must be built again."""
+        return CollectionError(
+            f"{directory}: this index cannot be used: {problem}; build it again with\n"
+            f"  {self.rebuild}"
+        )
+
 
 def _sha256(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def unusable(directory: Path, problem: str, rebuild: str) -> CollectionError:
-    """The error for an index that must be built again."""
-    return CollectionError(
-        f"{directory}: this index cannot be used: {problem}; build it again with\n  {rebuild}"
-    )
 
 
 def check_replaceable(directory: Path) -> None:

@@ -1,28 +1,12 @@
 """Topics, retrieval methods with their parameters, and search by these in Lucene and Anserini.
 
-The methods' defaults maximize the mean of the average precisions (AP) on the 2011 and the 2012
-topics of TREC Microblog, with 1000 posts a topic and the topic's time limit, in the pool of both
-years' candidates; where the best value was at the edge of the grid, the next one was taken. So the
-figures of these methods on 2011 and 2012 are of parameters chosen there; 2013 and 2014 were not
-used.
-
-=================  =====  =====  ============================================================
-method             2011   2012   tried
-=================  =====  =====  ============================================================
-QueryLikelihood    .3547  .2069  mu 5 to 2500 (1000, Anserini's usual: .3361 .1901)
-BM25               .3640  .2055  k1 0.05 to 1.2, b 0 to 0.6 (0.9 and 0.4, usual: .3392 .2012)
-RM3                .4043  .2369  fb_terms 5 to 50, fb_docs 3 to 30, original_weight 0.2 to 0.7,
-                                 mu 20 to 100 (10, 10, 0.5, 100: .4035 .2293)
-Axiomatic          .4164  .2352  fb_docs 5 to 30, pool_factor 3 to 30, beta 0.2 to 1.5,
-                                 fb_terms 10 to 50, mu 50 and 100; figures are means of three
-                                 seeds (20, 30, 0.4, 20, 100, one seed: .4139 .2184)
-=================  =====  =====  ============================================================
+The README of this folder says how the methods' defaults were chosen.
 """
 
 import json
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -32,35 +16,30 @@ from indexes.jvm import JAVA_LOCK, call, java_class, java_exception
 from indexes.posts import Post
 from indexes.store import is_number
 
-CONTENTS = "contents"  # Field of the texts
-ID = "id"  # Field of the posts' ids, which Pyserini reads
-
-PLACE = "place"
-"""Field of the posts' places, equal to their numbers in Lucene, for filters by place."""
+CONTENTS, ID = "contents", "id"  # Fields of the texts, and of the posts' ids, for Pyserini
+PLACE = "place"  # Field of the posts' places, equal to their numbers in Lucene, for filters
 
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
 
 # Far more words than any query has; Lucene's own limit is 1024.
 _MAX_CLAUSES = 1 << 16
 
-_VALID: dict[str, Callable[[float], bool]] = {
-    "mu": lambda value: value > 0,
-    "k1": lambda value: value >= 0,
-    "b": lambda value: 0 <= value <= 1,
-    "fb_terms": lambda value: value >= 1,
-    "fb_docs": lambda value: value >= 1,
-    "original_weight": lambda value: 0 <= value <= 1,
-    "pool_factor": lambda value: value >= 1,
-    "beta": lambda value: value > 0,
-    "seed": lambda value: True,
+_TINY, _INFINITE = 1e-300, float("inf")
+_RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("mu", "beta"), (_TINY, _INFINITE)),
+    **dict.fromkeys(("b", "original_weight"), (0, 1)),
+    **dict.fromkeys(("fb_terms", "fb_docs", "pool_factor"), (1, _INFINITE)),
+    "k1": (0, _INFINITE),
+    "seed": (-_INFINITE, _INFINITE),
 }
 
 
 class _Parameters:
     def __post_init__(self) -> None:
         """Raise CollectionError naming the parameters that are out of range."""
-        found = vars(self)
-        if bad := [f"{name}={value}" for name, value in found.items() if not _VALID[name](value)]:
+        ranges = {name: (_RANGES[name], value) for name, value in vars(self).items()}
+        bad = [f"{k}={v}" for k, ((low, high), v) in ranges.items() if not low <= v <= high]
+        if bad:
             raise CollectionError(
                 f"{type(self).__name__}: found {', '.join(bad)}; "
                 "expected values in the ranges that its description names"
@@ -125,8 +104,7 @@ Method = QueryLikelihood | BM25 | RM3 | Axiomatic | EngineQuery
 
 METHODS: dict[str, type[Method]] = {
     method.name: method for method in (QueryLikelihood, BM25, RM3, Axiomatic)
-}
-"""Name on the command line -> method."""
+}  # Name on the command line -> method
 
 
 class Topic(NamedTuple):
@@ -134,23 +112,9 @@ class Topic(NamedTuple):
 
     query_id: str  # Key of its results; one word
     text: str  # The query
-    time: str | None = None
-    """The time limit as a date, for an index that limits posts by their dates."""
+    time: str | None = None  # The time limit as a date, for an index that limits posts by dates
     max_doc_id: str | None = None
     """The newest post within the time limit, a whole number; None for no limit."""
-
-
-def checked_topics(topics: Iterable[Topic], method: object, hits: object) -> list[Topic]:
-    """The topics of a search; raises CollectionError if they, the method or the hits are none."""
-    found = [topics] if isinstance(topics, Topic) else [*topics]
-    parts = [getattr(each, name, None) for each in found for name in ("query_id", "text")]
-    if not all(isinstance(part, str) for part in parts):
-        raise CollectionError(f"topics: found {found[:1]!r}, expected a list of indexes.Topic")
-    if not isinstance(method, _Parameters):
-        raise CollectionError(f"method: found {method!r}, expected one such as indexes.BM25()")
-    if isinstance(hits, bool) or not isinstance(hits, int) or hits < 1:
-        raise CollectionError(f"hits: found {hits!r}, expected a whole number of at least 1")
-    return found
 
 
 class Posts(Protocol):
@@ -190,8 +154,7 @@ class SearchIndex(Protocol):
 def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:
     """The number of the newest post within a topic's time limit, None without a limit.
 
-    Raises:
-        CollectionError: the limit is no number, or the ids of the index (its name) are not.
+    Raises CollectionError if the limit is no number, or the ids of the index (its name) are not.
     """
     if topic.max_doc_id is None:
         return None
@@ -233,8 +196,7 @@ class Ranker:
         with JAVA_LOCK:
             self._searcher.setSimilarity(similarity)
             self._size: int = reader.maxDoc()
-        self._method, self._hits = method, hits
-        self._analyzer = with_analyzer
+        self._method, self._hits, self._analyzer = method, hits, with_analyzer
         self._points = java_class("org.apache.lucene.document.IntPoint")
         self._words = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self._scored = java_class("io.anserini.search.ScoredDocs")
@@ -254,27 +216,26 @@ class Ranker:
                 return [], []
             query = self._words.buildQuery(CONTENTS, self._analyzer, text)
         limit = self._points.newRangeQuery(PLACE, first_place, self._size)
-        visible = limit if first_place else None
-        method = self._method
+        visible, method = limit if first_place else None, self._method
         if not isinstance(method, RM3 | Axiomatic):
             return self._ranking(query, visible)
-        first = self._scored_docs(query, visible, method.fb_docs)
-        if not len(first.lucene_docids):
+        best = self._scored_docs(query, visible, method.fb_docs)
+        if not len(best.lucene_docids):
             return [], []
         context = java_class("io.anserini.rerank.RerankerContext")(
             self._searcher, None, query, None, text, terms, visible, self._arguments
         )
-        if isinstance(method, RM3):
-            try:
-                return _as_lists(call(self._rm3(method), "rerank", first, context))
-            except java_exception() as error:
-                # In a small collection all words of the best posts may be too common to add.
-                if "boost must be a positive float" not in str(error):
-                    raise
-                return self._ranking(query, visible)
-        pool = self._pool(first, first_place, method)
-        ranking = _as_lists(call(self._axiomatic(method, pool), "rerank", pool, context))
-        # In a small collection, words that most posts have get no weight, and the query is empty.
+        if isinstance(method, Axiomatic):
+            best = self._pool(best, first_place, method)
+        try:
+            found = call(self._feedback(method, len(best.lucene_docids)), "rerank", best, context)
+            ranking = list(found.lucene_docids), list(found.scores)
+        except java_exception() as error:
+            # In a small collection all words of the best posts may be too common for RM3 to add.
+            if "boost must be a positive float" not in str(error):
+                raise
+            ranking = [], []
+        # For Axiomatic such words have no weight, and the query is empty.
         return ranking if ranking[0] else self._ranking(query, visible)
 
     def _ranking(self, query: Any, visible: Any) -> Ranking:
@@ -300,25 +261,26 @@ class Ranker:
                 query = builder.build()
         return call(self._searcher, "search", query, java_class("java.lang.Integer")(hits))
 
-    def _rm3(self, method: RM3) -> Any:
-        # None: the parser of raw posts. The query is not printed; terms are filtered.
-        weights = method.fb_terms, method.fb_docs, method.original_weight
-        reranker = java_class("io.anserini.rerank.lib.Rm3Reranker")
-        return reranker(self._analyzer, None, CONTENTS, *weights, False, True)
-
-    def _axiomatic(self, method: Axiomatic, pool: Any) -> Any:
+    def _feedback(self, method: RM3 | Axiomatic, size: int) -> Any:
+        """Anserini's reranker of a method, for a pool of ``size`` posts."""
+        rerankers = "io.anserini.rerank.lib."
+        if isinstance(method, RM3):
+            # None: the parser of raw posts. The query is not printed; terms are filtered.
+            weights = method.fb_terms, method.fb_docs, method.original_weight
+            kind = java_class(f"{rerankers}Rm3Reranker")
+            return kind(self._analyzer, None, CONTENTS, *weights, False, True)
         # None: the parser of raw posts, and paths of the index and of another one to draw from.
         index = self._analyzer, None, None, None, CONTENTS
         # With r = all posts of the pool and n = 1 Anserini draws no posts itself; it would draw
         # from the whole index, posts after the topic's time limit included. True: deterministic.
-        draw = True, method.seed, len(pool.lucene_docids), 1
+        draw = True, method.seed, size, 1
         # No cache of ids; the query is not printed; no tweets in Anserini's own form.
         others = method.beta, method.fb_terms, None, False, False
-        return java_class("io.anserini.rerank.lib.AxiomReranker")(*index, *draw, *others)
+        return java_class(f"{rerankers}AxiomReranker")(*index, *draw, *others)
 
-    def _pool(self, first: Any, first_place: int, method: Axiomatic) -> Any:
+    def _pool(self, best: Any, first_place: int, method: Axiomatic) -> Any:
         """The best posts, filled up by random ones to the size of the pool, as ScoredDocs."""
-        places = set(first.lucene_docids)
+        places = set(best.lucene_docids)
         visible = self._size - first_place
         wanted = min(visible, method.fb_docs * method.pool_factor)
         # Counted from the oldest post, so that the draw does not depend on later posts.
@@ -327,7 +289,3 @@ class Ranker:
                 break
             places.add(self._size - 1 - drawn)
         return self._scored_docs(self._points.newSetQuery(PLACE, *sorted(places)), None, wanted)
-
-
-def _as_lists(scored: Any) -> Ranking:
-    return list(scored.lucene_docids), list(scored.scores)

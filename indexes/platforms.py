@@ -17,11 +17,8 @@ from indexes.records import unescaped
 
 Record = Mapping[str, Any]
 
-_LISTS = ("data", "statuses", "posts", "feed", "records", "orderedItems")
-"""Keys of the posts of a page."""
-
+_LISTS = ("data", "statuses", "posts", "feed", "records", "orderedItems")  # Posts of a page
 _TEXTS = {"text", "full_text", "contents", "content", "record", "value"}
-
 _NOTICES = {
     *("delete", "disconnect", "limit", "scrub_geo", "status_withheld", "user_withheld", "warning"),
     *("event", "friends", "friends_str", "control", "timestamp_ms", "created_at"),
@@ -46,12 +43,10 @@ def posts_in(value: Record) -> Iterator[Record | None]:
     if page is None or _TEXTS & value.keys():
         yield _unwrapped(value)
         return
-    includes = value.get("includes")
-    tweets = includes.get("tweets") if isinstance(includes, dict) else None
-    known = {tweet.get("id"): tweet for tweet in _records(tweets)}
-    for post in _records(page if isinstance(page, list) else [page]):
+    known = {tweet.get("id"): tweet for tweet in _records(value, "includes", "tweets")}
+    for post in filter(_is_record, page if isinstance(page, list) else [page]):
         if "data" in value and not post.keys() <= _NOTICES:
-            references = _records(post.get("referenced_tweets"))
+            references = _records(post, "referenced_tweets")
             whole = [{**known.get(each.get("id"), {}), **each} for each in references]
             post = {**post, "referenced_tweets": whole}
         yield _unwrapped(post)
@@ -62,22 +57,21 @@ def _unwrapped(value: Record) -> Record | None:
     if value and value.keys() <= _NOTICES:
         return None
     if value.get("type") in ("Create", "Announce") and "object" in value:
-        return _record(value.get("object")) or None  # A boost has the address of a post.
+        return _record(value, "object") or None  # A boost has the address of a post.
     if value.get("kind") in ("commit", "identity", "account"):
-        commit = _record(value.get("commit"))
+        commit = _record(value, "commit")
         uri = f"at://{value.get('did')}/{commit.get('collection')}/{commit.get('rkey')}"
         value = {"uri": uri, "record": commit.get("record")}
-        return value if _kind(value["record"]) == _BLUESKY_POST else None
+        return value if _record(value, "record").get("$type") == _BLUESKY_POST else None
     if not _TEXTS & value.keys():
-        value = _record(value.get("tweet")) or _record(value.get("post")) or value
-    if _kind(value.get("value")) not in ("", _BLUESKY_POST):
-        return None
-    return value
+        value = _record(value, "tweet") or _record(value, "post") or value
+    is_other = _record(value, "value").get("$type", _BLUESKY_POST) != _BLUESKY_POST
+    return None if is_other else value
 
 
 def own_form(record: Record) -> Record:
     """A platform's record in our own form (``id``, ``text``, ``url``, ``title``); others as is."""
-    if "uri" in record and (post := _record(record.get("record")) or _record(record.get("value"))):
+    if "uri" in record and (post := _record(record, "record") or _record(record, "value")):
         return {"id": record["uri"], "text": post.get("text"), "url": _bluesky_url(post)}
     content = record.get("content")
     if isinstance(content, str) and (_MASTODON & record.keys() or content.startswith("<p")):
@@ -88,8 +82,8 @@ def own_form(record: Record) -> Record:
 
 
 def _twitter(record: Record) -> Record:
-    original = _record(record.get("retweeted_status"))
-    for each in _records(record.get("referenced_tweets")):
+    original = _record(record, "retweeted_status")
+    for each in _records(record, "referenced_tweets"):
         if each.get("type") == "retweeted":
             original = each
     text, url = _tweet_text(record), record.get("url") or _tweet_url(record)
@@ -104,9 +98,9 @@ def _twitter(record: Record) -> Record:
     }
 
 
-def _places(record: Record) -> Iterator[Record]:
+def _places(record: Record) -> list[Record]:
     """Where a tweet has its text and links, the whole ones first."""
-    yield from (_record(record.get("note_tweet")), _record(record.get("extended_tweet")), record)
+    return [_record(record, "note_tweet"), _record(record, "extended_tweet"), record]
 
 
 def _tweet_text(record: Record) -> Any:
@@ -117,38 +111,31 @@ def _tweet_text(record: Record) -> Any:
 
 def _tweet_url(record: Record) -> str:
     """The first ``entities.urls[].expanded_url``, else its ``url``, else ""; not of a medium."""
-    for place in _places(record):
-        for link in _records(_record(place.get("entities")).get("urls")):
-            for key in ("expanded_url", "url"):
-                if isinstance(link.get(key), str) and link[key] and "media_key" not in link:
-                    return str(link[key])
-    return ""
+    links = (link for place in _places(record) for link in _records(place, "entities", "urls"))
+    urls = (
+        link.get(k) for link in links for k in ("expanded_url", "url") if "media_key" not in link
+    )
+    return next((url for url in urls if isinstance(url, str) and url), "")
 
 
 def _mastodon(record: Record) -> Record:
-    post = _record(record.get("reblog")) or record
+    post = _record(record, "reblog") or record
     html = _Html()
     html.feed(str(post.get("content") or ""))
     html.close()
-    card = _record(post.get("card")).get("url")
     return {
         "id": record.get("id"),
         "title": post.get("spoiler_text") or post.get("summary"),
         "text": " ".join("".join(html.parts).split()),
-        "url": next(iter(html.links), card),
+        "url": next(iter(html.links), _record(post, "card").get("url")),
     }
 
 
 def _bluesky_url(post: Record) -> Any:
-    for facet in _records(post.get("facets")):
-        for feature in _records(facet.get("features")):
-            if _kind(feature).endswith("#link"):
-                return feature.get("uri")
-    embed = _record(post.get("embed"))
-    external = _record(embed.get("external")) or _record(
-        _record(embed.get("media")).get("external")
-    )
-    return external.get("uri")
+    features = (each for facet in _records(post, "facets") for each in _records(facet, "features"))
+    links = (each.get("uri") for each in features if str(each.get("$type")).endswith("#link"))
+    external = _record(post, "embed", "external") or _record(post, "embed", "media", "external")
+    return next(links, external.get("uri"))
 
 
 class _Html(HTMLParser):
@@ -171,13 +158,19 @@ class _Html(HTMLParser):
         self.parts.append(data)
 
 
-def _kind(value: Any) -> str:
-    return str(_record(value).get("$type", ""))
+def _is_record(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
-def _record(value: Any) -> Record:
-    return value if isinstance(value, dict) else {}
+def _record(value: Record, *keys: str) -> Record:
+    """The object at the end of a path of keys; an empty one where there is none."""
+    for key in keys:
+        found = value.get(key)
+        value = found if isinstance(found, dict) else {}
+    return value
 
 
-def _records(value: Any) -> list[Record]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+def _records(value: Record, *keys: str) -> list[Record]:
+    """The objects in the list at the end of a path of keys."""
+    found = _record(value, *keys[:-1]).get(keys[-1])
+    return [*filter(_is_record, found)] if isinstance(found, list) else []

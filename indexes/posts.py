@@ -7,6 +7,7 @@ pair.
 import contextlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from indexes.records import (
     read_records,
     short,
     short_json,
+    value_of,
     well_formed,
 )
 
@@ -29,8 +31,7 @@ _IDS = ("id_str", "id", "_id", "doc_id", "docno")
 
 _TEXTS = ("full_text", "text", "contents", "content")
 
-FIELDS = ("id", "text", "url", "title")
-"""Fields of a post that columns may be named for."""
+FIELDS = ("id", "text", "url", "title")  # Fields of a post that columns may be named for
 
 FILES, LABELS = ("a.toks", "b.toks", "id.txt"), "sim.txt"
 """Required files of a folder of pairs, and the optional one of relevance labels."""
@@ -42,9 +43,12 @@ class Post(NamedTuple):
     doc_id: str
     text: str
     url: str = ""
+    signals: Mapping[str, Any] = {}  # Name -> value of a further field
 
 
-def read_posts(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Post]:
+def read_posts(
+    path: Path | str, columns: Mapping[str, str] | None = None, signals: Sequence[str] = ()
+) -> Iterator[Post]:
     """Read posts from a file, plain or compressed (``.gz``, ``.bz2``), in the file's order.
 
     It has JSON objects as :func:`post_of` reads them, one a line or in an array, pages of a
@@ -54,38 +58,39 @@ def read_posts(path: Path | str, columns: Mapping[str, str] | None = None) -> It
 
     Args:
         columns: field (:data:`FIELDS`) -> its column or key, where it has another name.
+        signals: further fields to read; see :func:`indexes.records.value_of`.
 
     Raises:
         CollectionError: a line has another form, or the file cannot be read.
     """
-    for _, post in numbered_posts(path, columns):
+    for _, post in numbered_posts(path, columns, signals):
         yield post
 
 
 def numbered_posts(
-    path: Path | str, columns: Mapping[str, str] | None = None
+    path: Path | str, columns: Mapping[str, str] | None = None, signals: Sequence[str] = ()
 ) -> Iterator[tuple[int, Post]]:
     """The posts of :func:`read_posts` with the numbers of their lines, from 1."""
     notices = 0
     for number, value in read_records(path):
         where = f"{path}:{number}"
-        for record in [_chosen(value, columns, where)] if columns else posts_in(value):
+        for record in [value] if columns else posts_in(value):
             if record is None:
                 notices += 1
-            else:
-                yield number, post_of(record, where)
+                continue
+            post = post_of(_chosen(record, columns, where) if columns else record, where)
+            yield number, with_signals(post, record, signals)
     if notices:
         print(f"{path}: {notices:,} notices without a post, passed over", file=sys.stderr)
 
 
 def _chosen(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -> Mapping[str, Any]:
     """The record with the fields of other names under their own."""
-    names = {**{field: field for field in FIELDS}, **columns}
-    if lacking := [name for key in columns if (name := names[key]) not in record]:
+    if lacking := [name for name in columns.values() if name not in record]:
         raise CollectionError(
             f"{where}: found {keys_of(record)}, expected the columns {', '.join(lacking)}"
         )
-    return {field: record.get(name) for field, name in names.items()}
+    return {field: record.get(columns.get(field, field)) for field in FIELDS}
 
 
 def post_of(record: Mapping[str, Any], where: str) -> Post:
@@ -99,38 +104,48 @@ def post_of(record: Mapping[str, Any], where: str) -> Post:
 
     Objects of platforms are understood as they are (:mod:`indexes.platforms`): longer texts and the
     originals of retweets are preferred, the link is the first expanded one, escapes are decoded.
-
-    Raises:
-        CollectionError: it has another form; begins with ``where``.
+    Raises CollectionError, which begins with ``where``, for another form.
     """
     own = own_form(record)
-    title, url = (_optional(own, key, where) for key in ("title", "url"))
-    text = next((value for key in _TEXTS if (value := own.get(key)) is not None), None)
+    title, url = (_text(own, key, where) for key in ("title", "url"))
+    key = next((key for key in _TEXTS if not _is_missing(own.get(key))), None)
     doc_id = id_under(_IDS, own, where)
-    if text is None:
+    if key is None:
         expected = 'expected a text under "text", "contents" or "full_text"'
         raise CollectionError(f"{where}: found {keys_of(record)}, {expected}")
-    if not isinstance(text, str):
-        key = next(key for key in _TEXTS if own.get(key) is not None)
-        raise CollectionError(f"{where}: found {key} {short_json(text)}, expected a text")
+    text = _text(own, key, where)
     if title and not text.startswith(title):
         text = f"{title} {text}"
     return Post(doc_id, well_formed(text), well_formed(url))
 
 
-def as_post(row: Any, where: str) -> Post:
-    """A post that is one, or the post of a row; see :func:`post_of`."""
-    return row if isinstance(row, Post) else post_of(row, where)
+def with_signals(post: Post, record: Any, signals: Sequence[str]) -> Post:
+    """A post with the values of further fields of its record, where there are any."""
+    if not signals:
+        return post
+    found = {name: value_of(record, name) for name in signals}
+    return post._replace(
+        signals={name: value for name, value in found.items() if value is not None}
+    )
 
 
-def _optional(record: Mapping[str, Any], key: str, where: str) -> str:
-    """A text that may be absent, null or NaN."""
+def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:
+    """A post that is one, or the post of a row; see :func:`post_of` and :func:`with_signals`."""
+    return row if isinstance(row, Post) else with_signals(post_of(row, where), row, signals)
+
+
+def _text(record: Mapping[str, Any], key: str, where: str) -> str:
+    """A text, "" for one that is absent, null or NaN."""
     value = record.get(key)
-    if value is None or value != value:
+    if _is_missing(value):
         return ""
     if not isinstance(value, str):
         raise CollectionError(f"{where}: found {key} {short_json(value)}, expected a text")
     return value
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or bool(value != value)  # NaN
 
 
 def places_of(doc_id: str, paths: Iterable[Path | str]) -> list[str]:
@@ -152,23 +167,12 @@ class Answer(NamedTuple):
     relevance: int | None
 
 
-def parallel_lines(
-    folder: Path | str, required: Sequence[str], optional: Sequence[str] = ()
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (number from 1, file name -> line) from the parallel files of a folder.
-
-    Optional files may be absent, and are then absent in the result.
-
-    Raises:
-        CollectionError: a file is missing, or has more or fewer lines than the others.
-    """
-    folder = Path(folder)
-    missing = [name for name in required if not (folder / name).exists()]
-    if missing:
-        raise CollectionError(
-            f"{folder}: found no {', no '.join(missing)}; expected {list(required)}"
-        )
-    present = [*required, *(name for name in optional if (folder / name).exists())]
+def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each pair with their number, from 1: those of :data:`FILES` and, if it is there,
+    of an ``optional`` file; raises CollectionError for a missing or a shorter file."""
+    if missing := [name for name in FILES if not (folder / name).exists()]:
+        raise CollectionError(f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}")
+    present = [*FILES, *([optional] if (folder / optional).exists() else [])]
     streams = [numbered_lines(folder / name) for name in present]
     for number, lines in enumerate(itertools.zip_longest(*streams), start=1):
         if None in lines:
@@ -177,27 +181,24 @@ def parallel_lines(
                 f"{folder / ended}: found {number - 1} lines, expected as many as in the parallel "
                 "files beside it"
             )
-        yield number, {name: line for name, (_, line) in zip(present, lines, strict=True)}
+        yield number, [line for _, line in lines]
 
 
 def read_pair_folder(folder: Path | str) -> Iterator[tuple[str, Post]]:
     """Read (query_id, post), in the order of the files; a post is yielded once per query.
 
     ``a.toks`` holds queries, ``b.toks`` posts, the optional ``url.txt`` links or empty lines,
-    ``id.txt`` lines of a run: ``query_id Q0 doc_id rank score tag``.
-
-    Raises:
-        CollectionError: a file is missing or has another number of lines, or a line of ``id.txt``
-            has another form.
+    ``id.txt`` lines of a run: ``query_id Q0 doc_id rank score tag``. Raises CollectionError if a
+    file is missing or has another number of lines, or a line of ``id.txt`` has another form.
     """
-    for number, line in parallel_lines(folder, FILES, ("url.txt",)):
-        columns = line["id.txt"].split()
+    for number, (_, text, name, *url) in _pairs(Path(folder), "url.txt"):
+        columns = name.split()
         if len(columns) != 6:
             raise CollectionError(
-                f"{Path(folder) / 'id.txt'}:{number}: found {short(line['id.txt'])}, "
+                f"{Path(folder) / 'id.txt'}:{number}: found {short(name)}, "
                 "expected `query_id Q0 doc_id rank score tag`"
             )
-        yield columns[0], Post(columns[2], line["b.toks"], line.get("url.txt", "").strip())
+        yield columns[0], Post(columns[2], text, "".join(url).strip())
 
 
 def read_answer_folder(folder: Path | str) -> Iterator[Answer]:
@@ -212,30 +213,27 @@ def read_answer_folder(folder: Path | str) -> Iterator[Answer]:
         CollectionError: a file is missing or has another number of lines; a line of ``id.txt`` or
             ``sim.txt`` has another form; or an id is repeated.
     """
-    folder = Path(folder)
+    folder, counts = Path(folder), Counter[str]()
     lines_of: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    for number, line in parallel_lines(folder, FILES, (LABELS,)):
+    for number, (question, text, name, *labels) in _pairs(folder, LABELS):
         where = f"{folder / 'id.txt'}:{number}"
-        name = line["id.txt"].strip()
+        name = name.strip()
         query_id, dash, _ = name.partition("-")
         if not is_doc_id(name) or not query_id:
             raise CollectionError(
                 f"{where}: found {short(name)}, expected one word: the id of a question (32.1), or "
                 "the id of an answer (Q11-D11-0), which begins with its question's"
             )
-        count = counts.get(query_id, 0)
-        counts[query_id] = count + 1
-        doc_id = name if dash else f"{query_id}-{count}"
+        doc_id = name if dash else f"{query_id}-{counts[query_id]}"
+        counts[query_id] += 1
         if (first := lines_of.setdefault(doc_id, number)) != number:
             raise CollectionError(
                 f"{where}: found the answer {doc_id!r} again, expected every id once; "
                 f"the first is on line {first}"
             )
-        label = line.get(LABELS)
-        if label is not None and label.strip() not in ("0", "1"):
-            raise CollectionError(
-                f"{folder / LABELS}:{number}: found {short(label)}, expected 0 or 1"
-            )
-        relevance = None if label is None else int(label)
-        yield Answer(query_id, line["a.toks"], Post(doc_id, line["b.toks"]), relevance)
+        for label in labels:
+            if label.strip() not in ("0", "1"):
+                raise CollectionError(
+                    f"{folder / LABELS}:{number}: found {short(label)}, expected 0 or 1"
+                )
+        yield Answer(query_id, question, Post(doc_id, text), int(labels[0]) if labels else None)

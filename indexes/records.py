@@ -1,6 +1,6 @@
 """Lines, JSON objects and rows of tables in files, plain or compressed, with their line numbers.
 
-Errors name file and line.
+Errors name file and line; ``error_type`` is their class.
 """
 
 import bz2
@@ -10,36 +10,36 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from indexes.errors import CollectionError
 
 Lines = Iterable[tuple[int, str]]
+Records = Iterator[tuple[int, dict[str, Any]]]
 Errors = type[Exception]
 
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _BETWEEN = re.compile(r"[\s,]*")  # Values of an array, or of a file
 _ARCHIVE = "window.YTD."  # Beginning of a file of Twitter's archive: window.YTD.tweets.part0 = [
 _ROUNDED = re.compile(r"[0-9][.,][0-9]+[eE]\+?[0-9]+")  # A long id that a spreadsheet has changed
+_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
 def numbered_lines(
-    path: Path | str, error_type: type[Exception] = CollectionError
+    path: Path | str, error_type: Errors = CollectionError
 ) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its line end); only ``\\n`` and ``\\r\\n`` end a line.
 
-    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped.
-
-    Raises:
-        error_type: the file is missing or not UTF-8, or its compressed data are damaged.
+    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped. Raises for a file
+    that is missing or not UTF-8, and for damaged compressed data.
     """
     number = 0
     try:
-        with _open(Path(path)) as stream:
+        with _OPEN.get(Path(path).suffix.lower(), open)(path, "rb") as stream:
             for number, raw in enumerate(stream, start=1):
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield number, text.removesuffix("\n").removesuffix("\r")
@@ -60,26 +60,11 @@ def numbered_lines(
         ) from None
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    match path.suffix.lower():
-        case ".gz":
-            return gzip.open(path, "rb")
-        case ".bz2":
-            return bz2.open(path, "rb")
-        case _:
-            return path.open("rb")
-
-
-def read_records(
-    path: Path | str, error_type: Errors = CollectionError
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(path: Path | str, error_type: Errors = CollectionError) -> Records:
     """Yield (number of its first line, record) from a file, plain or compressed (.gz, .bz2).
 
     ``.csv`` and ``.tsv`` files are tables with a header. Others are JSON: an object a line, an
     array of objects, or objects over several lines.
-
-    Raises:
-        error_type: the file has another form, or cannot be read.
     """
     lines = numbered_lines(path, error_type)
     if is_table(path):
@@ -99,24 +84,18 @@ def is_table(path: Path | str) -> bool:
     return re.search(r"\.[ct]sv(\.gz|\.bz2)?$", str(path), re.IGNORECASE) is not None
 
 
-def table_rows(
-    path: Path | str, lines: Lines, error_type: Errors = CollectionError
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(path: Path | str, lines: Lines, error_type: Errors = CollectionError) -> Records:
     """The rows of a table under its header; fields are separated by a tab, comma or semicolon.
 
     Two columns without a header, of which the first is a number, are ``id`` and ``text``.
     """
-    numbers, number = iter(lines), 0
-    _, header = next(numbers, (1, ""))
+    texts, number = (f"{line}\n" for _, line in lines), 0
+    header = next(texts, "")
     comma = max("\t,;", key=header.count)
-    quoting = csv.QUOTE_NONE if comma == "\t" else csv.QUOTE_MINIMAL
-    rows = csv.reader(
-        (f"{line}\n" for _, line in chain([(1, header)], numbers)),
-        delimiter=comma,
-        quoting=quoting,  # type: ignore[arg-type]
-    )
+    quoting: Any = csv.QUOTE_NONE if comma == "\t" else csv.QUOTE_MINIMAL
+    rows = csv.reader(chain([header], texts), delimiter=comma, quoting=quoting)
     try:
-        names, ahead = [name.strip() for name in next(rows)], []
+        names, ahead = [name.strip() for name in next(rows, [])], []
         if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
             names, ahead = ["id", "text"], [names]
         number = 1 - len(ahead)
@@ -147,9 +126,7 @@ def _goes_on(line: str) -> bool:
     return False
 
 
-def _values(
-    path: Path | str, lines: Lines, error_type: Errors
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _values(path: Path | str, lines: Lines, error_type: Errors) -> Records:
     """The objects of a JSON array, or one after the other."""
     (number, first), *rest = lines
     text = "\n".join([first, *(line for _, line in rest)])
@@ -163,16 +140,14 @@ def _values(
         number, seen = number + text.count("\n", seen, place), place
         if text.startswith("]", place) if is_array else place == len(text):
             return
+        where = f"{path}:{number}"
         try:
             record, place = decode(text, place)
         except (ValueError, RecursionError) as error:
             raise error_type(
-                f"{path}:{number}: found {short(text[seen : seen + 99])}, expected JSON ({error})"
+                f"{where}: found {short(text[seen : seen + 99])}, expected JSON ({error})"
             ) from None
-        if not isinstance(record, dict):
-            found = short(text[seen : min(place, seen + 99)])
-            raise error_type(f"{path}:{number}: found {found}, expected a JSON object {{…}}")
-        yield number, record
+        yield number, _object(record, text[seen : min(place, seen + 99)], where, error_type)
 
 
 def parsed(line: str, where: str, error_type: Errors = CollectionError) -> dict[str, Any]:
@@ -183,38 +158,46 @@ def parsed(line: str, where: str, error_type: Errors = CollectionError) -> dict[
         raise error_type(
             f"{where}: found {short(line)}, expected one JSON object a line ({error})"
         ) from None
-    if not isinstance(record, dict):
-        raise error_type(f"{where}: found {short(line)}, expected a JSON object {{…}}")
-    return record
+    return _object(record, line, where, error_type)
+
+
+def _object(record: Any, text: str, where: str, error_type: Errors) -> dict[str, Any]:
+    if isinstance(record, dict):
+        return record
+    raise error_type(f"{where}: found {short(text)}, expected a JSON object {{…}}")
 
 
 def id_under(
-    keys: Sequence[str],
-    record: Mapping[str, Any],
-    where: str,
-    error_type: Errors = CollectionError,
+    keys: Sequence[str], record: Mapping[str, Any], where: str, error_type: Errors = CollectionError
 ) -> str:
     """The id under the first of these keys that the record has; raises ``error_type`` without."""
-    for key in keys:
-        value = record.get(key)
-        if isinstance(value, str) and _ROUNDED.fullmatch(value):
-            raise error_type(
-                f"{where}: found {key} {short_json(value)}, a long id that a spreadsheet has "
-                "rounded; export the column as text"
-            )
-        if isinstance(value, str) and is_doc_id(value):
-            return value
-        # In Python JSON's true and false are integers.
-        if isinstance(value, Integral) and not isinstance(value, bool):
-            return str(value)
-        if value is not None:
-            raise error_type(
-                f"{where}: found {key} {short_json(value)}, expected a whole number or a text "
-                "without spaces"
-            )
-    *others, last = (f'"{key}"' for key in keys)
-    expected = f"{', '.join(others)} or {last}" if others else last
-    raise error_type(f"{where}: found {keys_of(record)}, expected an id under {expected}")
+    key = next((key for key in keys if record.get(key) is not None), None)
+    if key is None:
+        *others, last = (f'"{key}"' for key in keys)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise error_type(f"{where}: found {keys_of(record)}, expected an id under {expected}")
+    value, expected = record[key], ", expected a whole number or a text without spaces"
+    if isinstance(value, str) and _ROUNDED.fullmatch(value):
+        expected = ", a long id that a spreadsheet has rounded; export the column as text"
+    elif isinstance(value, str) and is_doc_id(value):
+        return value
+    # In Python JSON's true and false are integers.
+    elif isinstance(value, Integral) and not isinstance(value, bool):
+        return str(value)
+    raise error_type(f"{where}: found {key} {short_json(value)}{expected}")
+
+
+def value_of(record: Any, name: str | None) -> Any:
+    """The first value of a field, None without one; its name may lead into objects by dots."""
+    if isinstance(record, list):
+        return next((v for one in record if (v := value_of(one, name)) is not None), None)
+    if name is None or not isinstance(record, Mapping):
+        return None
+    if name in record:
+        value = record[name]
+        return value[0] if isinstance(value, list) and value else value
+    first, dot, rest = name.partition(".")
+    return value_of(record.get(first), rest) if dot else None
 
 
 def rows_of(

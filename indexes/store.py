@@ -1,9 +1,10 @@
 """Posts on disk (one sqlite file) with random access by id or by place in the index."""
 
 import bisect
+import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,13 +14,13 @@ from indexes.errors import CollectionError
 from indexes.posts import Post
 from indexes.records import is_doc_id, is_encodable
 
-# Older sqlite libraries allow 999 parameters in a statement.
-_CHUNK = 900
-
 _SORTED_KIB = 64 * 1024
+COLUMNS = "doc_id, text, url, signals"
+"""Columns of a post: signals are JSON, or NULL; files of earlier versions have none."""
 
 _KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
+GIVEN = "IN (SELECT value FROM json_each(?))"  # Any number of values, as JSON
 
 
 class Summary(NamedTuple):
@@ -45,26 +46,23 @@ class PostStore:
     """Read-only access to the posts of a file by :meth:`build`, which must not change meanwhile.
 
     Posts have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
-    descending text. For ids that grow with time that is from new to old.
-
-    Raises:
-        CollectionError: the file is missing or is not a store of posts.
+    descending text. For ids that grow with time that is from new to old. Raises CollectionError
+    for a file that is missing or not a store of posts.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise CollectionError(f"{path}: there is no such file of posts")
+        # `immutable` needs no locks and works in read-only folders.
+        name = f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1"
         try:
-            # `immutable` needs no locks and works in read-only folders.
-            self._connection = sqlite3.connect(
-                f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1",
-                uri=True,
-                check_same_thread=False,
-            )
+            self._connection = sqlite3.connect(name, uri=True, check_same_thread=False)
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         self._ids: dict[int, str] = {}
+        fields = [row[1] for row in self._select("PRAGMA table_info(posts)")]
+        self._columns = COLUMNS if "signals" in fields else COLUMNS.removesuffix(", signals")
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
         self._size = 0 if last is None else int(last) + 1
@@ -95,23 +93,23 @@ class PostStore:
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, in the order of their places."""
-        rows = self._select("SELECT doc_id, text, url FROM posts ORDER BY place")
-        return map(Post._make, rows)
+        return map(post_of, self._select(f"SELECT {self._columns} FROM posts ORDER BY place"))
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
-        query = "SELECT doc_id, text, url FROM posts WHERE doc_id IN"
-        found = {row[0]: Post._make(row) for row in select_many(self._select, query, wanted)}
+        query = f"SELECT {self._columns} FROM posts WHERE doc_id {GIVEN}"
+        found = {row[0]: post_of(row) for row in self._select(query, json.dumps(wanted))}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
     def ids_at(self, places: Sequence[int]) -> list[str]:
         """The ids at these places, in the same order."""
         if len(self._ids) > _KEPT:
             self._ids = {}  # Other threads go on with theirs.
-        ids, query = self._ids, "SELECT place, doc_id FROM posts WHERE place IN"
-        unknown = [place for place in places if place not in ids]
-        ids.update(select_many(self._select, query, unknown))
+        ids = self._ids
+        if unknown := [place for place in places if place not in ids]:
+            query = f"SELECT place, doc_id FROM posts WHERE place {GIVEN}"
+            ids.update(self._select(query, json.dumps(unknown)))
         return [ids[place] for place in places]
 
     def first_up_to(self, number: int) -> int:
@@ -130,7 +128,7 @@ class PostStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _select(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def _select(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:
             # Not `yield from`: it closes the cursor, which fails once the connection is closed.
             for row in self._connection.execute(query, values):  # noqa: UP028
@@ -144,15 +142,15 @@ class PostStore:
         )
 
 
-def select_many(
-    select: Callable[[str, Sequence[Any]], Iterable[tuple[Any, ...]]],
-    query: str,
-    values: Sequence[Any],
-) -> Iterator[tuple[Any, ...]]:
-    """The rows of a query that ends in ``IN``, for any number of values."""
-    for start in range(0, len(values), _CHUNK):
-        chunk = values[start : start + _CHUNK]
-        yield from select(f"{query} ({','.join('?' * len(chunk))})", chunk)
+def post_of(row: Sequence[Any]) -> Post:
+    """The post of a row of :data:`COLUMNS`."""
+    doc_id, text, url, *signals = row
+    return Post(doc_id, text, url, json.loads(signals[0]) if signals and signals[0] else {})
+
+
+def row_of(post: Post) -> Sequence[Any]:
+    """A post as a row of :data:`COLUMNS`."""
+    return (*post[:3], json.dumps(post.signals, default=str) if post.signals else None)
 
 
 def is_number(doc_id: str) -> bool:
@@ -181,17 +179,19 @@ def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
         PRAGMA journal_mode = OFF;
         PRAGMA synchronous = OFF;
         PRAGMA cache_size = -{_SORTED_KIB};
-        CREATE TEMP TABLE unsorted (doc_id TEXT, text TEXT, url TEXT);
-        CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT, text TEXT, url TEXT);
+        CREATE TEMP TABLE unsorted (doc_id TEXT, text TEXT, url TEXT, signals TEXT);
+        CREATE TABLE posts
+            (place INTEGER PRIMARY KEY, doc_id TEXT, text TEXT, url TEXT, signals TEXT);
         BEGIN;
         """
     )
     counts = Counter[str]()
-    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?)", _checked(posts, counts))
+    rows = map(row_of, _checked(posts, counts))
+    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?, ?)", rows)
     summary = Summary(counts["posts"], counts["empty"], not counts["named"])
     order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if summary.numeric_ids else "doc_id DESC"
     connection.execute(
-        f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, doc_id, text, url "
+        f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, {COLUMNS} "
         "FROM unsorted"
     )
     try:

@@ -31,7 +31,7 @@ from pipeline.evaluation.measures import (
     warn_of_gaps,
     without_relevant,
 )
-from pipeline.ranking.reports import evaluate, print_means
+from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.text import counted, listed
 
 
@@ -64,8 +64,14 @@ def main(options: Options) -> None:
     parse_measures(options.measures)
     qrels, usual_measures, skips_own_id = _judgments(options.qrels, options.data)
     evaluator = Evaluator(qrels, options.measures or usual_measures)
+    paths, against = [*options.runs], options.against
+    if against:
+        # A comparison of a run with itself would make the correction of the others stricter.
+        if not (others := [path for path in paths if not path.samefile(against)]):
+            raise UsageError("--against: found no other run, expected one to compare")
+        paths = [against, *others]
     results: list[tuple[str, Values]] = []
-    for path in _with_baseline_first(options):
+    for path in paths:
         scores = aligned(read_run(path), qrels, str(path))
         if skips_own_id:
             from pipeline.ranking.retrievers import without_own_ids
@@ -77,16 +83,16 @@ def main(options: Options) -> None:
     _warn(f"{options.qrels}: judged topics without a relevant document, always 0", empty)
     if options.per_topic:
         _print_topics(results)
-        if options.against:
-            print()
-    if options.against or not options.per_topic:
-        print(f"{options.qrels}, {counted(len(qrels), 'judged topic')}")
-        if options.against:
-            from pipeline.evaluation.significance import print_comparison
+        if not against:
+            return
+        print()
+    print(f"{options.qrels}, {counted(len(qrels), 'judged topic')}")
+    if against:
+        from pipeline.evaluation.significance import print_comparison
 
-            print_comparison(results)
-        else:
-            print_means(results)
+        print_comparison(results)
+    else:
+        print(Evaluation("", dict(results)))
 
 
 def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str], bool]:
@@ -104,23 +110,11 @@ def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str], bool
     return collection.qrels, collection.measures, collection.skips_own_id
 
 
-def _with_baseline_first(options: Options) -> list[Path]:
-    if options.against is None:
-        return list(options.runs)
-    # A comparison of a run with itself would make the correction of the others stricter.
-    others = [path for path in options.runs if not path.samefile(options.against)]
-    if not others:
-        raise UsageError("--against: found no other run, expected one to compare")
-    return [options.against, *others]
-
-
 def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:
     judged = list(dict.fromkeys(d for grades in qrels.values() for d in grades))
     found = list(dict.fromkeys(d for q, of_topic in scores.items() if q in qrels for d in of_topic))
-    for what, of_run, of_qrels in (
-        ("topics", list(scores), list(qrels)),
-        ("posts", found, judged),
-    ):
+    pairs = {"topics": ([*scores], [*qrels]), "posts": (found, judged)}
+    for what, (of_run, of_qrels) in pairs.items():
         if of_run and {*of_qrels}.isdisjoint(of_run):
             print(
                 f"{path}: none of its {len(of_run):,} {what} ({listed(of_run, 2)}) is among the "

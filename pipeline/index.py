@@ -18,13 +18,14 @@ deleted.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from indexes.manifest import IndexManifest
-from indexes.posts import FIELDS, read_posts
+from indexes.posts import FIELDS
 from pipeline.collections import named
-from pipeline.collections.collection import IndexPlace
+from pipeline.collections.collection import Collection, IndexPlace
+from pipeline.collections.sources import PostFiles
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.command.ranking import EngineOptions, engine_of
@@ -40,8 +41,8 @@ def _columns(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _LocalOptions:
-    """What to index, and where on this machine."""
+class Options(EngineOptions):
+    """What to index, and where."""
 
     collection: str | None = option(
         "collection to index, by its name or its file; mb2011 and mb2012 share an index, and so do "
@@ -72,23 +73,17 @@ class _LocalOptions:
     )
 
 
-@dataclass(frozen=True)
-class Options(EngineOptions, _LocalOptions):
-    """The same, or where in a search engine."""
-
-
 def main(options: Options) -> None:
     """Build an index, and report its size and the time."""
     _check_options(options)
     given = engine_of(options)
-    collection = named.find(options.collection, options.data) if options.collection else None
-    if collection:
-        collection = named.on_engine(collection, given)
-        place = collection.place()
-    elif given:
-        place = IndexPlace(engine=named.engine_address(given, None, None))
+    if options.collection:
+        collection = named.on_engine(named.find(options.collection, options.data), given)
     else:
-        place = IndexPlace(folder=options.index)
+        engine = named.engine_address(given, None, None) if given else None
+        source = PostFiles(options.posts, options.columns or {})
+        collection = Collection("", post_source=source, index=IndexPlace("", options.index, engine))
+    place = collection.place()
     if place.engine:
         problem = "--{}: not with an index in a search engine"
         if wrong := [problem.format(n) for n in ("index", "check") if getattr(options, n)]:
@@ -96,19 +91,15 @@ def main(options: Options) -> None:
         if not place.engine.has_methods:
             raise UsageError(f"{options.collection}: {place} is searched as it is, not built")
     elif options.index:
-        place = IndexPlace(folder=options.index)
+        place = place._replace(folder=options.index)
     if options.check:
-        _check(place.directory)
+        manifest = IndexManifest.read(place.directory)
+        manifest.check(place.directory, None, whole=True)
+        size = f"{sum(manifest.files.values()) / 1e6:,.1f} MB"
+        print(f"no damage in {len(manifest.files)} files, {size}\nindex: {place}")
         return
     start = time.perf_counter()
-    if collection:
-        manifest, sent = collection.build_index(place)
-    else:
-        posts = (post for path in options.posts for post in read_posts(path, options.columns))
-        words = [word for path in options.posts for word in ("--posts", str(path.absolute()))]
-        if options.columns:
-            words += ["--columns", ",".join(map("=".join, options.columns.items()))]
-        manifest, sent = place.build(posts, options.posts, words)
+    manifest, sent = replace(collection, index=place).build_index()
     seconds = time.perf_counter() - start
     of_them = f", {sent:,} of them sent" if place.engine else ""
     print(
@@ -135,13 +126,6 @@ def _check_options(options: Options) -> None:
     }
     if problems := [problem for problem, is_there in rules.items() if is_there]:
         raise UsageError(problems)
-
-
-def _check(directory: Path) -> None:
-    manifest = IndexManifest.read(directory)
-    manifest.check(directory, None, whole=True)
-    size = sum(manifest.files.values())
-    print(f"no damage in {len(manifest.files)} files, {size / 1e6:,.1f} MB\nindex: {directory}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.collections.trec import Run, aligned, read_run, write_run
+from pipeline.collections.trec import aligned, read_run, write_run
 from pipeline.command.main import run
 from pipeline.command.options import (
     argument,
@@ -94,27 +94,22 @@ def main(options: Options) -> None:
     """Read and check all runs, rerank and write one after the other, report."""
     started = time.perf_counter()
     _check(options)
-
     collection = options.open_collection()
     jobs = _jobs(options, collection)
     ranker = _ranker(options, collection)
-    ids = [topic.query_id for topic in collection.topics]
-    runs = {job.name: aligned(read_run(job.path), ids, str(job.path)) for job in jobs}
-    if collection.qrels:
-        collection.check_judged_posts()
-    # A collection reads all of its posts for each look-up, so there is one for all runs.
-    topics = {topic.query_id for topic in collection.topics}
-    wanted = {
-        doc_id
-        for scores in runs.values()
-        for query_id in topics & scores.keys()
-        for doc_id in scores[query_id]
-    }
-    posts = collection.find_posts(sorted(wanted))
-    # Every run is checked before the long work begins.
-    candidates = {job: _candidates(options, collection, job, runs[job.name], posts) for job in jobs}
-    results = _rerank(options, collection, ranker, candidates)
-    _report(options, collection, ranker, results)
+    candidates = _candidates(options, collection, jobs)
+    evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
+    results: dict[str, tuple[Values, Values]] = {}  # Name of a run -> values before and after
+    for job, found in candidates.items():
+        ranking = ranker.rerank(found, partial(bar, what=job.name, unit="pair"))
+        write_run(job.output, ranking.run, options.reranker)
+        print(f"wrote {job.output}", file=sys.stderr)
+        if evaluator:
+            results[job.name] = evaluator(found.run), evaluator(ranking.run)
+    if evaluator:
+        _report(options, collection, ranker, results)
+    else:
+        print(f"no report: {collection.missing_judgments}")
     print(
         f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s",
         file=sys.stderr,
@@ -145,24 +140,23 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
         try:
             path = official or existing_file(text)
         except ValueError as error:
-            problems.append(
-                f"runs: {error}, nor has {collection.name} an official run of that name"
-            )
+            nor = f"nor has {collection.name} an official run of that name"
+            problems.append(f"runs: {error}, {nor}")
             continue
         name = text if official else path.name
         jobs.append(Job(name, path, options.output / reranked_name(name, options.reranker)))
     inputs = Counter(job.path.resolve() for job in jobs)
     outputs = Counter(job.output.resolve() for job in jobs)
-    for job in jobs:
-        if inputs[job.path.resolve()] > 1:
-            problems.append(f"runs: found {job.path} more than once, expected it once")
-        elif outputs[job.output.resolve()] > 1:
+    for _, path, output in jobs:
+        if inputs[path.resolve()] > 1:
+            problems.append(f"runs: found {path} more than once, expected it once")
+        elif outputs[output.resolve()] > 1:
             problems.append(
-                f"runs: found {job.path} and another that would be written to {job.output}, "
-                "expected files of different names"
+                f"runs: found {path} and another that would be written to {output}, expected "
+                "files of different names"
             )
-        if job.output.resolve() in inputs:
-            problems.append(f"--output: {job.output} is one of the runs, and would be overwritten")
+        if output.resolve() in inputs:
+            problems.append(f"--output: {output} is one of the runs, and would be overwritten")
     if options.report and options.report.resolve() in {*inputs, *outputs}:
         problems.append(f"--report: found {options.report}, which is a run; expected another file")
     if problems:
@@ -171,42 +165,38 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
 
 
 def _candidates(
-    options: Options, collection: Collection, job: Job, run: Run, posts: Mapping[str, Post]
-) -> Candidates:
-    """A run's candidates, with notes on its posts and topics that are not reranked."""
+    options: Options, collection: Collection, jobs: Sequence[Job]
+) -> dict[Job, Candidates]:
+    """Candidates of all runs, which are checked before the long work begins.
+
+    A collection reads all of its posts for each look-up, so there is one for all runs.
+    """
     from pipeline.ranking.retrievers import RunRetriever
+
+    topics, hits = collection.topics, options.hits or DEFAULT_HITS
+    ids = [topic.query_id for topic in topics]
+    runs = {job: aligned(read_run(job.path), ids, str(job.path)) for job in jobs}
+    if collection.qrels:
+        collection.check_judged_posts()
+    wanted = {d for run in runs.values() for query_id in ids for d in run.get(query_id, ())}
+    posts = collection.find_posts(sorted(wanted))
 
     def known(doc_ids: Sequence[str]) -> dict[str, Post]:
         return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
 
-    hits = options.hits or DEFAULT_HITS
-    retriever = RunRetriever(run, known, str(job.path), options.skip_unknown)
-    candidates = retriever.search(collection.topics, hits)
-    if cut := sum(len(known([*run[query_id]])) > hits for query_id in candidates.run):
-        print(
-            f"{job.path}: {cut} topics have more than {hits} posts; only the first {hits} are "
-            "reranked, written and measured",
-            file=sys.stderr,
-        )
-    if collection.qrels:
-        warn_of_gaps(str(job.path), collection.qrels, candidates.run)
+    candidates = {}
+    for job, scores in runs.items():
+        retriever = RunRetriever(scores, known, str(job.path), options.skip_unknown)
+        found = candidates[job] = retriever.search(topics, hits)
+        if cut := sum(len(known([*scores[query_id]])) > hits for query_id in found.run):
+            print(
+                f"{job.path}: {cut} topics have more than {hits} posts; only the first {hits} are "
+                "reranked, written and measured",
+                file=sys.stderr,
+            )
+        if collection.qrels:
+            warn_of_gaps(str(job.path), collection.qrels, found.run)
     return candidates
-
-
-def _rerank(
-    options: Options, collection: Collection, ranker: Ranker, jobs: Mapping[Job, Candidates]
-) -> dict[str, tuple[Values, Values]]:
-    """Write each reranked run; name -> its values before and after, with judgments."""
-    evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
-    results: dict[str, tuple[Values, Values]] = {}
-    for job, candidates in jobs.items():
-        progress = partial(bar, what=job.name, unit="pair")
-        ranking = ranker.rerank(candidates, progress)
-        write_run(job.output, ranking.run, options.reranker)
-        print(f"wrote {job.output}", file=sys.stderr)
-        if evaluator:
-            results[job.name] = evaluator(candidates.run), evaluator(ranking.run)
-    return results
 
 
 def _report(
@@ -215,28 +205,24 @@ def _report(
     ranker: Ranker,
     results: Mapping[str, tuple[Values, Values]],
 ) -> None:
-    """Print the table and write the file, or say why there is none."""
-    if collection.qrels is None:
-        print(f"no report: {collection.missing_judgments}")
-        return
+    """Print the table, and write the file."""
     from pipeline.ranking.checkpoints import warn_of_seen
 
     warn_of_seen(ranker)
     rows = run_report.compare(results)
     print(
-        f"{collection.name}, {len(collection.qrels)} judged topics, {len(rows)} runs reranked by "
-        f"{ranker.name}, {ranker.description}"
+        f"{collection.name}, {len(collection.qrels or ())} judged topics, {len(rows)} runs "
+        f"reranked by {ranker.name}, {ranker.description}"
     )
     run_report.print_report(rows, options.group_size)
     if options.report:
-        made_by = provenance()
         assert ranker.model
         made = {
             "collection": collection.name,
             "reranker": options.reranker,
             "lambda": getattr(ranker.model, "weight", None),
             "checkpoint": "/".join(ranker.model.directory.resolve().parts[-2:]),
-            **{name: made_by[name] for name in ("date", "commit", "machine")},
+            **{n: v for n, v in provenance().items() if n in ("date", "commit", "machine")},
         }
         run_report.write_csv(options.report, rows, made, options.group_size)
         print(f"wrote {options.report}", file=sys.stderr)

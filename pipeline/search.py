@@ -84,38 +84,31 @@ def main(options: Options) -> None:
     rankers: list[Ranker] = [ranker]
     if options.reranker == AUTO:
         rankers += filter(None, [neural_mixture(ranker, **options.loading())])
-    rankings, files = [], {}
+    rankings, notes = [], {}
     for each in rankers:
         if each.description:
             print(each.description, file=sys.stderr)
         progress = partial(bar, what=each.name, unit="pair")
-        ranking = each.rank(hits=options.hits or DEFAULT_HITS, progress=progress)
-        rankings.append(ranking)
-        path = _run_file(options, collection.name, each)
-        if options.output:  # Of the ranker alone.
-            if each is not ranker:
-                continue
-            path = options.output
-        write_run(path, ranking.run, options.runtag)
-        files[[*ranking.stages][-1]] = path
+        rankings.append(each.rank(hits=options.hits or DEFAULT_HITS, progress=progress))
+        if each is ranker or not options.output:  # A named file is of the ranker alone.
+            path = options.output or _run_file(options, collection.name, each)
+            write_run(path, rankings[-1].run, options.runtag)
+            notes[[*rankings[-1].stages][-1]] = f"-> {path}"
     if rankings[1:]:
         print(f"{ranker.name} reads no score of {rankers[1].name}", file=sys.stderr)
     ranking = rankings[0].after(*rankings[1:])
     if collection.qrels is None:
         print(collection.missing_judgments)
     else:
-        notes = {stage: f"-> {path}" for stage, path in files.items()}
         print(replace(reports.evaluate(ranking), notes=notes))
         warn_of_gaps(ranker.name, collection.qrels, ranking.run)
         for each in rankers:
             warn_of_seen(each)
     reports.print_topic(ranking, collection.qrels, options.show)
-    print(
-        f"wrote {' and '.join(map(str, files.values()))}: {sum(map(len, ranking.run.values()))} "
-        f"results for {len(ranking.run)} of {len(collection.topics)} topics in "
-        f"{time.perf_counter() - started:.1f} s",
-        file=sys.stderr,
-    )
+    written = " and ".join(note.removeprefix("-> ") for note in notes.values())
+    results = f"{sum(map(len, ranking.run.values()))} results for {len(ranking.run)}"
+    topics = f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s"
+    print(f"wrote {written}: {results} of {topics}", file=sys.stderr)
 
 
 def _show(ranker: Ranker, query: str, options: Options) -> None:

@@ -12,14 +12,17 @@ python -m pipeline.serve --collection mine.toml      # and the proxy, if it name
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import os
 import signal
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from importlib import import_module
+from logging.handlers import QueueListener
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,12 +43,10 @@ from pipeline.runtime import choose_device
 from rerankers.devices import device_name
 
 if TYPE_CHECKING:
-    from indexes.engines.client import EngineAddress
     from pipeline.collections.collection import Collection
-    from pipeline.service.app import Service
-    from pipeline.service.log import SearchLog
-    from pipeline.service.proxy.routes import Proxy
     from pipeline.service.proxy.search import PostFields, ServedIndex
+
+LOG = logging.getLogger("tweetrerank.service")
 
 DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
@@ -53,6 +54,14 @@ LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Ho
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
 PRELOADED = ("pipeline.service.worker", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
+
+
+def renamed(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of ``NAME=FIELD,…``; a NAME alone is the field's, too."""
+    items = [item.strip().partition("=") for item in text.split(",")]
+    if not all(name for name, _, _ in items):
+        raise ValueError(f"found {text!r}, expected NAME=FIELD, several separated by commas")
+    return tuple((name, field or name) for name, _, field in items)
 
 
 def port(text: str) -> int:
@@ -72,6 +81,10 @@ def index_pattern(text: str) -> str:
     return text
 
 
+FILE: Any = {"parse": existing_file, "metavar": "FILE"}
+NAMES: Any = {"many": True, "metavar": "NAME"}
+
+
 @dataclass(frozen=True)
 class Options:
     """What to serve, where, and for whom."""
@@ -85,15 +98,12 @@ class Options:
     host: str = option("address to listen on; 0.0.0.0 is every network", default="127.0.0.1")
     port: int = option("port to listen on; 0 is any free one", default=8080, parse=port)
     api_key_file: Path | None = option(
-        "file of keys, one a line, of which requests need one (default: none needed)",
-        parse=existing_file,
-        metavar="FILE",
+        "file of keys, one a line, of which requests need one (default: none needed)", **FILE
     )
     allow_host: tuple[str, ...] = option(
         "name in the header Host of requests, or *.example.com; may be given several times "
         "(default: those of this machine where --host is one; else any)",
-        many=True,
-        metavar="NAME",
+        **NAMES,
     )
     cors_origin: tuple[str, ...] = option(
         "address of pages that may call this service from a browser, such as https://example.com, "
@@ -108,19 +118,14 @@ class Options:
         "connections of a client at a time (default: any)", parse=positive_int
     )
     ssl_certfile: Path | None = option(
-        "certificate for HTTPS, in PEM; it is read again after SIGHUP",
-        parse=existing_file,
-        metavar="FILE",
+        "certificate for HTTPS, in PEM; it is read again after SIGHUP", **FILE
     )
-    ssl_keyfile: Path | None = option(
-        "its key (default: in the same file)", parse=existing_file, metavar="FILE"
-    )
+    ssl_keyfile: Path | None = option("its key (default: in the same file)", **FILE)
     ssl_ca_certs: Path | None = option(
-        "authorities of clients, which need a certificate then", parse=existing_file, metavar="FILE"
+        "authorities of clients, which need a certificate then", **FILE
     )
     threads: int | None = option(
-        "processes that score, each on a core (default: one for each core)",
-        parse=positive_int,
+        "processes that score, each on a core (default: one for each core)", parse=positive_int
     )
     device: str = option(
         "where networks score, and the page's models: auto, cpu, cuda or cuda:N; trees are always "
@@ -147,8 +152,7 @@ class Options:
     log_texts: bool = option("write queries and documents into the log", flag=True)
     engine_auth: Path | None = option(
         "file of ca for --engine, whose callers name themselves (default: $TWEETRERANK_ENGINE_CA)",
-        parse=existing_file,
-        metavar="FILE",
+        **FILE,
     )
     index: Path | None = option("index that the page searches", parse=Path, metavar="DIR")
     collection: tuple[str, ...] = option(
@@ -184,6 +188,13 @@ class Options:
         metavar="FIELD",
     )
     url_field: str | None = option("its field of links", metavar="FIELD")
+    signals: tuple[tuple[str, str], ...] = option(
+        "its fields of the numbers that the model was trained with, where they have other names "
+        "there: likes=favorite_count,created=date",
+        default=(),
+        parse=renamed,
+        metavar="NAME=FIELD,…",
+    )
     rerank_window: int = option(
         "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
@@ -220,240 +231,122 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Load the models, listen, and serve until a signal."""
+    """Check the options, take the port, and serve."""
     # Until the event loop runs, there is nothing to load again.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     keys = read_keys(options.api_key_file) if options.api_key_file else []
     collections = collections_of(options)
-    if options.grades and not collections:
-        raise UsageError("--grades: found no --collection or --index, expected one to search")
     options = with_engine_of(options, collections)
-    indexes = served_indexes(options, [each.engine.index for each in collections if each.engine])
-    if options.ssl_certfile is None:
-        _refuse(options, ("ssl_keyfile", "ssl_ca_certs"), "found no --ssl-certfile, expected one")
-    if options.engine is None:
-        _refuse(options, ("log",), "found no --engine, whose reranked searches are logged")
-    if options.log is None:
-        _refuse(options, ("challenger",), "found no --log, expected the folder of one")
     listening = bind(options.host, options.port)
-    named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
+    named = options.checkpoint or (() if options.collection else (DEFAULT_CHECKPOINT,))
     # People read stdout; the log is on stderr.
     print(f"loading {', '.join([*named, *(each.name for each in collections)])} …", flush=True)
     # The process that others are forked from imports while this one does.
     multiprocessing.set_forkserver_preload([*PRELOADED])
     forkserver.ensure_running()
     try:
-        from pipeline.service import app, connections
-        from pipeline.service.record import LOG, end_log, log_as_json
-        from pipeline.service.requests import Limits
+        import_module("pipeline.service.app")
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
-    from pipeline.service.models import Models
-    from pipeline.service.page.grades import Grades
-    from pipeline.service.page.routes import routes
-    from pipeline.service.page.searching import SearchPage
+    serve(replace(options, checkpoint=named), keys, collections, listening)
 
-    certificate = None
-    if options.ssl_certfile:
-        files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
-        certificate = connections.Certificate(*files)
-        certificate.load()
+
+def serve(
+    options: Options,
+    keys: list[str],
+    collections: Sequence[Collection],
+    listening: socket.socket,
+) -> None:
+    """Load the models, and serve them until a signal."""
+    from pipeline.service import app, connections
+    from pipeline.service.log import SearchLog
+    from pipeline.service.models import Models
+    from pipeline.service.page.routes import routes
+    from pipeline.service.page.searching import Grades, SearchPage
+    from pipeline.service.record import log_as_json
+    from pipeline.service.requests import Limits
+
+    files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
+    certificate = connections.Certificate(*files) if options.ssl_certfile else None
     of_collections = collections if options.collection else []
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
-    models = Models(named, options.cache, threads, of_collections, device, options.challenger)
+    names = options.checkpoint
+    models = Models(names, options.cache, threads, of_collections, device, options.challenger)
     limits = Limits.of(options.max_documents, options.max_body)
     is_ordered = options.order == "first_stage"
     service = app.Service(models, limits, threads, options.log_texts, is_ordered)
     grades = Grades(options.grades) if options.grades else None
-    page = None
-    if collections:
-        page = SearchPage(collections[0], lambda: models.served, grades, device)
-    log = log_as_json()
-    searches = search_log(options)
+    page = (
+        SearchPage(collections[0], lambda: models.served, grades, device) if collections else None
+    )
+    lines = log_as_json()
+    how = options.log_queries == "plain", options.log_days, options.share
+    log = SearchLog(options.log, *how) if options.log else None
+    served = behind_aliases(options, collections) if options.engine else {}
+    proxy = proxy_of(options, service, log, served) if options.engine else None
 
     def reload() -> None:
-        if options.engine:
-            served.update(behind_aliases(options, collections))
-        if options.api_key_file:
-            try:
-                keys[:] = read_keys(options.api_key_file)
-                LOG.info("--api-key-file: %d keys", len(keys))
-            except (DataError, OSError) as error:
-                LOG.error("--api-key-file: the old keys stay: %s", error)
-        if certificate:
-            try:
-                certificate.load(config.ssl)
-                LOG.info("--ssl-certfile: read again")
-            except DataError as error:
-                LOG.error("--ssl-certfile: the old certificate stays: %s", error)
+        served.update(behind_aliases(options, collections) if options.engine else {})
+        read_again(options, keys, certificate)
         models.reload()
         if page:
             page.reload()
 
-    served = behind_aliases(options, collections) if options.engine else {}
-    proxy = proxy_of(options, service, searches, indexes, served)
     hosts = options.allow_host or (LOOPBACK_NAMES if options.host in LOOPBACK else ())
     access = app.Access(keys, hosts, options.cors_origin, options.client_requests)
     connections.Connection.most_of_client = options.client_connections
-    config = connections.config(
-        app.build(service, access, routes(page), proxy, searches, reload, is_watched=True),
-        loop="uvloop",
-        **(certificate.options() if certificate else {}),
-    )
+    built = app.build(service, access, routes(page), proxy, log, reload, is_watched=True)
+    config = connections.config(built, certificate, loop="uvloop")
     if not keys and options.host not in LOOPBACK:
         LOG.warning("everybody who reaches %s is served", options.host)
+    listen(connections.Server(config), listening, models.served)
+    end(lines, *filter(None, (page, log)))
+
+
+def listen(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
+    """Listen, say where, and serve until a signal."""
     listening.listen(BACKLOG)  # From now on nobody is refused.
     host, number = listening.getsockname()[:2]
     where = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
-    where = f"{'https' if certificate else 'http'}://{where}"
-    LOG.info("serving %s on %s", ", ".join(models.served), where)
+    where = f"{'https' if server.config.ssl else 'http'}://{where}"
+    LOG.info("serving %s on %s", ", ".join(names), where)
     print(where, flush=True)
     # What is loaded stays: no collection of garbage has to look at it again.
     gc.freeze()
     # uvicorn raises the signal once more after the last request; it ends this command well.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    connections.Server(config).run(sockets=[listening])
-    if page:
-        page.close()
-    if searches:
-        searches.close()
+    server.run(sockets=[listening])
+
+
+def end(lines: QueueListener, *opened: Any) -> None:
+    """Close the page and the log of searches, and write the lines of the log that wait."""
+    for each in opened:
+        each.close()
     waiting = [t for t in threading.enumerate() if t.name.startswith(("reload", "search"))]
+    waiting.append(threading.Thread(target=lines.stop, daemon=True))
+    waiting[-1].start()
     for thread in waiting:
-        thread.join(1)
-    if not end_log(log) or any(thread.is_alive() for thread in waiting):
+        thread.join(2)
+    if any(thread.is_alive() for thread in waiting):
         os._exit(0)  # The interpreter's end would wait for them, as for an engine.
 
 
-def _refuse(options: Options, names: Sequence[str], problem: str) -> None:
-    """Raise UsageError for those of the options that are given."""
-    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]:
-        raise UsageError(f"{' and '.join(given)}: {problem}")
-
-
-def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
-    """The options with the engine of the collections, unless they name one; raises UsageError."""
-    addresses = [each.engine for each in collections if each.engine]
-    if options.engine is not None or not addresses:
-        return options
-    first = addresses[0]
-    for name in ("url", "auth"):
-        values = {str(getattr(address, name)): None for address in addresses}
-        if len(values) > 1:
-            raise UsageError(
-                f"--collection: found {name} {' and '.join(values)}, expected the same; serve each "
-                "of them by itself"
-            )
-    return replace(options, engine=first.url, engine_auth=options.engine_auth or first.auth)
-
-
-def fields_of(options: Options, address: EngineAddress | None = None) -> PostFields:
-    """The fields of posts: those of the options, of an index, and else of an index of ours."""
-    from indexes.engines.layout import TEXT, URL
-    from pipeline.service.proxy.search import PostFields
-
-    text, url = (
-        getattr(options, name) or getattr(address, name, None)
-        for name in ("text_field", "url_field")
-    )
-    return PostFields((text or TEXT,), url or (None if text else URL))
-
-
-def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:
-    """Model and fields of the collections' indexes, and of those that are behind their names."""
-    from indexes.engines.client import Engine, EngineError
-    from pipeline.service.proxy.search import ServedIndex
-    from pipeline.service.record import LOG
-
-    found: dict[str, ServedIndex] = {}
-    for each in collections:
-        if each.engine is None:
-            continue
-        served = ServedIndex(each.name, fields_of(options, each.engine))
-        found[each.engine.index] = served
-        answer: Future[Any] = Future()
-
-        def ask(address: EngineAddress = each.engine, answer: Future[Any] = answer) -> None:
-            try:
-                path = f"/{address.index}/_alias"
-                answer.set_result(Engine(address).request("GET", path))
-            except EngineError as error:
-                answer.set_exception(error)
-
-        # Nobody waits for its end.
-        threading.Thread(target=ask, name="reload", daemon=True).start()
-        try:
-            found |= dict.fromkeys(answer.result(ENGINE_SECONDS), served)
-        except (EngineError, TimeoutError) as error:
-            problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
-            LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, problem)
-    return found
-
-
-def served_indexes(options: Options, of_collections: Sequence[str]) -> Sequence[str]:
-    """Names and patterns of the engine's indexes that may be searched; none without an engine.
-
-    Default: those of the collections. Raises UsageError for options that lack an engine or indexes.
-    """
-    if options.engine is None:
-        names = ("engine_index", "text_field", "url_field")
-        _refuse(options, names, "found no --engine, expected the address of one")
-        return ()
-    if options.engine_index:
-        return options.engine_index
-    if of_collections:
-        return of_collections
-    raise UsageError(
-        "--engine: found no --engine-index, expected the indexes that may be searched, such as "
-        "--engine-index posts or --engine-index 'posts-*'"
-    )
-
-
-def search_log(options: Options) -> SearchLog | None:
-    """The log of searches of the options; raises DataError."""
-    from pipeline.service.log import SearchLog
-
-    how = options.log_queries == "plain", options.log_days, options.share
-    return SearchLog(options.log, *how) if options.log else None
-
-
-def proxy_of(
-    options: Options,
-    service: Service,
-    log: SearchLog | None,
-    indexes: Sequence[str],
-    served: Mapping[str, ServedIndex],
-) -> Proxy | None:
-    """The searches of these indexes of the engine, if the options name one.
-
-    ``served``: index -> options of its own.
-    """
-    if options.engine is None:
-        return None
-    from indexes.engines.client import Credentials
-    from pipeline.service.proxy.routes import Proxy
-    from pipeline.service.proxy.search import SearchDefaults
-    from pipeline.service.proxy.upstream import Upstream
-    from pipeline.service.record import LOG
-
-    defaults = SearchDefaults(
-        fields=fields_of(options),
-        window=options.rerank_window,
-        most=options.max_documents,
-        seconds=options.rerank_timeout,
-        weight=options.rerank_weight,
-        indexes=indexes,
-        served=served,
-        reads_ubi=log is not None,
-    )
-    upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
-    if options.host not in LOOPBACK and upstream.is_open():
-        LOG.warning(
-            "%s asks for no password: everybody who reaches %s reads %s",
-            *(options.engine, options.host, ", ".join(indexes)),
-        )
-    return Proxy(service, upstream, defaults, log)
+def read_again(options: Options, keys: list[str], certificate: Any) -> None:
+    """Read keys and certificate as they are now; those that cannot be read stay, which is told."""
+    try:
+        if options.api_key_file:
+            keys[:] = read_keys(options.api_key_file)
+            LOG.info("--api-key-file: %d keys", len(keys))
+    except DataError as error:
+        LOG.error("--api-key-file: the old keys stay: %s", error)
+    try:
+        if certificate:
+            certificate.load()
+            LOG.info("--ssl-certfile: read again")
+    except DataError as error:
+        LOG.error("--ssl-certfile: the old certificate stays: %s", error)
 
 
 def collections_of(options: Options) -> Sequence[Collection]:
@@ -466,13 +359,127 @@ def collections_of(options: Options) -> Sequence[Collection]:
     return [open_collection(index=options.index)] if options.index else []
 
 
+def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
+    """The options with the engine and the indexes of the collections, unless they name some.
+
+    Raises UsageError for options that lack what they are for.
+    """
+    engines = [each.engine for each in collections if each.engine]
+    if options.engine is None and engines:
+        first = engines[0]
+        for name in ("url", "auth"):
+            values = {str(getattr(address, name)): None for address in engines}
+            if len(values) > 1:
+                found = " and ".join(values)
+                problem = f"found {name} {found}, expected the same; serve each of them by itself"
+                raise UsageError(f"--collection: {problem}")
+        auth = options.engine_auth or first.auth
+        options = replace(options, engine=first.url, engine_auth=auth)
+    for names, given, problem in (
+        ("grades", collections, "--collection or --index, expected one to search"),
+        ("ssl_keyfile ssl_ca_certs", options.ssl_certfile, "--ssl-certfile, expected one"),
+        ("log", options.engine, "--engine, whose reranked searches are logged"),
+        ("challenger", options.log, "--log, expected the folder of one"),
+        (
+            "engine_index text_field url_field signals",
+            options.engine,
+            "--engine, expected the address of one",
+        ),
+    ):
+        told = [f"--{name.replace('_', '-')}" for name in names.split() if getattr(options, name)]
+        if told and not given:
+            raise UsageError(f"{' and '.join(told)}: found no {problem}")
+    if options.engine and not options.engine_index:
+        options = replace(options, engine_index=tuple(each.index for each in engines))
+        if not engines:
+            raise UsageError(
+                "--engine: found no --engine-index, expected the indexes that may be searched, "
+                "such as --engine-index posts or --engine-index 'posts-*'"
+            )
+    return options
+
+
+def fields_of(options: Options, address: Any = None) -> PostFields:
+    """The fields of posts: those of the options, of an engine's index, and else of ours."""
+    from indexes.engines.layout import SIGNALS, TEXT, URL
+    from pipeline.service.proxy.search import PostFields
+
+    text, url = (
+        getattr(options, name) or getattr(address, name, None)
+        for name in ("text_field", "url_field")
+    )
+    of_ours = address.signals if address and address.has_methods else ()
+    signals = (*((name, f"{SIGNALS}.{name}") for name in of_ours), *options.signals)
+    return PostFields((text or TEXT,), url or (None if text else URL), signals)
+
+
+def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:
+    """Model and fields of the collections' indexes, and of those that are behind their names."""
+    from indexes.engines.client import Engine
+    from indexes.errors import CollectionError
+    from pipeline.service.proxy.search import ServedIndex
+
+    found: dict[str, ServedIndex] = {}
+    for each in collections:
+        if each.engine is None:
+            continue
+        served = ServedIndex(each.name, fields_of(options, each.engine))
+        found[each.engine.index] = served
+        answer: Future[Any] = Future()
+
+        def ask(address: Any = each.engine, answer: Future[Any] = answer) -> None:
+            try:
+                path = f"/{address.index}/_alias"
+                answer.set_result(Engine(address).request("GET", path))
+            except (CollectionError, OSError) as error:  # Also of a lost file of its user or CA
+                answer.set_exception(error)
+
+        # Nobody waits for its end.
+        threading.Thread(target=ask, name="reload", daemon=True).start()
+        try:
+            found |= dict.fromkeys(answer.result(ENGINE_SECONDS), served)
+        except (CollectionError, OSError) as error:  # TimeoutError among them
+            problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
+            LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, problem)
+    return found
+
+
+def proxy_of(options: Options, service: Any, log: Any, served: dict[str, ServedIndex]) -> Any:
+    """The searches of the engine's indexes. ``served``: index -> options of its own."""
+    from indexes.engines.client import Credentials
+    from pipeline.service.proxy.routes import Proxy
+    from pipeline.service.proxy.search import SearchDefaults
+    from pipeline.service.proxy.upstream import Upstream
+
+    assert options.engine
+    defaults = SearchDefaults(
+        fields=fields_of(options),
+        window=options.rerank_window,
+        most=options.max_documents,
+        seconds=options.rerank_timeout,
+        weight=options.rerank_weight,
+        indexes=options.engine_index,
+        served=served,
+        reads_ubi=log is not None,
+    )
+    upstream = Upstream(options.engine.split(","), Credentials.read(options.engine_auth).ca)
+    if options.host not in LOOPBACK and upstream.is_open():
+        LOG.warning(
+            "%s asks for no password: everybody who reaches %s reads %s",
+            *(options.engine, options.host, ", ".join(options.engine_index)),
+        )
+    return Proxy(service, upstream, defaults, log)
+
+
 def read_keys(path: Path) -> list[str]:
     """The keys of a file, one a line; raises DataError for none, or one that is no header."""
     try:
-        keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise DataError(f"{path}: found no text ({error}), expected one key a line") from None
-    keys = [key for key in keys if key]
+    keys = [key for line in lines if (key := line.strip())]
     if not keys:
         raise DataError(f"{path}: found no key, expected one a line")
     if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):

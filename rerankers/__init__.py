@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rerankers.errors import RerankerError
@@ -28,16 +28,14 @@ __all__ = ["Model", "RerankerError", "load", "models"]
 def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Model:
     """Load a trained reranker.
 
+    Raises RerankerError if there is no such model or folder, a file of the checkpoint is missing,
+    damaged or of another version, the device is not there, or PyTorch is missing for a network.
+
     Args:
         model: name of a model that comes with the package, or the folder of a checkpoint.
             ``window`` is the best one for a list of posts; ``mp_hcnn`` and ``sm_cnn`` score each
             post by itself.
         device: of a network: ``cpu``, ``cuda``, or ``cuda:1`` for another GPU than the first.
-
-    Raises:
-        RerankerError: there is no such model or folder, a file of the checkpoint is missing,
-            damaged or of another version, the device is not there, or PyTorch is missing for a
-            network.
     """
     # `import rerankers` alone takes no time.
     from rerankers import checkpoint
@@ -52,6 +50,8 @@ def __getattr__(name: str) -> Any:
     if name == "models":
         return import_module("rerankers.models")
     if name == "__version__":
+        from importlib import metadata
+
         try:
             return metadata.version("tweetrerank")
         except metadata.PackageNotFoundError:  # A checkout that is not installed.

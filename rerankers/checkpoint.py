@@ -47,12 +47,8 @@ def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = Non
     """Write a checkpoint into an empty folder, which is created if it is missing.
 
     The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
-
-    Args:
-        extras: file name -> content of further files.
-
-    Raises:
-        RerankerError: the folder is not empty.
+    ``extras``: file name -> content of further files. Raises RerankerError if the folder is not
+    empty.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
@@ -70,22 +66,16 @@ def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = Non
 
 
 def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes]) -> None:
-    """Copy a checkpoint into an empty folder that needs no other one.
+    """Copy a checkpoint, with all that it shares with others, into an empty folder.
 
-    Args:
-        directory: of the checkpoint; what it shares with others is copied into the new folder.
-        target: the new folder.
-        replaced: file name -> content, for new files or in place of the checkpoint's own.
-
-    Raises:
-        RerankerError: a file is missing, changed or foreign.
+    ``replaced``: file name -> content, for new files or in place of the checkpoint's own. Raises
+    RerankerError if a file is missing, changed or foreign.
     """
     config = checked(directory, replaced)
     shutil.copytree(directory, target, dirs_exist_ok=True)
     if shared := _shared(directory, config):
         shutil.copy(shared / VOCABULARY, target)
-        weights = load_file(shared / WEIGHTS) | load_file(directory / WEIGHTS)
-        (target / WEIGHTS).write_bytes(packed(weights))
+        (target / WEIGHTS).write_bytes(packed(_weights(directory, shared)))
     for name, content in replaced.items():
         (target / name).write_bytes(content)
     write_config(target, {key: value for key, value in config.items() if key != "shared"})
@@ -112,10 +102,8 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
 def version_of(directory: Path) -> str:
     """Hash of everything that a model's scores depend on, but for adapted word vectors.
 
-    ``config.json`` holds the SHA-256 of the checkpoint's other files.
-
-    Raises:
-        RerankerError: it cannot be read.
+    ``config.json`` holds the SHA-256 of the checkpoint's other files. Raises RerankerError if it
+    cannot be read.
     """
     try:
         return _sha256(directory / "config.json")
@@ -127,10 +115,7 @@ def find(model: str | Path) -> Path:
     """The checkpoint folder of a model that comes with the package, or a folder given by its path.
 
     The model's checkpoint is that trained on all judged years. Its name has priority over a folder
-    with this name; a ``Path`` is always a folder.
-
-    Raises:
-        RerankerError: there is no such model or folder.
+    with this name; a ``Path`` is always a folder. Raises RerankerError if there is neither.
     """
     if isinstance(model, Path):
         return model
@@ -158,17 +143,15 @@ def load(
 ) -> Model:
     """Read a checkpoint folder.
 
+    Raises RerankerError if a file is missing, damaged, of another format or of another model, the
+    device is not there, or PyTorch is missing for a network.
+
     Args:
         name: expected model; None accepts any.
         device: of a network, ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; trees are on the CPU.
-        idf: source of word frequencies in training -> word frequencies; None is
-            :func:`idf_from`.
+        idf: source of word frequencies in training -> word frequencies; None is :func:`idf_from`.
         adapted: file of adapted word vectors, in place of the folder's own.
         batch_size: pairs in a forward pass of a network.
-
-    Raises:
-        RerankerError: a file is missing, damaged, of another format or of another model, the
-            device is not there, or PyTorch is missing for a network.
     """
     config, path = checked(directory), directory / "config.json"
     model_name = str(config.get("model"))
@@ -191,10 +174,13 @@ def load(
             "directory": directory,
             "read_again": reloaded,
         }
+        model: Model
         if models.is_network(model_name):
             model = _network(kind, known, _shared(directory, config), device, batch_size)
         else:
-            model = _trees(kind, known)
+            from rerankers.trees.boosting import read_lists
+
+            model = kind(lists=read_lists(directory, known["config"]), **known)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
             f"{path}: found settings that {model_name} cannot use ({error}); "
@@ -217,13 +203,6 @@ def reloaded(
     return dataclasses.replace(model, resources=resources)
 
 
-def _trees(kind: Any, known: Mapping[str, Any]) -> Model:
-    from rerankers.trees.boosting import read_lists
-
-    model: Model = kind(lists=read_lists(known["directory"], known["config"]), **known)
-    return model
-
-
 def _network(
     kind: Any, known: Mapping[str, Any], shared: Path | None, device: Any, batch_size: int
 ) -> Model:
@@ -231,9 +210,12 @@ def _network(
 
     directory = known["directory"]
     vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
-    weights = load_file(shared / WEIGHTS) if shared else {}
-    weights |= load_file(directory / WEIGHTS)
-    return Network.of(kind, weights, device, vocabulary=vocabulary, batch_size=batch_size, **known)
+    further = {"vocabulary": vocabulary, "batch_size": batch_size, **known}
+    return Network.of(kind, _weights(directory, shared), device, **further)
+
+
+def _weights(directory: Path, shared: Path | None) -> dict[str, Any]:
+    return (load_file(shared / WEIGHTS) if shared else {}) | load_file(directory / WEIGHTS)
 
 
 def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -> Resources:
@@ -242,32 +224,25 @@ def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -
     path = adapted or directory / ADAPTED_FILE
     if (adapted or path.exists()) and f"meaning:{ADAPTED}" in families:
         known[ADAPTED] = AdaptedSpace.load(path)
-    path = directory / JUDGMENTS
-    if path.exists() and JUDGED in families:
-        known[JUDGED] = JudgedPosts.read(path)
+    if JUDGED in families and (directory / JUDGMENTS).exists():
+        known[JUDGED] = JudgedPosts.read(directory / JUDGMENTS)
     return known
 
 
 def idf_from(source: str) -> Idf:
     """Word frequencies by name: ``wordfreq``, ``wordfreq:LANGUAGE``, or the path of a file.
 
-    Raises:
-        RerankerError: the file is missing or has another content.
+    Raises RerankerError for a file that is missing or has another content.
     """
     kind, _, language = source.partition(":")
-    if kind == "wordfreq":
-        return Idf.from_wordfreq(language or "en")
-    return Idf.read(Path(source))
+    return Idf.from_wordfreq(language or "en") if kind == "wordfreq" else Idf.read(Path(source))
 
 
 def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
     """The configuration of a checkpoint, all of whose files are those that it names.
 
-    Args:
-        replaced: names of files that need not be as they were.
-
-    Raises:
-        RerankerError: the format is another one, or a file is missing, changed or foreign.
+    The files ``replaced`` need not be as they were. Raises RerankerError if the format is another
+    one, or a file is missing, changed or foreign.
     """
     path = directory / "config.json"
     config = read_json(path)

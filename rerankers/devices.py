@@ -21,11 +21,8 @@ Item = TypeVar("Item")
 HOSTS = ("cpu",)
 """Types of devices whose numbers can be read at once; those of a GPU have to be waited for."""
 
-_chosen = 0
-"""Threads by :func:`set_threads`; 0 before it is called."""
-
-_within = local()
-"""``threads`` of a thread inside :func:`one_thread_each`."""
+_chosen = 0  # Threads by :func:`set_threads`; 0 before it is called
+_within = local()  # ``threads`` of a thread inside :func:`one_thread_each`
 
 
 def is_host(device: torch.device) -> bool:
@@ -43,8 +40,7 @@ def device_name(text: str) -> str:
 def placed(device: torch.device | str, is_network: bool = True) -> str:
     """The device that is there for a network, the one of ``auto``; others are on the CPU.
 
-    Raises:
-        RerankerError: there is no such device.
+    Raises RerankerError if there is no such device.
     """
     try:
         name, _, number = device_name(str(device)).partition(":")

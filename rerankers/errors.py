@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 
 class RerankerError(Exception):
@@ -23,23 +23,23 @@ def warn(message: str) -> None:
 
 def require_choice(name: str, given: str, choices: Sequence[str]) -> None:
     """Raise RerankerError for a setting that is not one of its named values."""
-    if given not in choices:
-        _refuse(name, repr(given), f"one of {', '.join(choices)}")
+    _require(name, repr(given), given in choices, f"one of {', '.join(choices)}")
 
 
 def require_at_least(settings: Any, **least: int) -> None:
     """Raise RerankerError for a setting below its least value."""
     for name, value in least.items():
-        if (given := getattr(settings, name)) < value:
-            _refuse(name, given, f"{value} or more")
+        given = getattr(settings, name)
+        _require(name, given, given >= value, f"{value} or more")
 
 
 def require_above_zero(settings: Any, *names: str) -> None:
     """Raise RerankerError for a setting of 0 or less."""
     for name in names:
-        if (given := getattr(settings, name)) <= 0:
-            _refuse(name, given, "one above 0")
+        given = getattr(settings, name)
+        _require(name, given, given > 0, "one above 0")
 
 
-def _refuse(name: str, given: object, expected: str) -> NoReturn:
-    raise RerankerError(f"setting {name}: found {given}, expected {expected}")
+def _require(name: str, given: object, is_met: bool, expected: str) -> None:
+    if not is_met:
+        raise RerankerError(f"setting {name}: found {given}, expected {expected}")

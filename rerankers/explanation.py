@@ -7,20 +7,22 @@ best matches.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import unescape
 from itertools import groupby
 from math import isnan
 from typing import Any, NamedTuple
 
-from rerankers.text.spans import Span, find_url, find_words
+import numpy as np
 
+from rerankers.text.spans import Span, find_url, find_words
+from rerankers.text.words import STOP_WORDS, words
+
+# The shades 1 to 4 of :func:`shade_words`
 WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
-"""The shades 1 to 4 of :func:`shade_words`."""
 
 RELATED, CLOSE = 0.3, 0.5
 """Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general
@@ -75,10 +77,12 @@ class Reasons:
     text: list[Segment]
     url: list[Segment]  # Empty without a URL
     rows: list[Row]
-    further: list[tuple[str, list[Segment]]] = dataclasses.field(default_factory=list)
+    further: list[tuple[str, list[Segment]]] = field(default_factory=list)
     """Text and URL once more, by title, in the shades of other matches."""
-    features: list[Feature] = dataclasses.field(default_factory=list)
+    features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
+    numbers: str = ""
+    """Numbers beside the text and their places in the list: ``likes 37, 4th of 100``."""
 
 
 @dataclass(frozen=True)
@@ -91,22 +95,20 @@ class Explanation:
     columns: Sequence[Column]
     posts: Sequence[Reasons]
     base: float = 0.0  # To which contributions are added: the mean score of the list
-    importances: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    importances: Mapping[str, float] = field(default_factory=dict)
     """Label of a row -> its share in all of the model's scores, the largest first."""
 
     @property
     def extent(self) -> tuple[float, float]:
         """The least and the greatest number in a row; 0 is in between."""
-        cells = [
-            cell.score or 0.0 for post in self.posts for row in post.rows for cell in row.cells
-        ]
-        return min([0.0, *cells]), max([0.0, *cells])
+        rows = (row for post in self.posts for row in post.rows)
+        numbers = [0.0, *(cell.score or 0.0 for row in rows for cell in row.cells)]
+        return min(numbers), max(numbers)
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
         """Heading of adjacent columns and their indices."""
-        indices = range(len(self.columns))
-        groups = groupby(indices, key=lambda index: self.columns[index].group)
+        groups = groupby(range(len(self.columns)), key=lambda index: self.columns[index].group)
         return [(heading, list(members)) for heading, members in groups]
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,18 +120,17 @@ class Explanation:
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
     """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
+    rows = [row._asdict() | {"cells": [c._asdict() for c in row.cells]} for row in reasons.rows]
+    known = [part._asdict() for part in reasons.features]
     return {
         "text": reasons.text,
         "url": reasons.url,
-        "rows": [
-            {**row._asdict(), "cells": [cell._asdict() for cell in row.cells]}
-            for row in reasons.rows
-        ],
+        "rows": rows,
         "further": [{"title": title, "segments": shaded} for title, shaded in reasons.further],
         "features": [
-            {**part._asdict(), "value": None if isnan(part.value) else part.value}
-            for part in reasons.features
+            part | {"value": None if isnan(part["value"]) else part["value"]} for part in known
         ],
+        "numbers": reasons.numbers,
     }
 
 
@@ -149,6 +150,16 @@ def _visible(text: str) -> list[str]:
         start, end = entity.span()
         shown[start:end] = [unescape(entity[0]), *[""] * (end - start - 1)]
     return shown
+
+
+def placed(name: str, value: float, others: Iterable[float]) -> str:
+    """A number and its place among all known ones, from the highest: ``likes 37, 4th of 100``."""
+    if isnan(value):
+        return f"{name} unknown"
+    known = [other for other in others if not isnan(other)]
+    place = 1 + sum(other > value for other in known)
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(place % 10 if place // 10 % 10 != 1 else 0, "th")
+    return f"{name} {value:.15g}, {place:,}{ending} of {len(known):,}"
 
 
 def shade(
@@ -178,8 +189,6 @@ def shade_words(
     Stop words match nothing, unless the query has no others; words match inside URLs, too.
     ``by_meaning``: whether words that are near in the general space are shaded.
     """
-    from rerankers.text.words import STOP_WORDS, words
-
     every = dict.fromkeys(words(query))
     asked = [word for word in every if word not in STOP_WORDS] or [*every]
     traced = [find_words(text) for text, _ in posts]
@@ -189,10 +198,11 @@ def shade_words(
         places = [word.place for word in of_post]
         shaded = shade(text, places, [steps[word.text] for word in of_post], bounds)
         letters, spans = find_url(url)
+        starts = {word: letters.find(word) for word in asked}
         inside = [
             (spans[start][0], spans[start + len(word) - 1][1])
-            for word in asked
-            if (start := letters.find(word)) >= 0
+            for word, start in starts.items()
+            if start >= 0
         ]
         found.append((shaded, shade(url, inside, [4] * len(inside), bounds)))
     return found
@@ -200,11 +210,8 @@ def shade_words(
 
 def _word_steps(asked: Sequence[str], of_posts: set[str], by_meaning: bool) -> dict[str, int]:
     """Word of a post -> shade by its nearest word of the query, 0 for none."""
-    import numpy as np
-
     from rerankers.text.spaces import general
     from rerankers.text.stems import stem
-    from rerankers.text.words import STOP_WORDS
 
     stems = set(map(stem, asked))
     steps = {word: 4 if word in asked else 3 * (stem(word) in stems) for word in of_posts}

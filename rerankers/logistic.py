@@ -9,22 +9,19 @@ FloatArray = npt.NDArray[np.float64]
 def logistic_regression(
     features: npt.ArrayLike,
     relevant: npt.ArrayLike,
-    weights: npt.ArrayLike | None = None,
+    weights: npt.ArrayLike = 1.0,
     penalty: float = 0.0,
 ) -> tuple[FloatArray, float]:
     """Coefficients [K] and intercept that minimise the log-loss.
 
-    Args:
-        features: [N, K].
-        relevant: [N], truth values, both of them present.
-        weights: of the rows, [N]; all 1 by default.
-        penalty: half of the coefficients' squared length is added to the sum of the losses so many
-            times; that of the intercept is not.
+    ``features`` are [N, K]; ``relevant`` [N] truth values, both of them present; ``weights`` [N]
+    those of the rows. Half of the coefficients' squared length, without that of the intercept, is
+    added to the sum of the losses ``penalty`` times.
     """
     from scipy import optimize, special
 
     x, y = np.asarray(features, dtype=np.float64), np.asarray(relevant, dtype=np.float64)
-    w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
+    w = np.broadcast_to(np.asarray(weights, dtype=np.float64), y.shape)
     w, penalty = w / w.sum(), penalty / w.sum()
 
     def loss(parameters: FloatArray) -> tuple[float, FloatArray]:
@@ -36,11 +33,7 @@ def logistic_regression(
         gradient = np.append(error @ x + penalty * coefficients, error.sum())
         return float(value + penalty / 2 * coefficients @ coefficients), gradient
 
-    result = optimize.minimize(
-        loss,
-        np.zeros(x.shape[1] + 1),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 1e-14},
-    ).x
+    options = {"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 1e-14}
+    start = np.zeros(x.shape[1] + 1)
+    result = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
     return result[:-1], float(result[-1])

@@ -29,11 +29,9 @@ def find(name: str) -> Any:
     """The class of a model, which its file calls ``Model``.
 
     It has ``configurations`` and ``config_type``, and is a
-    :class:`rerankers.networks.base.Reranker` or :class:`rerankers.trees.boosting.Trees`.
-
-    Raises:
-        RerankerError: unknown name (the message lists the known ones), or a network without
-            PyTorch.
+    :class:`rerankers.networks.base.Reranker` or :class:`rerankers.trees.boosting.Trees`. Raises
+    RerankerError for an unknown name (the message lists the known ones), and for a network without
+    PyTorch.
     """
     if name not in names():
         raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")
@@ -55,7 +53,5 @@ def is_network(name: str) -> bool:
 
 def reads(name: str) -> Reads | None:
     """How a model of this name reads candidates; None for the name of none."""
-    if name in trees.NAMES:
-        found: Reads = find(name).reads
-        return found
-    return "posts" if is_network(name) else None
+    found: Reads | None = find(name).reads if name in trees.NAMES else None
+    return found or ("posts" if name in names() else None)

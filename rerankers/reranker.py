@@ -24,16 +24,18 @@ from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.pairs import (
     FIRST_STAGE,
+    NUMBER,
     ORDER,
     PRIOR,
     Pairs,
     Resources,
     lists_of,
+    number_of,
+    numbers_of,
     places_of,
     prior_of_rank,
 )
 from rerankers.text.passages import best_passages
-from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
 
 if TYPE_CHECKING:
@@ -54,11 +56,8 @@ of more it computes what is repeated only once."""
 SOME = Pairs(["cuts"], ["bbc cuts jobs", "lunch"], ["", ""], np.zeros(2, np.int64), np.arange(2))
 """Pairs to see whether a model works."""
 
-VOCABULARY, WEIGHTS = "vocabulary.json", "model.safetensors"
-"""Files of a network in a checkpoint."""
-
-TUNING_FILE = "lambda.json"
-"""In a checkpoint's folder: the tuned λ and its provenance."""
+VOCABULARY, WEIGHTS = "vocabulary.json", "model.safetensors"  # Files of a network in a checkpoint
+TUNING_FILE = "lambda.json"  # In a checkpoint's folder: the tuned λ and its provenance
 
 Post = str | tuple[str, str | None] | Mapping[str, Any]
 """A post's text, its text and the URL that it links to, or a record with ``text`` and perhaps
@@ -102,16 +101,11 @@ class Model(ABC):
 
     reads: ClassVar[Reads]
 
-    name: str
-    """Name of its kind; see :mod:`rerankers.models`."""
-    config: Any
-    """Hyperparameters."""
-    idf: Idf
-    """Word frequencies."""
-    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Content of ``metrics.json``."""
-    directory: Path = Path()
-    """Folder of its checkpoint."""
+    name: str  # Of its kind; see :mod:`rerankers.models`
+    config: Any  # Hyperparameters
+    idf: Idf  # Word frequencies
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # Of ``metrics.json``
+    directory: Path = Path()  # Folder of its checkpoint
     resources: Resources = dataclasses.field(default_factory=dict)
     """Knowledge of a collection, for pairs without their own."""
     read_again: Callable[..., Model] | None = None
@@ -136,8 +130,7 @@ class Model(ABC):
     def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.floating]:
         """Scores [P], higher is better.
 
-        Raises:
-            RerankerError: a score is not a finite number, or a batch does not fit into memory.
+        Raises RerankerError if one is not a finite number, or a batch does not fit into memory.
         """
 
     def stages(
@@ -166,8 +159,7 @@ class Model(ABC):
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
         """Reasons for the scores of the pairs ``rows``; None of a model that gives none.
 
-        Args:
-            pairs: list of one query, which also says how its other posts do.
+        The pairs are the list of one query, which also says how its other posts do.
         """
         return None
 
@@ -175,6 +167,19 @@ class Model(ABC):
     def signals(self) -> set[str]:
         """Names of the signals that it reads; see :attr:`rerankers.pairs.Pairs.signals`."""
         return features.signals_of(self.families)
+
+    @property
+    def numbers(self) -> list[str]:
+        """Names of the numbers beside the text that it reads."""
+        return numbers_of(self.signals)
+
+    def unknown_numbers(self, pairs: Pairs) -> str:
+        """Numbers of posts without a number that it reads, for messages; "" if all have all."""
+        known = {name: pairs.signals.get(NUMBER + name) for name in self.numbers}
+        counts = {n: len(pairs) if v is None else np.isnan(v).sum() for n, v in known.items()}
+        found = [f"{name} of {count:,}" for name, count in counts.items() if count]
+        problem = f"{self.name} reads numbers that are not known: {', '.join(found)}"
+        return f"{problem} of {len(pairs):,} posts" if found else ""
 
     def remembering(self, max_bytes: int) -> Self:
         """A model that keeps what it reads of the last posts, if it has use for that."""
@@ -187,10 +192,6 @@ class Model(ABC):
 
     def warm_up(self) -> None:
         """Score pairs as requests bring them: first uses would make the first ones slow."""
-        self.check()
-
-    def check(self) -> None:
-        """Score some pairs; raises what goes wrong."""
         self.score(SOME)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -200,16 +201,8 @@ class Model(ABC):
                 f"found {self.name} without a folder, which cannot be copied to another process; "
                 "save it by rerankers.checkpoint.save, and load it"
             )
-        size, source = getattr(self, "batch_size", 256), self.idf.source
-        directory = self.directory.absolute()
-        return self.read_again, (
-            directory,
-            self.name,
-            self.device,
-            source,
-            size,
-            dict(self.resources),
-        )
+        place = self.directory.absolute(), self.name, self.device, self.idf.source
+        return self.read_again, (*place, getattr(self, "batch_size", 256), dict(self.resources))
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {str(self.directory)!r})"
@@ -226,15 +219,12 @@ class Model(ABC):
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
         Args:
-            query: the query.
-            posts: texts, (text, URL) of posts with a link, or records with ``text`` and ``url``.
-            top_k: best posts to return; None returns all.
-            scores: of the posts by a first stage; see :meth:`predict`, also for what follows.
+            posts: texts, (text, URL) of posts with a link, or records with ``text``, ``url``, and
+                the :attr:`numbers` that the model reads under their names.
+            top_k: best posts to return, 0 or more; None returns all.
+            scores: of the posts by a first stage; see :meth:`predict`, also for errors.
             weight: the model's share.
             in_order: whether the posts stand in the order of a first stage, best first.
-
-        Raises:
-            RerankerError: as :meth:`predict`, or ``top_k`` is negative.
         """
         # The items of a mapping are its keys.
         if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
@@ -245,11 +235,9 @@ class Model(ABC):
         if top_k is not None and (not isinstance(top_k, Integral) or top_k < 0):
             raise RerankerError(f"top_k: found {top_k}, expected 0 or more, or None for all posts")
         values = self.predict([(query, post) for post in posts], scores, weight, in_order)
-        order = np.argsort(-values, kind="stable")[:top_k].tolist()
         ranked = []
-        for row in order:
-            text, _ = _text_and_url(posts[row])
-            ranked.append(RankedPost(row, float(values[row]), text))
+        for row in np.argsort(-values, kind="stable")[:top_k].tolist():
+            ranked.append(RankedPost(row, float(values[row]), _text_and_url(posts[row])[0]))
             if isinstance(record := posts[row], Mapping):
                 ranked[-1].id = record.get("id", record.get("doc_id"))
         return ranked
@@ -272,7 +260,8 @@ class Model(ABC):
         their scores, or their order, or does without. The others miss the scores of the lexical
         rankers, which ``pipeline.search`` gives them, and then rank worse, with a warning.
 
-        A text of more than 1,000 characters has the score of its best passage for the query.
+        A text of more than 1,000 characters has the score of its best passage for the query. Raises
+        RerankerError if a pair or a score is none, or λ is missing.
 
         Args:
             pairs: query and post; for its forms see :meth:`rank`.
@@ -280,36 +269,31 @@ class Model(ABC):
             weight: λ, from 0 to 1; None is the one tuned with the checkpoint.
             in_order: whether each query's pairs stand in the order of a first stage, best first;
                 it is read by ``window`` if there are no scores.
-
-        Raises:
-            RerankerError: a pair or a score is none, or λ is missing.
         """
-        queries: dict[str, int] = {}
-        posts: dict[tuple[str, str], int] = {}
         if not isinstance(pairs, Iterable):
             raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")
-        checked = [_query_and_post(pair) for pair in pairs]
-        read = best_passages([query for query, _ in checked], [text for _, (text, _) in checked])
-        places = [
-            (queries.setdefault(query, len(queries)), posts.setdefault((text, url), len(posts)))
-            for (query, (_, url)), text in zip(checked, read, strict=True)
-        ]
-        rows = np.array(places, dtype=np.int64).reshape(-1, 2)
-        texts, urls = [text for text, _ in posts], [url for _, url in posts]
-        known = Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
+        pairs = [*pairs]
+        known = _distinct([_query_and_post(pair) for pair in pairs])
+        records = [post if isinstance(post, Mapping) else {} for _, post in pairs]
+        signals: dict[str, npt.NDArray[np.floating]] = {
+            NUMBER + name: np.array([number_of(record.get(name)) for record in records])
+            for name in self.numbers
+        }
         first = None if scores is None else _checked(scores, len(known))
         if first is None and weight is not None:
             raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
         if weight is not None and not (isinstance(weight, Real) and 0 <= weight <= 1):
             raise RerankerError(f"weight: found {weight}, expected a number from 0 to 1")
-        is_few = len(rows) <= FEW and self.device == "cpu"
+        is_few = len(known) <= FEW and self.device == "cpu"
         model = self._of_few if is_few else self
+        places = places_of(known.query_index, np.zeros(len(known)) if first is None else first)
         if first is not None:
             model = model.mixed() if weight is None else Mixed.of(model, weight)
-            known = dataclasses.replace(known, signals=_signals(known.query_index, first))
+            priors = prior_of_rank(places.astype(np.int64))
+            signals |= {FIRST_STAGE: first, ORDER: places, PRIOR: priors}
         elif in_order:
-            given = places_of(known.query_index, np.zeros(len(known)))
-            known = dataclasses.replace(known, signals={ORDER: given})
+            signals[ORDER] = places
+        known = dataclasses.replace(known, signals=signals)
         self._warn_of_missing(known)
         # Of few, waiting for a second thread takes longer than its share.
         with one_thread_each() if is_few else nullcontext():
@@ -322,6 +306,8 @@ class Model(ABC):
                 f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
                 "have; without them window ranks better"
             )
+        if unknown := self.unknown_numbers(pairs):
+            warn(unknown)
 
     def tuned_weight(self) -> float | None:
         """The λ that was tuned with the checkpoint; None of a model that is not mixed."""
@@ -359,10 +345,8 @@ class Mixed(Model):
     reads = "lists"
 
     model: Model
-    weight: float
-    """λ, the model's share."""
-    origin: str = "given"
-    """Origin of λ, for reports."""
+    weight: float  # λ, the model's share
+    origin: str = "given"  # Origin of λ, for reports
 
     # The model's own.
     families, device, reads_given = map(_of_model, ("families", "device", "reads_given"))
@@ -446,13 +430,18 @@ def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
     return values
 
 
-def _signals(
-    query_index: Rows, scores: npt.NDArray[np.float64]
-) -> dict[str, npt.NDArray[np.floating]]:
-    """The signals that scores of a first stage give: themselves, and the prior of each rank."""
-    places = places_of(query_index, scores)
-    priors = prior_of_rank(places.astype(np.int64))
-    return {FIRST_STAGE: scores, ORDER: places, PRIOR: priors}
+def _distinct(pairs: Sequence[tuple[str, tuple[str, str]]]) -> Pairs:
+    """Pairs in which a query and a post stand once; of long texts the best passages."""
+    queries: dict[str, int] = {}
+    posts: dict[tuple[str, str], int] = {}
+    read = best_passages([query for query, _ in pairs], [text for _, (text, _) in pairs])
+    places = [
+        (queries.setdefault(query, len(queries)), posts.setdefault((text, url), len(posts)))
+        for (query, (_, url)), text in zip(pairs, read, strict=True)
+    ]
+    rows = np.array(places, dtype=np.int64).reshape(-1, 2)
+    texts, urls = [text for text, _ in posts], [url for _, url in posts]
+    return Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
 
 
 def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:

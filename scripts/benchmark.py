@@ -16,13 +16,34 @@ A figure is the median over the rounds, a ratio the median of the rounds' ratios
 """
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 
-from benchmarks import Options
-
-from pipeline.command.options import run_command
+from pipeline.command.options import option, positive_int, run_command
 from pipeline.runtime import keep_allocations
+
+MODULES = {"scoring": "processes", "search": "processes", "stages": "service", "service": "service"}
+"""Part -> the module of ``benchmarks`` that measures it."""
+PARTS = tuple(MODULES)
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    collection: str = option("collection to rank", default="mb2012", metavar="NAME")
+    parts: tuple[str, ...] = option(
+        "parts to measure", default=PARTS, choices=PARTS, many=True, following=True
+    )
+    pairs: int = option("pairs of the part scoring", default=4096, parse=positive_int)
+    rounds: int = option("measurements of each way", default=5, parse=positive_int)
+    minutes: int = option("minutes of the service's overload", default=1, parse=positive_int)
+    device: str = option(
+        "device of the part scoring, beside the CPU", default="auto", choices=DEVICES
+    )
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
 def main(options: Options) -> None:
@@ -38,7 +59,8 @@ def main(options: Options) -> None:
     for part in options.parts:
         choose_device("cpu", len(os.sched_getaffinity(0)))  # Stages are of one core.
         print(f"\n== {part}", flush=True)
-        rows = import_module(f"benchmarks.{part}").measure(options)
+        measure = getattr(import_module(f"benchmarks.{MODULES[part]}"), f"measure_{part}")
+        rows = [*measure(options)]
         print("| what | measured |\n|---|---|")
         for row in rows:
             print(f"| {' | '.join(row)} |", flush=True)

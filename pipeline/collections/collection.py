@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -25,14 +25,7 @@ from indexes.methods import METHODS
 from indexes.posts import Post
 from indexes.records import listed
 from indexes.store import POSTS_FILE, PostStore
-from pipeline.collections.sources import (
-    Answers,
-    ForeignIndex,
-    PairFolders,
-    PostFiles,
-    QrelsFiles,
-    TopicFiles,
-)
+from pipeline.collections.sources import Answers, ForeignIndex, PostFiles, PostSource
 from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
@@ -48,6 +41,9 @@ if TYPE_CHECKING:
 OWN = "own/"  # Folder of own collections among indexes and checkpoints
 ENDING = ".toml"  # Of the file of an own collection
 CORPUS = "corpus.jsonl"  # File of the posts of a folder in BEIR's form
+
+NO_FILE = Path("general")
+"""In place of a file of word vectors: those of :func:`rerankers.text.spaces.general`."""
 
 
 def is_own(name: str | Path) -> bool:
@@ -95,25 +91,18 @@ def _platform_folder(kind: str) -> Path:
 
 
 def data_directory(explicit: Path | None = None) -> Path:
-    """Folder of the collections' data.
-
-    ``explicit`` (from ``--data``), or ``$TWEETRERANK_DATA``, or ``data`` in the home folder.
-    """
+    """Data folder: ``explicit`` (``--data``), ``$TWEETRERANK_DATA``, or ``data`` in the home."""
     return Path(explicit or os.environ.get("TWEETRERANK_DATA") or home_directory() / "data")
-
-
-def text_number(text: str) -> int:
-    """A number by which a post's text is known again."""
-    return crc32(text.encode(errors="replace"))
-
-
-NO_FILE = Path("general")
-"""In place of a file of word vectors: those of :func:`rerankers.text.spaces.general`."""
 
 
 def default_vectors(data: Path | None = None) -> Path:
     """File of the word vectors that models are trained with unless another is named."""
     return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
+
+
+def text_number(text: str) -> int:
+    """A number by which a post's text is known again."""
+    return crc32(text.encode(errors="replace"))
 
 
 class IndexPlace(NamedTuple):
@@ -134,48 +123,27 @@ class IndexPlace(NamedTuple):
     def __str__(self) -> str:
         return str(self.engine or self.directory)
 
-    def build(
-        self,
-        posts: Iterable[Post],
-        files: Sequence[Path],
-        words: Sequence[str],
-        language: str | None = None,
-    ) -> tuple[IndexManifest, int]:
-        """Index posts of files here; the manifest, and the number of posts that were sent.
-
-        ``words`` are the options of ``pipeline.index`` that name the posts, for messages.
-        """
-        command = ["python", "-m", "pipeline.index", *words]
-        if address := self.engine:
-            from indexes.engines.layout import build
-
-            command += ["--engine", address.url, "--engine-index", address.index]
-            command += ["--engine-auth", str(address.auth)] if address.auth else []
-            rebuild = shlex.join(command)
-            return build(address, posts, files, self.directory, rebuild, language=language)
-        import indexes
-
-        rebuild = shlex.join([*command, "--index", str(self.directory.absolute())])
-        manifest = indexes.build(posts, self.directory, files, rebuild, language)
-        return manifest, manifest.posts
-
 
 @dataclass(frozen=True)
 class Collection:
     """Topics, posts and judgments, each from its source. Bad files raise DataError when read."""
 
     name: str  # As on the command line; of own topics, the file's name without its ending
-    topic_source: TopicFiles | Answers | None = None
-    qrels_source: QrelsFiles | Answers | None = None
-    post_source: PostFiles | ForeignIndex | PairFolders | Answers | None = None
-    """Posts that are indexed, or candidates; without it the index is all there is."""
-    candidate_source: Answers | None = None  # None: candidates are searched
+    topic_files: Sequence[Path] = ()
+    qrels_files: Sequence[Path] = ()  # The first may be absent, and is the one that messages name
+    post_source: PostSource | None = None
+    """Posts that are indexed; None: the index is all there is, or the posts are ``answers``."""
+    answers: Answers | None = None  # In place of all three: candidates are given, not searched
+    train_topics: Path | None = None  # File of the topics to train on, where these are others
+    train_qrels: Path | None = None
+    """File of the judgments to train on; each side's topics are then searched, or trained on."""
     index: IndexPlace | None = None  # None: candidates are given
     title: str = ""  # For reports
     runs: Mapping[str, Path] = field(default_factory=dict)  # Name -> official first-stage run
     measures: Sequence[str] = DEFAULT_MEASURES  # Usual ones of its runs, by ir_measures' names
     language: str | None = None  # Of topics and posts (``en``), ``und`` if it is not known
     judged_only: bool = False  # Whether models are trained on few candidates without a judgment
+    signals: Sequence[str] = ()  # Fields of the posts with numbers that models trained on it read
     skips_own_id: bool = False  # Whether a post with the id of a query is none of its results
     file: Path | None = None  # That describes an own collection, or its folder
     data: Path | None = None  # Data folder of the ``--data`` option, for messages
@@ -190,68 +158,55 @@ class Collection:
     @property
     def has_topics(self) -> bool:
         """Whether the collection comes with topics."""
-        return self.topic_source is not None
+        return bool(self.topic_files or self.answers)
+
+    @cached_property
+    def _topics(self) -> tuple[list[Topic], list[Topic]]:
+        """All topics in the order of their files, and those that may be trained on."""
+        self.require_files()
+        if not self.has_topics:
+            raise DataError(f"{self.title}: found no topics, expected a file of them")
+        found = self.answers.topics() if self.answers else read_topics(*self.topic_files)
+        return found, read_topics(self.train_topics) if self.train_topics else found
+
+    @cached_property
+    def _grades(self) -> tuple[Qrels, Qrels]:
+        """Judgments of topics to search, and of those to train on: one file may have both."""
+        path, searched = self.qrels_path, dict[str, dict[str, int]]()
+        has_file = path is not None and path.exists()
+        ids = None
+        if self.has_topics and (has_file or self.train_qrels):
+            ids = [topic.query_id for part in self._topics for topic in part]
+        if has_file and self.qrels_files:
+            searched = joined_qrels(self.qrels_files, ids)
+        elif has_file and self.answers:
+            searched = self.answers.qrels()
+        return searched, joined_qrels([self.train_qrels], ids) if self.train_qrels else searched
 
     @cached_property
     def topics(self) -> list[Topic]:
         """The topics to search, in the order of their file."""
-        if self._qrels_to_train is None:
-            return self._all_topics
-        return [topic for topic in self._all_topics if topic.query_id in self._searched_qrels]
-
-    @cached_property
-    def _all_topics(self) -> list[Topic]:
-        self.require_files()
-        if self.topic_source is None:
-            raise DataError(f"{self.title}: found no topics, expected a file of them")
-        return self.topic_source.topics()
-
-    @property
-    def _trains_apart(self) -> bool:
-        """Whether topics or judgments to train on are in files of their own."""
-        return any(each and each.train for each in (self.topic_source, self.qrels_source))
-
-    @cached_property
-    def _topics_to_train(self) -> list[Topic]:
-        path = self.topic_source.train if self.topic_source else None
-        return read_topics(path) if path else self._all_topics
-
-    @cached_property
-    def _query_ids(self) -> list[str] | None:
-        if not self.has_topics:
-            return None
-        return [topic.query_id for topic in (*self._all_topics, *self._topics_to_train)]
-
-    @property
-    def qrels_path(self) -> Path | None:
-        """File of judgments, which may be absent."""
-        return self.qrels_source.path if self.qrels_source else None
-
-    @cached_property
-    def _searched_qrels(self) -> Qrels:
-        if self.qrels_source is None or not self.qrels_source.path.exists():
-            return {}
-        return self.qrels_source.qrels(self._query_ids)
-
-    @cached_property
-    def _qrels_to_train(self) -> Qrels | None:
-        """Judgments in a file of their own; None if models are trained on those of the search."""
-        path = self.qrels_source.train if self.qrels_source else None
-        return joined_qrels([path], self._query_ids) if path else None
-
-    @cached_property
-    def training_qrels(self) -> Qrels | None:
-        """The judgments of topics to search and to train on, or None without any."""
-        qrels = {query_id: {**grades} for query_id, grades in self._searched_qrels.items()}
-        for query_id, grades in (self._qrels_to_train or {}).items():
-            qrels.setdefault(query_id, {}).update(grades)
-        return qrels or None
+        found, _ = self._topics
+        return [t for t in found if not self.train_qrels or t.query_id in self._grades[0]]
 
     @cached_property
     def training_topics(self) -> list[Topic]:
         """The judged topics that a model may be trained on."""
-        judged = self._searched_qrels if self._qrels_to_train is None else self._qrels_to_train
-        return [topic for topic in self._topics_to_train if topic.query_id in judged]
+        return [topic for topic in self._topics[1] if topic.query_id in self._grades[1]]
+
+    @property
+    def qrels_path(self) -> Path | None:
+        """File of judgments, which may be absent."""
+        return next(iter(self.qrels_files), self.answers and self.answers.labels)
+
+    @cached_property
+    def training_qrels(self) -> Qrels | None:
+        """The judgments of topics to search and to train on, or None without any."""
+        qrels: Qrels = {}
+        for part in self._grades:
+            for query_id, grades in part.items():
+                qrels.setdefault(query_id, {}).update(grades)
+        return qrels or None
 
     @cached_property
     def qrels(self) -> Qrels | None:
@@ -259,12 +214,11 @@ class Collection:
 
         The others are no failures of a run, as they would be in trec_eval: nobody searched them.
         """
-        found = self.training_qrels
-        if found is None:
+        if (found := self.training_qrels) is None:
             return None
         searched = {topic.query_id for topic in self.topics}
         lacking = [query_id for query_id in found if query_id not in searched]
-        if lacking and not self._trains_apart:
+        if lacking and not (self.train_topics or self.train_qrels):
             print(
                 f"{self.qrels_path}: judged topics that {self.title} lacks, not counted "
                 f"({len(lacking)}): {', '.join(lacking[:10])}{', …' if lacking[10:] else ''}",
@@ -278,7 +232,8 @@ class Collection:
         if self.qrels_path is None:
             return f"{self.title} has no judgments; name a file of them by qrels or --qrels"
         if found := self.training_qrels:
-            which = "training topics only" if self._trains_apart else f"{listed([*found])}"
+            is_apart = self.train_topics or self.train_qrels
+            which = "training topics only" if is_apart else listed([*found])
             return f"{self.title}: {self.qrels_path} judges {which}, none of the topics here"
         return (
             f"{self.name} has no judgments here ({self.qrels_path} is absent), so its runs cannot "
@@ -319,15 +274,15 @@ class Collection:
     @cached_property
     def given_candidates(self) -> Run | None:
         """Candidates that come with the topics, all with the score 0; None if they are searched."""
-        if self.candidate_source is None:
+        if self.answers is None:
             return None
         self.require_files()
-        return self.candidate_source.candidates()
+        return self.answers.candidates()
 
     def part(self, name: str) -> Collection:
         """Another part of questions with given answers: ``train``, ``dev`` or ``test``."""
-        assert self.candidate_source
-        return of_answers(self.name, self.title, replace(self.candidate_source, part=name))
+        assert self.answers
+        return replace(self, answers=replace(self.answers, part=name))
 
     def posts(self) -> Iterator[Post]:
         """All posts, each once. An own collection's are those of its index, once it is built."""
@@ -345,7 +300,7 @@ class Collection:
     @contextmanager
     def _indexed_posts(self) -> Iterator[Posts | None]:
         """The posts of an own collection's index; None before it is built."""
-        if self.post_source is None or (self.file and self.engine):
+        if self.index and (self.post_source is None or (self.file and self.engine)):
             yield self.open_index().posts
         elif self.file and self.index and self.index.directory.exists():
             IndexManifest.read(self.index.directory).check(self.index.directory, self.post_files())
@@ -356,17 +311,17 @@ class Collection:
 
     def _read_posts(self) -> Iterator[Post]:
         self.require_files()
-        if self.post_source:
-            yield from self.post_source.posts()
+        if source := self.post_source or self.answers:
+            yield from source.posts()
 
     def post_files(self) -> list[Path]:
         """The files of posts."""
-        return [*self.post_source.files] if self.post_source else []
+        source = self.post_source or self.answers
+        return [*source.files] if source else []
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
-        topics = self.topic_source.files if self.topic_source else ()
-        files = [*topics, *self.runs.values(), *self.post_files()]
+        files = [*self.topic_files, *self.runs.values(), *self.post_files()]
         return [path for path in dict.fromkeys(files) if not path.exists()]
 
     def require_files(self) -> None:
@@ -434,17 +389,38 @@ class Collection:
             if self.has_topics:
                 _ = self.topics, self.training_qrels  # Their mistakes are told before.
             print(f"building the index {place.directory} (once)", file=sys.stderr)
-            self.build_index(place)
+            self.build_index()
         return LuceneIndex.open(place.directory, files or None)
 
-    def build_index(self, place: IndexPlace) -> tuple[IndexManifest, int]:
-        """Index the posts; see :meth:`IndexPlace.build`."""
-        path = self.post_source.folder if isinstance(self.post_source, ForeignIndex) else self.file
-        words = ["--collection", str(path.absolute()) if path else self.name]
-        if self.data:
-            words += ["--data", str(self.data)]
+    def build_index(self) -> tuple[IndexManifest, int]:
+        """Index the posts; the manifest, and the number of posts that were sent."""
         self.require_files()
-        return place.build(self._read_posts(), self.post_files(), words, self.language)
+        place, files, posts = self.place(), self.post_files(), self._read_posts()
+        command = ["python", "-m", "pipeline.index", *self._posts_options()]
+        if address := place.engine:
+            from indexes.engines.layout import build
+
+            command += ["--engine", address.url, "--engine-index", address.index]
+            command += ["--engine-auth", str(address.auth)] if address.auth else []
+            rebuild, folder = shlex.join(command), place.directory
+            return build(address, posts, files, folder, rebuild, language=self.language)
+        import indexes
+
+        rebuild = shlex.join([*command, "--index", str(place.directory.absolute())])
+        manifest = indexes.build(posts, place.directory, files, rebuild, self.language)
+        return manifest, manifest.posts
+
+    def _posts_options(self) -> list[str]:
+        """The options of ``pipeline.index`` that name the posts, for messages."""
+        source, data = self.post_source, ["--data", str(self.data)] if self.data else []
+        if isinstance(source, ForeignIndex):
+            return ["--collection", str(source.folder.absolute()), *data]
+        if self.file or self.name:
+            return ["--collection", str(self.file.absolute()) if self.file else self.name, *data]
+        assert isinstance(source, PostFiles)
+        words = [word for path in source.files for word in ("--posts", str(path.absolute()))]
+        columns = ",".join(map("=".join, source.columns.items()))
+        return [*words, "--columns", columns] if columns else words
 
     @property
     def adapted_path(self) -> Path | None:
@@ -480,13 +456,12 @@ class Collection:
         from rerankers.text.spaces import description_of
 
         made = description_of(path)
-        sample = dict[str, int](json.loads(made.get("sample", "{}")))
+        sample, name = json.loads(made.get("sample", "{}")), made.get("collection", self.key)
         present = len(sample)
         if sample and posts.is_file():
             with PostStore(posts) as store:
                 known = store.get_many(sample).values()
             present = sum(text_number(post.text) == sample[post.doc_id] for post in known)
-        name = made.get("collection", self.key)
         if (self.file and name != self.key) or 2 * present < len(sample):
             raise RerankerError(
                 f"{path}: found word vectors made from {made.get('posts')} posts of {name} "
@@ -494,23 +469,3 @@ class Collection:
                 "these posts; run pipeline.adapt again"
             )
         return path
-
-
-def of_answers(name: str, title: str, answers: Answers) -> Collection:
-    """Questions with given candidate answers."""
-    sources = (answers, answers, answers, answers)
-    return Collection(name, *sources, title=title, measures=("AP", "RR"))
-
-
-def of_index(
-    place: IndexPlace, topics: Path | None = None, qrels: Path | None = None
-) -> Collection:
-    """The posts of an index that is there, with topics and judgments of files or without."""
-    named = topics or place.directory
-    return Collection(
-        name=named.name.split(".")[0],
-        topic_source=TopicFiles([topics]) if topics else None,
-        qrels_source=QrelsFiles([qrels]) if qrels else None,
-        index=place,
-        title=str(named),
-    )

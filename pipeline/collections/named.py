@@ -5,7 +5,7 @@ A new collection is a row of ``catalogue.json``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,6 @@ from pipeline.collections.collection import (
     IndexPlace,
     data_directory,
     is_own,
-    of_answers,
-    of_index,
 )
 from pipeline.collections.downloads import content
 from pipeline.collections.memory import (
@@ -28,14 +26,7 @@ from pipeline.collections.memory import (
     topics_file,
 )
 from pipeline.collections.own import missing_collection, read_collection
-from pipeline.collections.sources import (
-    Answers,
-    ForeignIndex,
-    PairFolders,
-    PostFiles,
-    QrelsFiles,
-    TopicFiles,
-)
+from pipeline.collections.sources import Answers, ForeignIndex, PairFolders, PostFiles
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
@@ -47,7 +38,6 @@ EngineOptions = Mapping[str, Any]
 """Fields of an :class:`indexes.engines.client.EngineAddress` that a command's options give."""
 
 SAMPLE = Path(__file__).parent.parent / "sample"
-
 
 # name -> the first of the two years of the TREC Microblog track that searched the same tweets.
 _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
@@ -90,41 +80,32 @@ def find(name: str, data: Path | None = None) -> Collection:
     if name in answers():
         return find_answers(name, data)
     if name == "sample":
-        parts = ("topics.txt", "qrels.txt", "posts.jsonl")
-        place, title, language = SAMPLE, "sample collection written for this project", None
+        files = [SAMPLE / part for part in ("topics.txt", "qrels.txt", "posts.jsonl")]
+        title, language = "sample collection written for this project", None
     elif name in general():
-        title, language = general()[name]
+        place, (title, language) = folder / "general" / name.removesuffix("-train"), general()[name]
+        files = [place / part for part in ("topics.train.tsv", "qrels.train.txt", "posts.jsonl")]
         title = f"{title}, training part"
-        parts = ("topics.train.tsv", "qrels.train.txt", "posts.jsonl")
-        place = folder / "general" / name.removesuffix("-train")
     else:
-        files = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
-        known = [*names(), *_ALIASES, *files]
-        similar = f"; did you mean {name + ENDING!r}?" if name + ENDING in files else ""
+        own = [str(path) for path in Path(name).parent.glob(f"*{ENDING}")]
+        similar = f"; did you mean {name + ENDING!r}?" if name + ENDING in own else ""
         raise UsageError(
             f"found neither a file nor a collection {name!r}, expected one of "
             f"{', '.join(names())}, the file of an own one (my-posts.toml), or a folder in BEIR's "
-            "form (corpus.jsonl, queries.jsonl)" + (similar or did_you_mean(name, known))
+            "form (corpus.jsonl, queries.jsonl)"
+            + (similar or did_you_mean(name, [*names(), *_ALIASES, *own]))
         )
-    topics, qrels, posts = (place / part for part in parts)
-    return Collection(
-        name=name,
-        topic_source=TopicFiles([topics]),
-        qrels_source=QrelsFiles([qrels]),
-        post_source=PostFiles([posts]),
-        index=IndexPlace(name),
-        title=title,
-        language=language,
-        data=data,
-    )
+    source, index = PostFiles(files[2:]), IndexPlace(name)
+    described = {"index": index, "title": title, "language": language, "data": data}
+    return Collection(name, files[:1], files[1:2], source, **described)
 
 
 def _microblog(name: str, folder: Path, data: Path | None) -> Collection:
     year, first = name[2:], _MICROBLOG[name]
     return Collection(
         name=name,
-        topic_source=TopicFiles([folder / f"topics.microblog{year}.txt"]),
-        qrels_source=QrelsFiles([folder / f"qrels.microblog{year}.txt"]),
+        topic_files=[folder / f"topics.microblog{year}.txt"],
+        qrels_files=[folder / f"qrels.microblog{year}.txt"],
         post_source=PairFolders([folder / f"trec-{first}", folder / f"trec-{first + 1}"]),
         index=IndexPlace(f"tweets{first}"),
         title=f"TREC Microblog {year}",
@@ -145,7 +126,8 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
         )
     title, *folders = answers()[name]
     paths = [data_directory(data) / folder for folder in folders]
-    return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
+    source = Answers(dict(zip(PARTS, paths, strict=True)))
+    return Collection(name, answers=source, title=title, measures=("AP", "RR"))
 
 
 def open_collection(
@@ -159,6 +141,7 @@ def open_collection(
     topics: Any = None,
     beir: Path | str | None = None,
     ir_dataset: Any = None,
+    signals: Sequence[str] = (),
 ) -> Collection:
     """A collection: topics, the posts that they search, and judgments.
 
@@ -166,18 +149,17 @@ def open_collection(
     forms:
 
     * ``beir``, a folder in BEIR's form; ``name`` takes one, too;
-    * ``ir_dataset``, the id of a data set of ir_datasets or such an object;
+    * ``ir_dataset``, the id of a data set of ir_datasets or such an object, which is written into
+      the home folder once;
     * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
-      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, and a ``name``, under
-      which what is trained is found again when the posts have changed;
-    * ``index``, the folder of an index by :func:`indexes.build`; with ``topics``, or as ``name`` a
-      file of topics.
+      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, a ``name``, under which
+      what is trained is found again when the posts have changed, and ``signals``, further fields
+      with numbers;
+    * ``index``, the folder of an index by :func:`indexes.build`, also in place of a named
+      collection's own; with ``topics``, or as ``name`` a file of topics.
 
-    Args:
-        index: also in place of a named collection's own.
-        qrels: judgments in place of the collection's: a file or several, query_id -> doc_id ->
-            grade, or rows.
-        ir_dataset: is written into the home folder once.
+    ``qrels`` are judgments in place of the collection's: a file or several, query_id -> doc_id ->
+    grade, or rows.
 
     Raises:
         UsageError: the arguments contradict one another, or there is no such collection.
@@ -192,16 +174,18 @@ def open_collection(
     if key in [*names(), *_ALIASES]:
         raise UsageError(f"`name`: {key} is the name of another collection")
     if posts is not None:
-        return collection_of(posts, topics, qrels, str(key or ""))
+        return collection_of(posts, topics, qrels, str(key or ""), signals)
     if qrels is not None and not isinstance(qrels, str | Path):
         qrels = qrels_file(qrels)
+    judged = [] if qrels is None else [Path(qrels)]
     folder = Path(index) if index else None
     name = topics_file(topics) if topics is not None else name or beir
     if not count or (name and Path(name).is_file() and not is_own(name)):
-        return _of_index(Path(name) if name else None, folder, qrels and Path(qrels), engine)
+        return _of_index([Path(name)] if name else [], folder, judged, engine)
     found = find(str(name), data) if ir_dataset is None else collection_of_ir_dataset(ir_dataset)
-    if qrels is not None:
-        found = replace_qrels(found, Path(qrels))
+    if judged:  # What is trained on stays.
+        measures = DEFAULT_MEASURES if found.judged_only else found.measures
+        found = replace(found, qrels_files=judged, measures=measures)
     if folder and found.index and ForeignIndex(folder).files:
         other = read_collection(folder)
         found = replace(found, post_source=other.post_source, index=other.index)
@@ -210,35 +194,20 @@ def open_collection(
     return on_engine(found, engine)
 
 
-def replace_qrels(found: Collection, path: Path) -> Collection:
-    """A collection with the judgments of another file, and the usual measures."""
-    known, source = found.qrels_source, QrelsFiles([path])
-    if isinstance(known, QrelsFiles):
-        source = known._replace(files=[path])  # What is trained on stays.
-    measures = DEFAULT_MEASURES if found.judged_only else found.measures
-    return replace(found, qrels_source=source, measures=measures)
-
-
 def _of_index(
-    topics: Path | None, folder: Path | None, qrels: Path | None, engine: EngineOptions | None
+    topics: list[Path], folder: Path | None, qrels: list[Path], engine: EngineOptions | None
 ) -> Collection:
     """The collection of a file of topics, if there is one, and an index."""
-    if engine:
-        place = IndexPlace(engine=engine_address(engine, None, None))
-    elif folder:
-        place = IndexPlace(folder=folder)
-    else:
+    if folder and ForeignIndex(folder).files:
+        return replace(read_collection(folder), topic_files=topics, qrels_files=qrels)
+    if not (engine or folder):
         raise UsageError(
-            f"{topics}: a file of topics needs the posts to search: name their `index` "
+            f"{topics[0]}: a file of topics needs the posts to search: name their `index` "
             "(python -m pipeline.index --posts FILE --index DIR makes one)"
         )
-    if folder and ForeignIndex(folder).files:
-        return replace(
-            read_collection(folder),
-            topic_source=TopicFiles([topics]) if topics else None,
-            qrels_source=QrelsFiles([qrels]) if qrels else None,
-        )
-    return of_index(place, topics, qrels)
+    place = IndexPlace("", folder, engine_address(engine, None, None) if engine else None)
+    path = next(iter(topics), place.directory)
+    return Collection(path.name.split(".")[0], topics, qrels, index=place, title=str(path))
 
 
 def on_engine(found: Collection, options: EngineOptions | None) -> Collection:
@@ -252,12 +221,9 @@ def on_engine(found: Collection, options: EngineOptions | None) -> Collection:
 def engine_address(
     options: EngineOptions, known: EngineAddress | None, index: str | None
 ) -> EngineAddress:
-    """The index that options name.
+    """The index of options, whose other fields are those of ``known``.
 
-    Args:
-        options: fields of an address that are given.
-        known: address whose fields the others are.
-        index: name of the index without ``known``; None if it must be given.
+    ``index`` is its name without ``known``; None if it must be given.
     """
     if known:
         return replace(known, **options)
@@ -290,8 +256,10 @@ def training_collections(
             f"found {left_out}, expected a microblog collection: {left_out} has a training part "
             f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
         )
-    known = [*_MICROBLOG, *(general() if of_any_kind else [])]
-    files = {name: find(name, data).qrels_path for name in known}
+    files = {
+        name: find(name, data).qrels_path
+        for name in (*_MICROBLOG, *(general() if of_any_kind else []))
+    }
     judged = [name for name, path in files.items() if path and path.exists()]
     if not judged:
         raise DataError(

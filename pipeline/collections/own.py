@@ -8,6 +8,8 @@
     qrels  = "qrels.txt"             # optional: as of trec_eval, or a table; or a list of files
     name   = "my-posts"              # optional: what is trained is kept under it; else the file's
     columns = {id = "tweet_id", text = "body"}  # optional: other names of id, text, url and title
+    signals = ["likes", "created_at"]  # optional: fields with numbers, flags or ISO dates, which
+                                     # models trained on the collection read beside the text
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
     train_qrels = "qrels.train.txt"  # optional: the judgments to train on; then only topics that
                                      # qrels judges are searched
@@ -41,10 +43,12 @@ lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
@@ -53,9 +57,9 @@ from indexes.errors import CollectionError
 from indexes.posts import FIELDS
 from indexes.records import is_doc_id
 from pipeline.collections.collection import CORPUS, ENDING, OWN, Collection, IndexPlace, beir_file
-from pipeline.collections.sources import ForeignIndex, PostFiles, QrelsFiles, TopicFiles
-from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, joined_qrels
+from pipeline.collections.sources import ForeignIndex, PostFiles
+from pipeline.collections.topics import read_topics
+from pipeline.collections.trec import joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError
 from pipeline.text import did_you_mean, listed
@@ -66,7 +70,7 @@ _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 _FILES = ("posts", "topics", "qrels", "train", "train_qrels")
 _FLAGS = ("judged_only", "skip_own_id")
-KEYS = (*_FILES, "name", "columns", "language", *_FLAGS, *_ENGINE)
+KEYS = (*_FILES, "name", "columns", "signals", "language", *_FLAGS, *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
@@ -86,76 +90,17 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
         return Collection(whole.name, post_source=foreign, index=place, title=str(path), file=path)
     if path.is_dir():
         return _read_beir(path)
-    content, problems = _read(path), list[str]()
-    problems += [
-        f"found the key {key!r}, expected {', '.join(KEYS)}{did_you_mean(key, KEYS)}"
-        for key in content
-        if key not in KEYS
-    ]
-    if not content.keys() & {"posts", "text_field"}:
-        problems.append("found no posts, expected files of them")
-    name, columns = content.get("name", path.stem), content.get("columns", {})
-    if not isinstance(name, str) or not is_doc_id(name) or "/" in name:
-        problems.append(f"name: found {name!r}, expected one word without a slash")
-    if name in known_names:
-        problems.append(f"{name} is the name of another collection; give it another `name`")
-    if not isinstance(columns, dict) or columns.keys() - {*FIELDS}:
-        expected = f"some of {', '.join(FIELDS)}, each with the name of its column"
-        problems.append(f"columns: found {columns!r}, expected {expected}")
-        columns = {}
-    columns = {field: str(column) for field, column in columns.items()}
-    group = _group(path, columns)
-    engine = _engine(path.parent, content, index_name(group), problems)
-    files = {key: _files(path.parent, content, key, problems) for key in _FILES}
-
-    def read(key: str, parse: Callable[[Sequence[Path]], Content]) -> Content | None:
-        try:
-            return parse(files[key]) if files[key] else None
-        except DataError as error:
-            problems.append(f"{key}: {error}")
-            return None
-
-    topics, train = (read(key, lambda of: read_topics(*of)) or [] for key in ("topics", "train"))
-    query_ids = [topic.query_id for topic in (*topics, *train)]
-    qrels, train_qrels = (
-        read(key, lambda of: joined_qrels(of, query_ids)) or {} for key in ("qrels", "train_qrels")
-    )
-    problems += [
-        f"{key}: found {len(files[key])} files, expected one"
-        for key in ("train", "train_qrels")
-        if files[key][1:]
-    ]
-    if train_qrels and not qrels:
-        problems.append("train_qrels: found without qrels, whose topics are searched")
-    if topics:
-        problems += _topic_problems(topics, train, content, qrels | train_qrels)
-    language = _language(content.get("language"), problems)
-    judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
-    problems += [
-        f"{key}: found {content[key]!r}, expected true or false"
-        for key in _FLAGS
-        if not isinstance(content.get(key, False), bool)
-    ]
-    if problems:
-        raise DataError("\n".join(f"{path}: {problem}" for problem in problems))
-    return Collection(
-        name=str(name),
-        topic_source=TopicFiles(files["topics"], *files["train"]) if topics else None,
-        qrels_source=QrelsFiles(files["qrels"], *files["train_qrels"]) if qrels else None,
-        post_source=PostFiles(files["posts"], columns) if files["posts"] else None,
-        index=IndexPlace(group, engine=engine),
-        title=str(path),
-        measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
-        language=language,
-        judged_only=bool(judged_only),
-        skips_own_id=bool(skips_own_id),
-        file=path,
-    )
+    found = _Description(path)
+    collection = found.collection(known_names)
+    if found.problems:
+        raise DataError("\n".join(f"{path}: {problem}" for problem in found.problems))
+    return collection
 
 
-def _group(path: Path, columns: Mapping[str, str]) -> str:
+def _group(path: Path, columns: Mapping[str, str], signals: Sequence[str] = ()) -> str:
     """Name of a collection's index; files of one name in two folders have two indexes."""
-    source = os.fsencode(path.resolve()) + (repr(columns).encode() if columns else b"")
+    source = os.fsencode(path.resolve())
+    source += b"".join(repr(each).encode() for each in (columns, signals) if each)
     return f"{OWN}{path.stem}-{crc32(source):08x}"
 
 
@@ -168,14 +113,14 @@ def _read_beir(folder: Path) -> Collection:
     queries, corpus = (beir_file(folder, name) for name in ("queries.jsonl", CORPUS))
     if queries is None or corpus is None:
         raise DataError(f"{folder}: found no queries.jsonl, expected one beside {CORPUS}")
-    parts = {part: beir_file(folder / "qrels", f"{part}.tsv") for part in ("test", "dev", "train")}
-    searched = next(filter(None, parts.values()), None)
-    trained = [path for part in ("train", "dev") if (path := parts[part]) not in (None, searched)]
+    test, dev, train = (beir_file(folder / "qrels", f"{p}.tsv") for p in ("test", "dev", "train"))
+    searched = test or dev or train
     return Collection(
         name=folder.resolve().name,
-        topic_source=TopicFiles([queries]),
-        qrels_source=QrelsFiles([searched], next(iter(trained), None)) if searched else None,
+        topic_files=[queries],
+        qrels_files=[searched] if searched else [],
         post_source=PostFiles([corpus]),
+        train_qrels=next((path for path in (train, dev) if path not in (None, searched)), None),
         index=IndexPlace(_group(folder.resolve(), {})),
         title=str(folder),
         skips_own_id=True,
@@ -183,102 +128,171 @@ def _read_beir(folder: Path) -> Collection:
     )
 
 
-def _engine(
-    folder: Path, content: Mapping[str, object], default: str, problems: list[str]
-) -> EngineAddress | None:
-    """The index in a search engine, None without one."""
-    given = {key: content[key] for key in _ENGINE if key in content}
-    texts = {key: value for key, value in given.items() if isinstance(value, str)}
-    found = [f"{key}: found {given[key]!r}, expected a text" for key in given if key not in texts]
-    if "engine" not in given:
-        found = [f"{key}: found without engine, expected its address, too" for key in given]
-    elif "text_field" in given and "posts" in content:
-        found.append(
-            "posts: found with text_field, expected either: files to index, or an index as it is"
+class _Description:
+    """The file of a collection, and the problems that are found while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.problems = path, list[str]()
+        try:
+            self.content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise DataError(
+                f"{path}: found no TOML ({error}), expected lines such as "
+                'posts = ["posts.jsonl"] and topics = "topics.tsv"'
+            ) from None
+
+    def _expect(self, key: str, value: object, is_right: bool, expected: str) -> bool:
+        if not is_right:
+            self.problems.append(f"{key}: found {value!r}, expected {expected}")
+        return is_right
+
+    def collection(self, known_names: Sequence[str]) -> Collection:
+        """The collection; of no use if there are problems."""
+        path, content, problems = self.path, self.content, self.problems
+        for key in content:
+            if key not in KEYS:
+                similar = did_you_mean(key, KEYS)
+                problems.append(f"found the key {key!r}, expected {', '.join(KEYS)}{similar}")
+        if not content.keys() & {"posts", "text_field"}:
+            problems.append("found no posts, expected files of them")
+        name, columns = content.get("name", path.stem), content.get("columns", {})
+        is_word = isinstance(name, str) and is_doc_id(name) and "/" not in name
+        self._expect("name", name, is_word, "one word without a slash")
+        if name in known_names:
+            problems.append(f"{name} is the name of another collection; give it another `name`")
+        expected = f"some of {', '.join(FIELDS)}, each with the name of its column"
+        is_table = isinstance(columns, dict) and not columns.keys() - {*FIELDS}
+        self._expect("columns", columns, is_table, expected)
+        columns = {field: str(column) for field, column in columns.items()} if is_table else {}
+        signals = self._signals()
+        group = _group(path, columns, signals)
+        engine = self._engine(index_name(group))
+        files = {key: self._files(key) for key in _FILES}
+        self._check_topics(files)
+        judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
+        for key, flag in zip(_FLAGS, (judged_only, skips_own_id), strict=True):
+            self._expect(key, flag, isinstance(flag, bool), "true or false")
+        return Collection(
+            name=name,
+            topic_files=files["topics"],
+            qrels_files=files["qrels"],
+            post_source=PostFiles(files["posts"], columns, signals) if files["posts"] else None,
+            train_topics=next(iter(files["train"]), None),
+            train_qrels=next(iter(files["train_qrels"]), None),
+            index=IndexPlace(group, engine=engine and replace(engine, signals=signals)),
+            title=str(path),
+            measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
+            language=self._language(),
+            judged_only=judged_only,
+            signals=signals,
+            skips_own_id=skips_own_id,
+            file=path,
         )
-    problems += found
-    if found or not given:
-        return None
-    query, auth = texts.get("query"), texts.get("engine_auth")
-    try:
-        return EngineAddress(
-            texts["engine"],
-            texts.get("engine_index", default),
-            folder / auth if auth else None,
-            **{key: texts[key] for key in _ENGINE_FIELDS if key in texts},
-            query=query and query_file(query, folder),
+
+    def _signals(self) -> tuple[str, ...]:
+        """Fields of the posts with numbers."""
+        names = self.content.get("signals", [])
+        named: list[Any] = names if isinstance(names, list) else [None]
+        is_right = all(isinstance(n, str) and re.fullmatch(r"[A-Za-z0-9_.-]+", n) for n in named)
+        expected = "a list of fields in letters, digits, _, - and . (public_metrics.like_count)"
+        is_right = self._expect("signals", names, is_right, expected)
+        return tuple(dict.fromkeys(named)) if is_right else ()
+
+    def _files(self, key: str) -> list[Path]:
+        """The files that a key names, by their names or by patterns of these."""
+        folder, names = self.path.parent, self.content.get(key, [])
+        names = [names] if isinstance(names, str) else names
+        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not self._expect(key, names, is_list, "the name of a file, or a list of names"):
+            return []
+        files: dict[Path, None] = {}
+        for name in names:
+            root = Path(Path(name).anchor) if Path(name).is_absolute() else folder
+            matching = [folder / name]
+            if name and not matching[0].is_file():
+                matching = sorted(root.glob(name.removeprefix(root.anchor)))
+            if not (found := [path for path in matching if path.is_file()]):
+                self.problems.append(f"{key}: found no file {name!r} in {folder.resolve()}")
+            files |= dict.fromkeys(found)
+        if key.startswith("train") and len(files) > 1:
+            self.problems.append(f"{key}: found {len(files)} files, expected one")
+        return [*files]
+
+    def _check_topics(self, files: Mapping[str, Sequence[Path]]) -> None:
+        """Note what is wrong with topics, to search and to train on, and with their judgments."""
+
+        def read(key: str, parse: Callable[..., Content], empty: Content) -> Content:
+            try:
+                return parse(*files[key]) if files[key] else empty
+            except DataError as error:
+                self.problems.append(f"{key}: {error}")
+                return empty
+
+        topics, train = (read(key, read_topics, []) for key in ("topics", "train"))
+        ids = [topic.query_id for topic in (*topics, *train)]
+        qrels, others = (
+            read(key, lambda *of: joined_qrels(of, ids), {}) for key in ("qrels", "train_qrels")
         )
-    except (CollectionError, ValueError) as error:
-        problems.append(f"engine: {error}")
-        return None
+        if others and not qrels:
+            self.problems.append("train_qrels: found without qrels, whose topics are searched")
+        if not topics:
+            return
+        texts, judged = {topic.query_id: topic.text for topic in topics}, qrels | others
+        if other := [t for t in train if texts.get(t.query_id, t.text) != t.text]:
+            query_id, text, *_ = other[0]
+            self.problems.append(
+                f"train: {self.content['train']} has another text of topic {query_id} ({text!r}) "
+                f"than {self.content['topics']} ({texts[query_id]!r}), expected an id of its own "
+                "for each topic, as both share the judgments"
+            )
+            return
+        for key, of in (("train", [t.query_id for t in train]), ("topics", ids)):
+            if of and judged and judged.keys().isdisjoint(of):
+                where = "train" if key == "train" else "qrels"
+                problem = f"{self.content['qrels']} has judgments for no topic of"
+                self.problems.append(f"{where}: {problem} {self.content[key]}")
+                return
 
+    def _engine(self, default: str) -> EngineAddress | None:
+        """The index in a search engine, None without one."""
+        folder, before = self.path.parent, len(self.problems)
+        given = {key: self.content[key] for key in _ENGINE if key in self.content}
+        for key, value in given.items():
+            if "engine" in given:
+                self._expect(key, value, isinstance(value, str), "a text")
+            else:
+                self.problems.append(f"{key}: found without engine, expected its address, too")
+        if {"engine", "text_field"} <= given.keys() and "posts" in self.content:
+            expected = "expected either: files to index, or an index as it is"
+            self.problems.append(f"posts: found with text_field, {expected}")
+        if not given or self.problems[before:]:
+            return None
+        query, auth = given.get("query"), given.get("engine_auth")
+        try:
+            return EngineAddress(
+                given["engine"],
+                given.get("engine_index", default),
+                folder / auth if auth else None,
+                **{key: given[key] for key in _ENGINE_FIELDS if key in given},
+                query=query and query_file(query, folder),
+            )
+        except (CollectionError, ValueError) as error:
+            self.problems.append(f"engine: {error}")
+            return None
 
-def _topic_problems(
-    topics: Sequence[Topic], train: Sequence[Topic], content: Mapping[str, object], qrels: Qrels
-) -> list[str]:
-    """What is wrong between the files of topics, to search and to train on, and the judgments."""
-    texts = {topic.query_id: topic.text for topic in topics}
-    if different := [t for t in train if texts.get(t.query_id, t.text) != t.text]:
-        first = different[0]
-        return [
-            f"train: {content['train']} has another text of topic {first.query_id} "
-            f"({first.text!r}) than {content['topics']} ({texts[first.query_id]!r}), expected an "
-            "id of its own for each topic, as both share the judgments"
-        ]
-    if train and qrels and not qrels.keys() & {topic.query_id for topic in train}:
-        return [f"train: {content['qrels']} has judgments for no topic of {content['train']}"]
-    if qrels and not qrels.keys() & {topic.query_id for topic in [*topics, *train]}:
-        return [f"qrels: {content['qrels']} has judgments for no topic of {content['topics']}"]
-    return []
+    def _language(self) -> str | None:
+        """A language that has word frequencies or an analyzer, or None."""
+        if (code := self.content.get("language")) is None:
+            return None
+        # A third of a second, which collections without the key need not wait for.
+        import wordfreq
 
-
-def _language(code: object, problems: list[str]) -> str | None:
-    """A language that has word frequencies or an analyzer, or None."""
-    if code is None:
-        return None
-    # A third of a second, which collections without the key need not wait for.
-    import wordfreq
-
-    known = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
-    if not isinstance(code, str) or code not in known:
-        similar = did_you_mean(str(code), known)
-        problems.append(f"language: found {code!r}, expected one of {', '.join(known)}{similar}")
-        return None
-    return code
-
-
-def _read(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(
-            f"{path}: found no TOML ({error}), expected lines such as "
-            'posts = ["posts.jsonl"] and topics = "topics.tsv"'
-        ) from None
-
-
-def _files(
-    folder: Path, content: Mapping[str, object], key: str, problems: list[str]
-) -> list[Path]:
-    """The files that a key names, by their names or by patterns of these."""
-    names = content.get(key, [])
-    names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        problems.append(f"{key}: found {names!r}, expected the name of a file, or a list of names")
-        return []
-    files: list[Path] = []
-    for name in names:
-        root = Path(Path(name).anchor) if Path(name).is_absolute() else folder
-        matching = [folder / name]
-        if name and not matching[0].is_file():
-            matching = sorted(root.glob(name.removeprefix(root.anchor)))
-        found = [path for path in matching if path.is_file()]
-        if not found:
-            problems.append(f"{key}: found no file {name!r} in {folder.resolve()}")
-        files += found
-    return list(dict.fromkeys(files))
+        known = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
+        expected = f"one of {', '.join(known)}{did_you_mean(str(code), known)}"
+        is_known = isinstance(code, str) and code in known
+        return code if self._expect("language", code, is_known, expected) else None
 
 
 def missing_collection(name: str) -> str:

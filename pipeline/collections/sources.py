@@ -1,12 +1,15 @@
-"""Sources of collections: files of topics, of judgments and of posts, and folders of pairs."""
+"""Sources of posts: files of them, an index of others, folders of pairs, questions with answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from indexes.manifest import FILE_NAME
 from indexes.posts import (
@@ -18,39 +21,9 @@ from indexes.posts import (
     read_pair_folder,
     read_posts,
 )
-from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, Run, joined_qrels
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Qrels, Run
 from pipeline.errors import DataError
-
-
-class TopicFiles(NamedTuple):
-    """Files of topics to search, and one of those to train on, where these are others."""
-
-    files: Sequence[Path]
-    train: Path | None = None
-
-    def topics(self) -> list[Topic]:
-        """The topics to search, in the order of the files."""
-        return read_topics(*self.files)
-
-
-class QrelsFiles(NamedTuple):
-    """Files of judgments, the first of which may be absent.
-
-    With a file of judgments to train on, each side's topics are searched, or trained on.
-    """
-
-    files: Sequence[Path]
-    train: Path | None = None
-
-    @property
-    def path(self) -> Path:
-        """The file that messages name."""
-        return self.files[0]
-
-    def qrels(self, query_ids: Iterable[str] | None) -> Qrels:
-        """The judgments of topics to search, under their own ids."""
-        return joined_qrels(self.files, query_ids)
 
 
 class PostFiles(NamedTuple):
@@ -58,11 +31,35 @@ class PostFiles(NamedTuple):
 
     files: Sequence[Path]
     columns: Mapping[str, str] = {}  # Field of a post -> its column or key, where it differs
+    signals: Sequence[str] = ()  # Further fields of the posts, which are numbers
 
     def posts(self) -> Iterator[Post]:
-        """The posts, in the order of the files."""
-        for path in self.files:
-            yield from read_posts(path, self.columns)
+        """The posts, in the order of the files, with their signals as numbers.
+
+        How many posts lack a number is printed; that all do is a DataError.
+        """
+        from rerankers.pairs import number_of
+
+        count, known = 0, Counter[str]()
+        for post in chain.from_iterable(read_posts(path, *self[1:]) for path in self.files):
+            numbers = {name: number_of(value) for name, value in post.signals.items()}
+            numbers = {name: number for name, number in numbers.items() if number == number}
+            known.update(numbers.keys())
+            count += 1
+            yield post._replace(signals=numbers) if self.signals else post
+        if lacking := [name for name in self.signals if count and not known[name]]:
+            raise DataError(
+                f"{self.files[0]}: found no number under {', '.join(lacking)} in {count:,} posts, "
+                "expected numbers, flags or ISO dates; correct `signals`"
+            )
+        for name in self.signals:
+            if known[name] < count:
+                _note(f"{name}: {count - known[name]:,} of {count:,} posts have no number there")
+
+
+@cache
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 class ForeignIndex(NamedTuple):
@@ -91,21 +88,21 @@ class PairFolders(NamedTuple):
     @property
     def files(self) -> list[Path]:
         """The files that are read."""
-        names = ("b.toks", "url.txt", "id.txt")
-        return [folder / name for folder in self.folders for name in names]
+        return [
+            folder / name for folder in self.folders for name in ("b.toks", "url.txt", "id.txt")
+        ]
 
-    def posts(self) -> list[Post]:
-        """The posts, each once, by ascending id.
-
-        For a post in several folders the first text that is not empty counts.
-        """
+    def posts(self) -> Iterator[Post]:
+        """The posts, each once with its first text that is not empty, by ascending id."""
         posts: dict[str, Post] = {}
         for folder in self.folders:
             for _, post in read_pair_folder(folder):
-                known = posts.get(post.doc_id)
-                if known is None or not known.text.strip():
+                if not posts.get(post.doc_id, Post("", "")).text.strip():
                     posts[post.doc_id] = post
-        return sorted(posts.values(), key=lambda post: int(post.doc_id))
+        return iter(sorted(posts.values(), key=lambda post: int(post.doc_id)))
+
+
+PostSource = PostFiles | ForeignIndex | PairFolders
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,6 @@ class Answers:
 
     folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> see :mod:`indexes.posts`
     part: str = "test"
-    train: ClassVar[None] = None  # Their training part is another collection
 
     @property
     def files(self) -> list[Path]:
@@ -122,24 +118,23 @@ class Answers:
         return [self.folders[self.part] / name for name in FILES]
 
     @property
-    def path(self) -> Path:
+    def labels(self) -> Path:
         """The file of labels."""
         return self.folders[self.part] / LABELS
 
     @cached_property
     def _rows(self) -> list[Answer]:
-        rows = list(read_answer_folder(self.folders[self.part]))
-        if not rows:
-            problem = "found no answer, expected at least one line a file"
-            raise DataError(f"{self.folders[self.part]}: {problem}")
-        return rows
+        if rows := list(read_answer_folder(self.folders[self.part])):
+            return rows
+        problem = "found no answer, expected at least one line a file"
+        raise DataError(f"{self.folders[self.part]}: {problem}")
 
     def topics(self) -> list[Topic]:
         """The questions, in the order of the files; the text is that of the first line."""
         questions: dict[str, str] = {}
         for row in self._rows:
             questions.setdefault(row.query_id, row.question)
-        return [Topic(query_id, text) for query_id, text in questions.items()]
+        return [Topic(*question) for question in questions.items()]
 
     def posts(self) -> Iterator[Post]:
         """The answers, in the order of the files."""
@@ -147,12 +142,9 @@ class Answers:
 
     def candidates(self) -> Run:
         """The answers of each question, all with the score 0."""
-        run: Run = {}
-        for row in self._rows:
-            run.setdefault(row.query_id, {})[row.post.doc_id] = 0.0
-        return run
+        return {q: dict.fromkeys(labels, 0.0) for q, labels in self.qrels().items()}
 
-    def qrels(self, query_ids: Iterable[str] | None) -> Qrels:
+    def qrels(self) -> Qrels:
         """The labels, of questions without a relevant answer, too.
 
         Every ranking is worth 0 there, as in trec_eval and in Rao et al. (2016), section 5.

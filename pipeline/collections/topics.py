@@ -84,7 +84,6 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
 
 
 def _topics_in(path: Path | str) -> list[Topic]:
-    """The topics of one file."""
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
     parse: Callable[..., Iterator[tuple[int, Topic]]] = _tsv_topics
@@ -94,15 +93,14 @@ def _topics_in(path: Path | str) -> list[Topic]:
         parse = _record_topics
     topics: dict[str, tuple[int, Topic]] = {}
     for number, topic in parse(path, lines):
-        if not is_doc_id(topic.query_id):
-            raise DataError(
-                f"{path}:{number}: found {short(topic.query_id)}, expected a query_id of one word"
-            )
-        line, known = topics.setdefault(topic.query_id, (number, topic))
+        name, where = topic.query_id, f"{path}:{number}"
+        if not is_doc_id(name):
+            raise DataError(f"{where}: found {short(name)}, expected a query_id of one word")
+        line, known = topics.setdefault(name, (number, topic))
         if known is not topic:
             raise DataError(
-                f"{path}:{number}: found a second topic {topic.query_id}, expected every id once; "
-                f"the first is on line {line}"
+                f"{where}: found a second topic {name}, expected every id once; the first is on "
+                f"line {line}"
             )
     if not topics:
         raise DataError(
@@ -115,11 +113,8 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     """The topic of a JSON object or of a row of a table.
 
     It has the id under ``query_id``, ``qid``, ``_id``, ``id`` or ``topid``, the text under
-    ``text``, ``query`` or ``title``, and optionally ``time`` and ``max_doc_id``; see
-    :mod:`pipeline.collections.topics`.
-
-    Raises:
-        DataError: it has another form; begins with ``where``.
+    ``text``, ``query`` or ``title``, and optionally ``time`` and ``max_doc_id``; DataError begins
+    with ``where``.
     """
     query_id = id_under(_IDS, record, where, DataError)
     text = next((v for key in _TEXTS if (v := record.get(key)) is not None), None)
@@ -140,8 +135,7 @@ def as_topics(topics: Any) -> list[Topic]:
     """Topics from Python: query_id -> text, one topic, texts, rows as of :func:`topic_of`, or a
     data frame of these; texts without an id are ``q1``, ``q2``, ….
 
-    Raises:
-        DataError: they have another form, or an id is repeated.
+    DataError: they have another form, or an id is repeated.
     """
     if isinstance(topics, str | Topic):
         topics = [topics]
@@ -149,17 +143,16 @@ def as_topics(topics: Any) -> list[Topic]:
         topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
     found: dict[str, Topic] = {}
     for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str, DataError), 1):
-        topic = row if isinstance(row, Topic) else None
-        topic = topic or (
-            Topic(f"q{number}", row) if isinstance(row, str) else topic_of(row, where)
-        )
-        if not isinstance(topic.text, str) or not is_doc_id(str(topic.query_id)):
+        topic = Topic(f"q{number}", row) if isinstance(row, str) else row
+        topic = topic if isinstance(topic, Topic) else topic_of(topic, where)
+        topic = topic._replace(query_id=str(topic.query_id))
+        if not isinstance(topic.text, str) or not is_doc_id(topic.query_id):
             raise DataError(f"{where}: found {topic!r}, expected an id of one word and a text")
-        if found.setdefault(str(topic.query_id), topic) is not topic:
+        if found.setdefault(topic.query_id, topic) is not topic:
             raise DataError(
                 f"{where}: found a second topic {topic.query_id}, expected every id once"
             )
-    return [topic._replace(query_id=query_id) for query_id, topic in found.items()]
+    return [*found.values()]
 
 
 def _is_header(line: str) -> bool:
@@ -181,9 +174,8 @@ def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
             yield number + skipped, topic_of(record, f"{path}:{number + skipped}")
         return
     for number, line in lines:
-        fields = line.split("\t")
-        if len(fields) == 1 and (colon := _COLON.fullmatch(line.strip())):
-            fields = [*colon.groups()]
+        colon = None if "\t" in line else _COLON.fullmatch(line.strip())
+        fields = [*colon.groups()] if colon else line.split("\t")
         if len(fields) != 2:
             raise DataError(
                 f"{path}:{number}: found {len(fields) - 1} tabs in {short(line)}, "
@@ -196,27 +188,21 @@ def _xml_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
     text = _blanked(_COMMENT, "\n".join(line for _, line in lines))
     tag = "top|topic" if re.search(r"<(top|topic)\b", text, re.IGNORECASE) else "query"
     topic = re.compile(rf"<({tag})(\s[^>]*)?>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
-    end, number = 0, 1
+    outside = _blanked(_OTHER_TAG, _blanked(topic, text))
+    for number, line in enumerate(outside.split("\n"), start=1):
+        if found := line.strip():  # Neither a topic nor the tag of an element around topics
+            rest = " ".join(outside[outside.index(found) :].split())
+            raise DataError(f"{path}:{number}: found {short(rest)}, expected <top>…</top>")
+    number, end = 1, 0
     for match in topic.finditer(text):
-        _check_outside(text[end : match.start()], path, number)
         number += text.count("\n", end, match.start())
+        end = match.start()
         yield number, _xml_topic(match[2] or "", match[3], f"{path}:{number}")
-        number += match[0].count("\n")
-        end = match.end()
-    _check_outside(text[end:], path, number)
 
 
 def _blanked(pattern: re.Pattern[str], text: str) -> str:
     """The text without matches of the pattern, but with all line ends."""
     return pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
-
-
-def _check_outside(text: str, path: Path | str, number: int) -> None:
-    """Raise DataError for text between topics, except the tags of a wrapping element."""
-    rest = _blanked(_OTHER_TAG, text)
-    if found := rest.strip():
-        number += rest[: rest.index(found)].count("\n")
-        raise DataError(f"{path}:{number}: found {short(_one_line(found))}, expected <top>…</top>")
 
 
 def _xml_topic(attributes: str, block: str, where: str) -> Topic:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TextIO, TypeVar, cast
 
 from indexes.files import atomic_file
 from indexes.records import is_doc_id, numbered_lines, short
@@ -60,11 +60,9 @@ def read_qrels(path: Path | str) -> Qrels:
     header = [name.strip(' "').lower() for name in first[1].split(comma)]
     places = [next((header.index(n) for n in names if n in header), -1) for names in NAMES]
     if -1 in places:
-        table = _Table(QRELS_COLUMNS, (0, 2, 3))
-        lines = chain([first], lines)
+        qrels = _read_table(path, chain([first], lines), QRELS_COLUMNS, (0, 2, 3), grade_of)
     else:
-        table = _Table(" ".join(header), (places[0], places[1], places[2]), comma)
-    qrels = _read_table(path, lines, table, grade_of)
+        qrels = _read_table(path, lines, " ".join(header), places, grade_of, comma)
     if not qrels:
         raise DataError(f"{path}: found no judgment, expected lines of {QRELS_COLUMNS}")
     return qrels
@@ -93,8 +91,7 @@ def read_run(path: Path | str) -> Run:
 
     As in trec_eval only the score counts, the rank is ignored.
     """
-    lines = numbered_lines(path, DataError)
-    return _read_table(path, lines, _Table(RUN_COLUMNS, (0, 2, 4)), _score)
+    return _read_table(path, numbered_lines(path, DataError), RUN_COLUMNS, (0, 2, 4), _score)
 
 
 def aligned(
@@ -112,11 +109,10 @@ def aligned(
     renamed: dict[str, str] = {}
     for query_id in table:
         own = forms.get(_bare(query_id), [])
-        # Of two prefixes, each is a track of its own.
-        is_other = query_id in known or len(own) != 1 or own[0] in table
-        if is_other or not (own[0].isdecimal() or query_id.isdecimal()):
+        if query_id in known or len(own) != 1 or own[0] in table:
             continue
-        renamed[query_id] = own[0]
+        if own[0].isdecimal() or query_id.isdecimal():  # Of two prefixes, each is another track.
+            renamed[query_id] = own[0]
     if len({*renamed.values()}) < len(renamed):
         renamed = {}
     if renamed and what:
@@ -140,25 +136,25 @@ def run_of(run: Any) -> Run:
     Raises:
         UsageError: it is something else.
     """
-    run, ids = getattr(run, "run", run), (str, Integral)
+    run = getattr(run, "run", run)
+
+    def checked(value: Any, kinds: tuple[type, ...], what: str) -> Any:
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise TypeError(f"{value!r} is no {what}")
+        return value
+
+    def key(value: Any) -> str:
+        return str(checked(value, (str, Integral), "id"))
+
     try:
         return {
-            str(_checked(query_id, ids, "id")): {
-                str(_checked(doc_id, ids, "id")): float(_checked(score, (Real,), "score"))
-                for doc_id, score in scores.items()
-            }
+            key(query_id): {key(d): float(checked(s, (Real,), "score")) for d, s in scores.items()}
             for query_id, scores in run.items()
         }
     except (AttributeError, TypeError) as error:
         raise UsageError(
             f"`run`: found {short(repr(run))} ({error}), expected query_id -> doc_id -> score"
         ) from None
-
-
-def _checked(value: Any, kinds: tuple[type, ...], what: str) -> Any:
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(f"{value!r} is no {what}")
-    return value
 
 
 def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array[float]":
@@ -189,15 +185,10 @@ class Place(NamedTuple):
     rank: int
     score: float
 
-    def __str__(self) -> str:
-        return f"#{self.rank} ({self.score:.4f})"
-
 
 def places(scores: Mapping[str, float]) -> dict[str, Place]:
     """Place of each post by its score, best first."""
-    return {
-        doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), start=1)
-    }
+    return {doc_id: Place(rank, score) for rank, (doc_id, score) in enumerate(ranked(scores), 1)}
 
 
 def best_of(run: Run, hits: int) -> Run:
@@ -241,24 +232,17 @@ def write_run(
 @contextmanager
 def written_file(path: Path | str) -> Iterator[IO[str]]:
     """:func:`~indexes.files.atomic_file`, compressed if its name ends in ``.gz`` or ``.bz2``."""
-    with atomic_file(path) as stream, _compressed(stream, Path(path).suffix.lower()) as compressed:
-        yield compressed
-
-
-@contextmanager
-def _compressed(stream: IO[str], suffix: str) -> Iterator[IO[str]]:
-    """A text stream that writes into ``stream``, compressed according to the suffix."""
-    compressor: IO[bytes]
-    if suffix == ".gz":
+    with atomic_file(path) as stream:
+        suffix, file = Path(path).suffix.lower(), cast(TextIO, stream).buffer
+        if suffix not in (".gz", ".bz2"):
+            yield stream
+            return
         # Without a time stamp the same run gives the same bytes.
-        compressor = gzip.GzipFile(filename="", mode="wb", fileobj=stream.buffer, mtime=0)  # type: ignore
-    elif suffix == ".bz2":
-        compressor = bz2.BZ2File(stream.buffer, "wb")  # type: ignore
-    else:
-        yield stream
-        return
-    with io.TextIOWrapper(compressor, encoding="utf-8", newline="\n") as compressed:
-        yield compressed
+        packed: Any = (
+            bz2.BZ2File(file, "wb") if suffix == ".bz2" else gzip.GzipFile("", "wb", 9, file, 0)
+        )
+        with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
+            yield text
 
 
 def _ranked(scores: Mapping[str, float], query_id: str = "?") -> list[tuple[float, str]]:
@@ -266,23 +250,18 @@ def _ranked(scores: Mapping[str, float], query_id: str = "?") -> list[tuple[floa
     return sorted(zip(single_precision(scores, query_id), scores, strict=True), reverse=True)
 
 
-class _Table(NamedTuple):
-    """Columns of a file."""
-
-    columns: str  # Their names, for messages
-    places: tuple[int, int, int]  # Of the query's id, the post's id and the value
-    comma: str | None = None  # Between columns; None are spaces and tabs
-
-
 def _read_table(
     path: Path | str,
     lines: Iterable[tuple[int, str]],
-    table: _Table,
+    columns: str,
+    places: Sequence[int],
     parse: Callable[[str, str], Value],
+    comma: str | None = None,
 ) -> dict[str, dict[str, Value]]:
-    """Read lines of query_id, doc_id and a value among other columns."""
-    columns, (query_place, doc_place, value_place), comma = table
-    expected = len(columns.split())
+    """Read query_id, doc_id and a value at three ``places`` among ``columns``.
+
+    ``comma`` stands between columns; None are spaces and tabs.
+    """
     found: dict[str, dict[str, Value]] = {}
     numbers: dict[tuple[str, str], int] = {}
     for number, line in lines:
@@ -290,18 +269,18 @@ def _read_table(
         if not fields:
             continue
         where = f"{path}:{number}"
-        if len(fields) != expected or "\0" in line:
+        if len(fields) != len(columns.split()) or "\0" in line:
             problem = "a NUL byte" if "\0" in line else f"{len(fields)} columns"
             raise DataError(f"{where}: found {problem} in {short(line)}, expected {columns}")
+        query_id, doc_id, value = (fields[place] for place in places)
         if comma:
-            fields = [field.strip(' "') for field in fields]
-        query_id, doc_id = fields[query_place], fields[doc_place]
+            query_id, doc_id, value = (text.strip(' "') for text in (query_id, doc_id, value))
         if (first := numbers.setdefault((query_id, doc_id), number)) != number:
             raise DataError(
                 f"{where}: found document {doc_id} of topic {query_id} again, "
                 f"expected it once; the first is on line {first}"
             )
-        found.setdefault(query_id, {})[doc_id] = parse(fields[value_place], where)
+        found.setdefault(query_id, {})[doc_id] = parse(value, where)
     return found
 
 

@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from indexes.errors import CollectionError
 from pipeline.errors import DataError, UsageError
@@ -150,22 +150,25 @@ def run_command(
     try:
         main(parse_arguments(options_type, program, description, arguments))
         sys.stdout.flush()
+        sys.exit(0)
     except UsageError as error:
         lines = "".join(f"  {_with_options(p, options_type)}\n" for p in error.problems)
-        _leave(USAGE, f"{program}: bad usage:\n{lines}see {program} --help")
+        code, message = USAGE, f"bad usage:\n{lines}see {program} --help"
     except (DataError, CollectionError, RerankerError) as error:
-        _leave(FAILURE, f"{program}: error: {_with_options(str(error), options_type)}")
+        code, message = FAILURE, f"error: {_with_options(str(error), options_type)}"
     except BrokenPipeError:
         # The reader (head, less) has gone; stdout must not be flushed again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILURE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _leave(FAILURE, f"{program}: error: {where}{error.strerror or error}")
+        code, message = FAILURE, f"error: {where}{error.strerror or error}"
     except KeyboardInterrupt as error:
         code = TERMINATED if isinstance(error, _Terminated) else INTERRUPTED
-        _leave(code, f"{program}: interrupted; nothing half-written was left behind")
-    sys.exit(0)
+        message = "interrupted; nothing half-written was left behind"
+    sys.stdout.flush()
+    print(f"{program}: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -202,21 +205,21 @@ def parse_arguments(
     arguments: Sequence[str] | None = None,
 ) -> OptionsType:
     """Turn command-line arguments into an options dataclass."""
-    declarations = _declared(options_type)
-    parser = _parser(options_type, program, description)
+    problems, declarations = list[str](), _declared(options_type)
+    parser = _parser(options_type, program, description, problems)
     found, unknown = parser.parse_known_intermixed_args(arguments)
     flags = [flag for name, declared, _ in declarations for flag in declared.flags(name)]
-    problems = [
+    problems += [
         f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}" for text in unknown
     ]
     values: dict[str, Any] = {}
     for name, declared, _ in declarations:
-        label = (declared.flags(name) or [name])[-1]
-        try:
-            if (value := _value(declared, getattr(found, name))) is not None:
-                values[name] = value
-        except ValueError as error:
-            problems.append(f"{label}{error}")
+        value = getattr(found, name)
+        if value not in (None, []):
+            values[name] = tuple(value) if declared.many else value
+        elif declared.required:
+            label = (declared.flags(name) or [name])[-1]
+            problems.append(f"{label} is missing: {declared.help}")
     if problems:
         raise UsageError(problems)
     return options_type(**values)
@@ -234,9 +237,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(
-    options_type: type[Any], program: str, description: str | None
+    options_type: type[Any], program: str, description: str | None, problems: list[str]
 ) -> argparse.ArgumentParser:
-    """An argparse parser that leaves all checks to us, so that all problems can be reported."""
+    """An argparse parser that adds wrong values to ``problems``, so that all can be reported."""
     parser = _Parser(
         prog=program,
         description=description,
@@ -246,8 +249,10 @@ def _parser(
     groups: dict[str, Any] = {"": parser}
     for name, declared, default in _declared(options_type):
         help_text, flags = declared.help.replace("%", "%%"), declared.flags(name)
+        parse = partial(_parsed, declared, (flags or [name])[-1], problems)
         if not flags:
-            parser.add_argument(name, nargs="*" if declared.many else "?", help=help_text)
+            count = "*" if declared.many else "?"
+            parser.add_argument(name, nargs=count, help=help_text, type=parse)
             continue
         topic = _topic(options_type, name)
         group = groups.get(topic) or groups.setdefault(topic, parser.add_argument_group(topic))
@@ -262,6 +267,7 @@ def _parser(
             *flags,
             dest=name,
             help=help_text,
+            type=parse,
             action="extend" if declared.following else "append" if declared.many else "store",
             nargs="+" if declared.following else None,
             metavar=declared.metavar or flags[-1].lstrip("-").upper().replace("-", "_"),
@@ -278,26 +284,16 @@ def _topic(options_type: type[Any], name: str) -> str:
     return str(vars(classes[-1]).get("topic", " ".join(words).lower()))
 
 
-def _value(declared: Declared, found: Any) -> Any:
-    """Check and convert what argparse found; None means 'use the default'."""
-    if declared.flag:
-        return found
-    if found is None or found == []:
-        if declared.required:
-            raise ValueError(f" is missing: {declared.help}")
-        return None
-    parsed = []
-    for text in found if declared.many else [found]:
+def _parsed(declared: Declared, label: str, problems: list[str], text: str) -> Any:
+    try:
         if declared.choices and text not in declared.choices:
-            raise ValueError(
-                f": found {text!r}, expected one of {', '.join(declared.choices)}"
-                + did_you_mean(text, declared.choices)
-            )
-        try:
-            parsed.append(declared.parse(text))
-        except ValueError as error:
-            raise ValueError(f": {error}") from None
-    return tuple(parsed) if declared.many else parsed[0]
+            similar = did_you_mean(text, declared.choices)
+            expected = f"expected one of {', '.join(declared.choices)}{similar}"
+            raise ValueError(f"found {text!r}, {expected}")
+        return declared.parse(text)
+    except ValueError as error:
+        problems.append(f"{label}: {error}")
+        return text
 
 
 def apply_changes(
@@ -311,43 +307,27 @@ def apply_changes(
     kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     values, problems = {}, []
     for text in changes:
-        name, _, value = text.partition("=")
+        (name, _, value), where = text.partition("="), f"{flag} {prefix}{text}: found"
         if name not in kinds:
-            problems.append(
-                f"{flag} {prefix}{text}: found the name {name!r}, "
-                f"expected one of {', '.join(kinds)}" + did_you_mean(name, list(kinds))
-            )
+            known = f"expected one of {', '.join(kinds)}{did_you_mean(name, list(kinds))}"
+            problems.append(f"{where} the name {name!r}, {known}")
             continue
         try:
             values[name] = _BOOLEANS[value.lower()] if kinds[name] is bool else kinds[name](value)
         except (KeyError, ValueError):
-            expected = f"expected a {kinds[name].__name__}"
-            problems.append(f"{flag} {prefix}{text}: found {value!r}, {expected}")
+            problems.append(f"{where} {value!r}, expected a {kinds[name].__name__}")
     if problems:
         raise UsageError(problems)
     return dataclasses.replace(config, **values)
 
 
 def _show_warning(
-    options_type: Any,
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
+    options_type: Any, message: Warning | str, category: type[Warning], *place: Any, **others: Any
 ) -> None:
     """Show a RuntimeWarning as a line for the user, and any other with its place in the source."""
     from tqdm import tqdm
 
     text = f"warning: {_with_options(str(message), options_type)}\n"
     if category is not RuntimeWarning:
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-    # Not in the middle of a progress bar.
-    tqdm.write(text, file=file or sys.stderr, end="")
-
-
-def _leave(code: int, message: str) -> NoReturn:
-    sys.stdout.flush()
-    print(message, file=sys.stderr)
-    sys.exit(code)
+        text = warnings.formatwarning(message, category, *place[:2])
+    tqdm.write(text, file=sys.stderr, end="")  # Not in the middle of a progress bar.

@@ -91,9 +91,9 @@ class ForeignOptions(EngineOptions):
 def engine_of(options: EngineOptions) -> dict[str, Any]:
     """The given fields of an :class:`indexes.engines.client.EngineAddress`."""
     names = {"engine": "url", "engine_index": "index", "engine_auth": "auth"}
-    fields = (*names, "text_field", "url_field", "time_field", "id_field", "query")
-    found = {name: getattr(options, name, None) for name in fields}
-    return {names.get(name, name): value for name, value in found.items() if value is not None}
+    names |= {name: name for name in ("text_field", "url_field", "time_field", "id_field", "query")}
+    found = {names[name]: getattr(options, name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def loading(self) -> dict[str, Any]:
-        """Fields of :class:`pipeline.ranking.checkpoints.Loading`."""
+        """Arguments of :func:`pipeline.ranking.checkpoints.load_model`."""
         names = ("device", "threads", "idf", "batch_size")
         return {name: getattr(self, name) for name in names}
 
@@ -164,8 +164,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         """The collection, with the index and the judgments that the options name."""
         from pipeline.collections.named import open_collection
 
-        name, engine = self.topics or None, engine_of(self)
-        return open_collection(name, self.index, self.qrels, self.data, engine)
+        given = self.topics or None, self.index, self.qrels, self.data, engine_of(self)
+        return open_collection(*given)
 
 
 @dataclass(frozen=True)
@@ -192,50 +192,37 @@ class RankingOptions(ModelOptions):
 
     def problems(self) -> list[str]:
         """Arguments that contradict one another."""
-        problems = []
-        if self.candidates and (self.method or self.mu or self.parameter):
-            problems.append(
-                "--candidates: the run is given, so --method, --mu and --parameter change nothing"
-            )
-        if self.skip_unknown and not self.candidates:
-            problems.append("--skip-unknown: only a run of --candidates can have unknown posts")
-        if self.mu and self.method == "bm25":
-            problems.append("--mu: bm25 has no μ; use --parameter k1=… and --parameter b=…")
-        if self.reranker == NONE and (self.checkpoint or self.weight is not None):
-            problems.append("--reranker none: there is nothing for --checkpoint or --lambda to do")
-        return problems
-
-    def problems_of(self, collection: Collection) -> list[str]:
-        """Options of a search that a collection with given candidates has no use for."""
-        if collection.given_candidates is None:
-            return []
-        given = {
-            "--method": self.method,
-            "--mu": self.mu,
-            "--parameter": self.parameter,
-            "--index": self.index,
-            "--engine": self.engine,
-            # The candidates of a run have ranks, and so best ones.
-            "--hits": None if self.candidates else self.hits,
+        rules = {
+            "--candidates: the run is given, so --method, --mu and --parameter change nothing": (
+                self.candidates and (self.method or self.mu or self.parameter)
+            ),
+            "--skip-unknown: only a run of --candidates can have unknown posts": (
+                self.skip_unknown and not self.candidates
+            ),
+            "--mu: bm25 has no μ; use --parameter k1=… and --parameter b=…": (
+                self.mu and self.method == "bm25"
+            ),
+            "--reranker none: there is nothing for --checkpoint or --lambda to do": (
+                self.reranker == NONE and (self.checkpoint or self.weight is not None)
+            ),
         }
-        return [
-            f"{flag}: {collection.name} is not searched, its candidates are given; leave {flag} out"
-            for flag, value in given.items()
-            if value
-        ]
+        return [problem for problem, is_there in rules.items() if is_there]
 
     def open_ranker(self, collection: Collection) -> Ranker:
         """The ranker that the options name; see :func:`pipeline.ranking.build.ranker`.
 
-        Raises:
-            UsageError: options contradict one another, or the collection.
+        UsageError: options contradict one another, or search a collection with given candidates.
         """
         from pipeline.ranking.build import ranker
 
         if problems := self.problems():
             raise UsageError(problems)
-        if problems := self.problems_of(collection):
-            raise UsageError(problems)
+        if collection.given_candidates is not None:
+            names = ["method", "mu", "parameter", "index", "engine"]
+            names += [] if self.candidates else ["hits"]  # A run has ranks, and so best candidates.
+            problem = f"{collection.name} is not searched, its candidates are given; leave"
+            if given := [f"--{name}" for name in names if getattr(self, name)]:
+                raise UsageError([f"{flag}: {problem} {flag} out" for flag in given])
         changes = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
         return ranker(
             collection,

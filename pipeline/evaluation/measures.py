@@ -35,13 +35,11 @@ def evaluate(
 class Evaluator:
     """Evaluation of several runs against the same judgments.
 
-    Raises:
-        UsageError: naming every unknown measure.
-        DataError: there are no judgments.
+    UsageError names every unknown measure; DataError: there are no judgments.
     """
 
     def __init__(self, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> None:
-        ir_measures = _library()
+        library = _library().pytrec_eval
         if not qrels:
             raise DataError("found no judged topic, expected at least one")
         self.measures = parse_measures(measures)
@@ -52,22 +50,19 @@ class Evaluator:
             query_id: grades if max(grades.values(), default=-1) >= 0 else {"": 0}
             for query_id, grades in qrels.items()
         }
-        self._evaluator = ir_measures.pytrec_eval.evaluator(set(self.measures.values()), judged)
+        self._evaluator = library.evaluator(set(self.measures.values()), judged)
 
     def __call__(self, run: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """Measure -> query_id -> value, for judged topics only."""
         # pytrec_eval skips a topic without an entry, but not one with an empty entry.
-        judged = {query_id: run.get(query_id, {}) for query_id in self.query_ids}
         plain = {
             query_id: dict(zip(scores, single_precision(scores, query_id), strict=True))
-            for query_id, scores in judged.items()
+            for query_id in self.query_ids
+            for scores in [run.get(query_id, {})]
         }
-        values = {
-            (metric.measure, metric.query_id): float(metric.value)
-            for metric in self._evaluator.iter_calc(plain)
-        }
+        found = {(m.measure, m.query_id): float(m.value) for m in self._evaluator.iter_calc(plain)}
         return {
-            name: {query_id: values[measure, query_id] for query_id in self.query_ids}
+            name: {query_id: found[measure, query_id] for query_id in self.query_ids}
             for name, measure in self.measures.items()
         }
 
@@ -102,15 +97,39 @@ def without_relevant(qrels: Qrels) -> list[str]:
 
 def parse_measures(names: Sequence[str]) -> dict[str, Any]:
     """Name -> ir_measures' measure."""
-    measures, problems = {}, []
+    library, measures, problems = _library().pytrec_eval, {}, []
     for name in names:
         try:
-            measures[name] = _parse(name)
-        except ValueError as error:
-            problems.append(str(error))
+            measure = measures[name] = _library().parse_measure(name)
+            # Checks the parameters, too, by an assertion.
+            is_supported = library.supports(measure)
+        except (NameError, ValueError, AssertionError, TypeError, KeyError):
+            is_supported = False
+        if not is_supported:
+            problems.append(
+                f"found the measure {name!r}, expected one of trec_eval's under ir_measures' name, "
+                f"such as {EXAMPLES}{_suggestion(name, library)}"
+            )
+            continue
+        for parameter in ("cutoff", "rel"):
+            value = measure.params.get(parameter, 1)
+            if isinstance(value, bool) or not 1 <= value <= HIGHEST_PARAMETER:
+                expected = f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
+                problems.append(f"{name}: found {parameter} {value}, {expected}")
+                break
     if problems:
         raise UsageError(problems)
     return measures
+
+
+def _suggestion(name: str, library: Any) -> str:
+    """``; did you mean 'P@30'?`` for ``P_30``, ``p.30`` or ``precision@30``."""
+    names = [str(measure.NAME) for measure in library.SUPPORTED_MEASURES]
+    known = {known.lower(): known for known in names} | _OTHER_NAMES
+    base, cutoff = re.fullmatch(r"(.*?)(?:_cut)?(?:[@._ ]?([0-9]+))?", name.strip()).groups()  # type: ignore
+    if close := known.get(base.lower()):
+        return f"; did you mean '{close}{'@' + cutoff if cutoff else ''}'?"
+    return did_you_mean(name, sorted(known.values()))
 
 
 def _library() -> Any:
@@ -124,37 +143,3 @@ def _library() -> Any:
             "pip install 'tweetrerank[search]'"
         ) from None
     return ir_measures
-
-
-def _parse(name: str) -> Any:
-    """One measure; raises ValueError for an unknown or malformed one."""
-    ir_measures = _library()
-    try:
-        measure = ir_measures.parse_measure(name)
-        # Checks the parameters, too, by an assertion.
-        supported = ir_measures.pytrec_eval.supports(measure)
-    except (NameError, ValueError, AssertionError, TypeError, KeyError):
-        supported = False
-    if not supported:
-        raise ValueError(
-            f"found the measure {name!r}, expected one of trec_eval's under ir_measures' name, "
-            f"such as {EXAMPLES}{_suggestion(name)}"
-        )
-    for parameter in ("cutoff", "rel"):
-        value = measure.params.get(parameter, 1)
-        if isinstance(value, bool) or not 1 <= value <= HIGHEST_PARAMETER:
-            raise ValueError(
-                f"{name}: found {parameter} {value}, "
-                f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
-            )
-    return measure
-
-
-def _suggestion(name: str) -> str:
-    """``; did you mean 'P@30'?`` for ``P_30``, ``p.30`` or ``precision@30``."""
-    supported = _library().pytrec_eval.SUPPORTED_MEASURES
-    known = {str(measure.NAME).lower(): str(measure.NAME) for measure in supported} | _OTHER_NAMES
-    base, cutoff = re.fullmatch(r"(.*?)(?:_cut)?(?:[@._ ]?([0-9]+))?", name.strip()).groups()  # type: ignore
-    if close := known.get(base.lower()):
-        return f"; did you mean '{close}{'@' + cutoff if cutoff else ''}'?"
-    return did_you_mean(name, sorted(known.values()))

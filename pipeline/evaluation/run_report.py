@@ -61,7 +61,17 @@ def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
 
     A place is 1 + the number of the others with a larger value; equal values share it.
     """
-    changes = {name: _changes(before, after) for name, (before, after) in results.items()}
+    changes = {
+        name: {
+            measure: Change(
+                mean(values),
+                mean(after[measure]),
+                paired_t_test([after[measure][topic] for topic in values], [*values.values()]),
+            )
+            for measure, values in before.items()
+        }
+        for name, (before, after) in results.items()
+    }
     leading = {name: next(iter(of_run.values())) for name, of_run in changes.items()}
     rows = []
     for name, change in leading.items():
@@ -87,18 +97,38 @@ def groups(rows: Sequence[Row], size: int) -> dict[str, Sequence[Row]]:
 
 def print_report(rows: Sequence[Row], group_size: int) -> None:
     """Print the rows as a table, the average changes of groups and of all runs, and notes."""
-    measures = list(rows[0].changes)
-    header = ["run"]
-    for title in (*measures, "R"):
-        header += [title, "reranked", "change"]
-    lines = [_line(row) for row in rows]
-    for group, members in groups(rows, group_size).items():
-        lines.append(_average_line(f"average of {group} {group_size}", members))
-    lines.append(_average_line("average change", rows))
+    measures, lines = list(rows[0].changes), []
+    header = ["run", *(part for m in (*measures, "R") for part in (m, "reranked", "change"))]
+    for row in rows:
+        cells = [row.name]
+        for change in row.changes.values():
+            after = f"{change.after:.4f}{change.mark}"
+            cells += [f"{change.before:.4f}", after, _percent(change.percent)]
+        places = [str(row.place), str(row.place_after), f"{row.place - row.place_after:+d}"]
+        lines.append([*cells, *places])
+    named = {f"average of {g} {group_size}": of for g, of in groups(rows, group_size).items()}
+    for title, members in {**named, "average change": rows}.items():  # Of those with a known one
+        cells = [title]
+        for measure in measures:
+            known = [p for row in members if (p := row.changes[measure].percent) is not None]
+            cells += ["", "", _percent(mean(known) if known else None)]
+        gained = mean(row.place - row.place_after for row in members)
+        lines.append([*cells, "", "", f"{round(gained, 1) + 0.0:+.1f}"])
     # Numbers with and without a mark line up on the left.
-    marked = [2 + 3 * index for index in range(len(measures))]
-    print_table(header, lines, left=[0, *marked])
-    print(*_notes(rows, measures), sep="\n")
+    print_table(header, lines, left=[0, *(2 + 3 * index for index in range(len(measures)))])
+    print(
+        "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics, before against after "
+        "reranking, not corrected for the number of runs\n"
+        f"R: place among the {len(rows)} runs by {measures[0]}, and place after reranking this run "
+        "alone; equal runs share a place, + is a gain"
+    )
+    for measure in measures:
+        if zeros := [row.name for row in rows if row.changes[measure].percent is None]:
+            print(f"-: {measure} was 0 before; left out of the average: {', '.join(zeros)}")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}%"  # + 0.0: never -0
 
 
 def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object], group_size: int) -> None:
@@ -119,50 +149,3 @@ def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object], group
                 cells += [change.before, change.after, change.percent, change.p]
             cells += [row.place, row.place_after, row.place - row.place_after]
             writer.writerow([*cells, *made.values()])
-
-
-def _changes(before: Values, after: Values) -> dict[str, Change]:
-    return {
-        measure: Change(
-            mean(values),
-            mean(after[measure]),
-            paired_t_test([after[measure][topic] for topic in values], list(values.values())),
-        )
-        for measure, values in before.items()
-    }
-
-
-def _line(row: Row) -> list[str]:
-    cells = [row.name]
-    for change in row.changes.values():
-        after = f"{change.after:.4f}{change.mark}"
-        cells += [f"{change.before:.4f}", after, _percent(change.percent)]
-    return [*cells, str(row.place), str(row.place_after), f"{row.place - row.place_after:+d}"]
-
-
-def _average_line(title: str, rows: Sequence[Row]) -> list[str]:
-    """Mean changes over the runs with a known one."""
-    cells = [title]
-    for measure in rows[0].changes:
-        known = [of for row in rows if (of := row.changes[measure].percent) is not None]
-        cells += ["", "", _percent(mean(known) if known else None)]
-    gained = mean(row.place - row.place_after for row in rows)
-    return [*cells, "", "", f"{round(gained, 1) + 0.0:+.1f}"]
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{round(value, 1) + 0.0:+.1f}%"  # + 0.0: never -0
-
-
-def _notes(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
-    notes = [
-        "▲ ▼ p < .01, △ ▽ p < .05: two-sided paired t-test over topics, before against after "
-        "reranking, not corrected for the number of runs",
-        f"R: place among the {len(rows)} runs by {measures[0]}, and place after reranking this run "
-        "alone; equal runs share a place, + is a gain",
-    ]
-    for measure in measures:
-        if zeros := [row.name for row in rows if row.changes[measure].percent is None]:
-            names = ", ".join(zeros)
-            notes.append(f"-: {measure} was 0 before; left out of the average: {names}")
-    return notes

@@ -40,9 +40,6 @@ def randomization_test(
     import numpy as np
     from scipy import stats
 
-    def distance(differences: np.ndarray, axis: int) -> np.ndarray:
-        return np.abs(differences.sum(axis=axis).round(_DECIMALS))
-
     differences = _differences(a, b)
     differences = differences[differences != 0]
     if differences.size < 2:
@@ -50,7 +47,7 @@ def randomization_test(
     # One sample: SciPy flips the signs of its values.
     result = stats.permutation_test(
         (differences,),
-        distance,
+        lambda sample, axis: np.abs(sample.sum(axis=axis).round(_DECIMALS)),
         permutation_type="samples",
         alternative="greater",
         vectorized=True,
@@ -84,8 +81,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Rejecting those up to α keeps the probability of any false rejection below α.
     S. Holm: A simple sequentially rejective multiple test procedure, 1979.
     """
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
+    adjusted, highest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
@@ -94,18 +90,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
     """Print mean values, and differences to the first run with their p-values."""
-    header = [""]
-    rows = [[name] for name, _ in results]
+    header, rows = [""], [[name] for name, _ in results]
     for measure in results[0][1]:
         header += [heading(measure), "diff", "p(rand)", "p(t)"]
         base, *others = [list(values[measure].values()) for _, values in results]
         rows[0] += [f"{mean(base):.4f}", "", "", ""]
-        p_randomization = holm([randomization_test(other, base) for other in others])
-        p_t = holm([paired_t_test(other, base) for other in others])
-        for row, other, *p_values in zip(rows[1:], others, p_randomization, p_t, strict=True):
-            difference = round(mean(other) - mean(base), 4) + 0.0  # + 0.0: never -0
-            shown = ["<0.0001" if p < 0.0001 else f"{p:.4f}" for p in p_values]
-            row += [f"{mean(other):.4f}", f"{difference:+.4f}", *shown]
+        tests = (randomization_test, paired_t_test)
+        p_values = zip(*(holm([test(run, base) for run in others]) for test in tests), strict=True)
+        for row, run, of_run in zip(rows[1:], others, p_values, strict=True):
+            difference = round(mean(run) - mean(base), 4) + 0.0  # + 0.0: never -0
+            shown = ["<0.0001" if p < 0.0001 else f"{p:.4f}" for p in of_run]
+            row += [f"{mean(run):.4f}", f"{difference:+.4f}", *shown]
     print_table(header, rows)
     corrected = f", Holm-corrected over {len(results) - 1} runs" if len(results) > 2 else ""
     print(

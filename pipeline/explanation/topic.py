@@ -6,19 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipeline.collections.trec import Place, places
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed
 from rerankers.reranker import Mixed
 
 if TYPE_CHECKING:
-    from indexes.posts import Post
-    from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
-    from pipeline.collections.trec import Run
-    from pipeline.ranking.retrievers import Candidates
     from rerankers.explanation import Explanation, Reasons
     from rerankers.reranker import Model
 
@@ -34,31 +29,9 @@ WORDS: Mapping[str, Sequence[str]] = json.loads((TEMPLATES / "words.json").read_
 
 _GRADES = ("not relevant", "relevant", "highly relevant")
 
-
-@dataclass(frozen=True)
-class RankChange:
-    """A post's places in successive rankings, by name; the last is the result."""
-
-    places: Mapping[str, Place]
-    before: str  # Name of the ranking before reranking
-
-    @property
-    def last(self) -> Place:
-        """Place after reranking."""
-        return list(self.places.values())[-1]
-
-    @property
-    def gain(self) -> int:
-        """Ranks gained by reranking; negative for a loss."""
-        return self.places[self.before].rank - self.last.rank
-
-    @property
-    def movement(self) -> str:
-        """The gain in words."""
-        if self.gain == 0:
-            return "same rank as before"
-        arrow = "▲" if self.gain > 0 else "▼"
-        return f"{arrow} {abs(self.gain)} from {self.last.rank + self.gain}"
+Record = Mapping[str, Any]
+"""A post of :meth:`pipeline.ranking.ranker.Ranking.to_dict`, with its ``rank`` in the last stage,
+the ranks that it has gained (``gain``, negative for a loss), and these in words (``movement``)."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +41,9 @@ class ExplainedTopic:
     collection: str  # Name of the topic's source
     topic: Topic
     facts: Mapping[str, str]  # About the ranking as a whole
-    changes: Mapping[str, RankChange]  # doc_id -> rank change, for every candidate
+    posts: Mapping[str, Record]  # By doc_id, every candidate, best first
     grades: Mapping[str, int]  # doc_id -> judged relevance, for judged posts
     chosen: Mapping[str, Sequence[str]]  # Heading -> doc_ids of the posts to explain, at least one
-    posts: Mapping[str, Post]
     explanation: Explanation  # Of the chosen posts, in order
 
     @property
@@ -82,19 +54,13 @@ class ExplainedTopic:
 
 
 def explain(
-    model: Model,
-    candidates: Candidates,
-    stages: Mapping[str, Run],
-    before: str,
-    collection: Collection | None = None,
-    doc_ids: Sequence[str] = (),
-    query_id: str = "",
-    show: int = 10,
+    model: Model, ranking: Any, before: str, doc_ids: Sequence[str], query_id: str, show: int
 ) -> ExplainedTopic:
     """Reasons for the ranks of a topic's posts.
 
     Args:
-        stages: name -> run; the last one is the result by ``model``, ``before`` the first stage's.
+        ranking: a :class:`pipeline.ranking.ranker.Ranking` by ``model``; ``before`` is the name of
+            its first stage.
         doc_ids: posts to explain; else the ``show`` best ones and those that moved most.
         query_id: the topic; "" is the only one.
 
@@ -102,53 +68,52 @@ def explain(
         UsageError: the model has no explanation, or the posts or the topic are not there.
         DataError: the topic has no candidates.
     """
-    query_id = query_id or (candidates.topics[0].query_id if len(candidates.topics) == 1 else "")
-    topic = topic_named(query_id, candidates.topics, "the ranking")
-    candidates = replace(candidates, topics=[topic])
+    topics, collection = ranking.candidates.topics, ranking.collection
+    topic = topics[0] if len(topics) == 1 and not query_id else None
+    topic = topic or topic_named(query_id, topics, "the ranking")
+    query_id = topic.query_id
+    candidates = replace(ranking.candidates, topics=[topic])
     if not (scored := candidates.run.get(query_id, {})):
         raise DataError(
             f"topic {query_id} “{topic.text}”: found no candidates to rank, expected some; try "
             "another topic or other candidates"
         )
-    *_, result = stages.values()
     # Posts that are not scored follow below, and have nothing to explain; the result has its best.
-    kept = [doc_id for doc_id in scored if doc_id in result[query_id]]
-    of_topic = {name: run.get(query_id, {}) for name, run in stages.items()}
-    of_topic[before] = scored  # In ``stages`` it may be cut to the number of hits.
-    changes = rank_changes(
-        {name: {d: run[d] for d in kept if d in run} for name, run in of_topic.items()}, before
-    )
-    if unknown := [doc_id for doc_id in doc_ids if doc_id not in changes]:
-        expected = f"expected one of the {len(changes)} candidates of topic {topic.query_id}"
-        known = listed(list(changes), 8)
+    kept = [doc_id for doc_id in scored if doc_id in ranking.run[query_id]]
+    runs = {name: run.get(query_id, {}) for name, run in ranking.stages.items()}
+    runs[before] = scored  # In the ranking it may be cut to the number of hits.
+    stages = {n: {query_id: {d: run[d] for d in kept if d in run}} for n, run in runs.items()}
+    (record,) = ranking._replace(stages=stages, candidates=candidates).to_dict()["topics"]
+    posts = {post["doc_id"]: post | _moves(post["stages"], before) for post in record["posts"]}
+    if unknown := [doc_id for doc_id in doc_ids if doc_id not in posts]:
+        expected = f"expected one of the {len(posts)} candidates of topic {topic.query_id}"
+        known = listed(list(posts), 8)
         raise UsageError([f"`doc_id`: found {d!r}, {expected}: {known}" for d in unknown])
-    named = {"named posts": list(dict.fromkeys(doc_ids))}
-    chosen = named if doc_ids else choose(changes, show)
-    places_of = {doc_id: row for row, doc_id in enumerate(scored)}
-    rows = [places_of[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
-    explanation = model.explain(candidates.pairs(), rows)
-    if explanation is None:
+    chosen = {"named posts": [*dict.fromkeys(doc_ids)]} if doc_ids else choose(posts, show)
+    places = {doc_id: row for row, doc_id in enumerate(scored)}
+    rows = [places[doc_id] for doc_ids in chosen.values() for doc_id in doc_ids]
+    if (explanation := model.explain(candidates.pairs(), rows)) is None:
         raise UsageError(
             f"found {model.name}, expected a model with an explanation: mp_hcnn, window or a fusion"
         )
-    weights = "/".join(model.directory.resolve().parts[-2:])
     facts = {
-        "Candidates": f"{len(changes)}, by {both(before)}",
-        "Model": f"{both(model.name)}, weights {weights}",
+        "Candidates": f"{len(posts)}, by {both(before)}",
+        "Model": f"{both(model.name)}, weights {'/'.join(model.directory.resolve().parts[-2:])}",
     }
     if isinstance(model, Mixed):
         origin, _, _ = model.origin.partition("; ")  # Without its path
         facts["Share of the model (λ)"] = f"{model.weight:g}, {origin}"
-    return ExplainedTopic(
-        collection.name if collection else "",
-        topic,
-        facts,
-        changes,
-        ((collection.qrels if collection else None) or {}).get(query_id, {}),
-        chosen,
-        candidates.posts,
-        explanation,
-    )
+    grades = ((collection and collection.qrels) or {}).get(query_id, {})
+    name = collection.name if collection else ""
+    return ExplainedTopic(name, topic, facts, posts, grades, chosen, explanation)
+
+
+def _moves(stages: Mapping[str, Mapping[str, Any]], before: str) -> dict[str, Any]:
+    *_, last = stages.values()
+    gain = stages[before]["rank"] - last["rank"]
+    movement = f"{'▲' if gain > 0 else '▼'} {abs(gain)} from {stages[before]['rank']}"
+    movement = movement if gain else "same rank as before"
+    return {"rank": last["rank"], "gain": gain, "movement": movement}
 
 
 def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
@@ -162,36 +127,17 @@ def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
     return known[query_id]
 
 
-def rank_changes(
-    rankings: Mapping[str, Mapping[str, float]], before: str = ""
-) -> dict[str, RankChange]:
-    """doc_id -> rank change, in the order of the last ranking; ``rankings`` are first to last.
-
-    A post may be missing in others than the last and ``before``, by default the first.
-    """
-    before = before or next(iter(rankings))
-    found = {name: places(scores) for name, scores in rankings.items()}
-    *_, last = found.values()
-    return {
-        doc_id: RankChange(
-            {n: by_id[doc_id] for n, by_id in found.items() if doc_id in by_id}, before
-        )
-        for doc_id in last
-    }
-
-
-def choose(changes: Mapping[str, RankChange], best: int) -> dict[str, list[str]]:
+def choose(posts: Mapping[str, Record], best: int) -> dict[str, list[str]]:
     """Heading -> doc_ids: the ``best`` of the last ranking; largest gains and losses of the rest.
 
-    The order of ``changes`` is the last ranking, which also breaks ties between movers.
+    The order of ``posts`` is the last ranking, which also breaks ties between movers.
     """
-    shown, others = list(changes)[:best], list(changes)[best:]
-    rose = sorted(others, key=lambda doc_id: -changes[doc_id].gain)[:MOVERS]
-    fell = sorted(others, key=lambda doc_id: changes[doc_id].gain)[:MOVERS]
+    others = sorted(list(posts)[best:], key=lambda doc_id: posts[doc_id]["gain"])
+    rose = sorted(list(posts)[best:], key=lambda doc_id: -posts[doc_id]["gain"])
     sections = {
-        "best of the new ranking": shown,
-        "largest gains of the others": [d for d in rose if changes[d].gain > 0],
-        "largest losses of the others": [d for d in fell if changes[d].gain < 0],
+        "best of the new ranking": list(posts)[:best],
+        "largest gains of the others": [d for d in rose[:MOVERS] if posts[d]["gain"] > 0],
+        "largest losses of the others": [d for d in others[:MOVERS] if posts[d]["gain"] < 0],
     }
     return {heading: doc_ids for heading, doc_ids in sections.items() if doc_ids}
 
@@ -204,14 +150,21 @@ def grade_text(grade: int | None) -> str:
 def plain(name: str) -> tuple[str, str]:
     """Plain name and meaning of a stage, a model or a family; a signal is the score of a search."""
     kind, _, signal = name.partition(":")
-    if kind == "signal" and signal:
-        method = signal.removeprefix("run_")
-        title, meaning = WORDS.get(method, (method, ""))
-        return f"{'search' if signal == method else 'official search'}: {title}", meaning
-    title, meaning = WORDS.get(name, (name, ""))
+    if kind == "number":
+        return signal, f"The post's {signal}, and how high it is among those of the other posts."
+    method = signal.removeprefix("run_") if kind == "signal" else ""
+    title, meaning = WORDS.get(method or name, (method or name, ""))
+    if method:
+        title = f"{'search' if signal == method else 'official search'}: {title}"
     return title, meaning
 
 
 def both(name: str) -> str:
     """``plain name (technical name)``."""
     return f"{WORDS[name][0]} ({name})" if name in WORDS else name
+
+
+def signed(value: float) -> str:
+    """A number with three decimals, and with a sign unless all digits are 0."""
+    text = f"{value:+.3f}"
+    return text if float(text) else "0.000"

@@ -10,7 +10,7 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
-from pipeline.service.errors import PlainErrors, RequestError
+from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
 from pipeline.service.metrics import Metrics
 from pipeline.service.models import Models, ServedModel
@@ -48,14 +48,13 @@ from pipeline.service.requests import (
     unless_gone,
 )
 from pipeline.service.worker import give_back
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
 WINDOWS = 8_000_000
 """Bytes of the scores of the last lists, kept for their caller: the next page of a search needs
 them."""
-
 HANGS = 30.0  # Seconds without a turn of the event loop after which the service ends
 LARGE = 256_000  # Bytes of a body that is not read in the event loop
 TRIM = 10  # Seconds between two returns of free memory to the system
@@ -63,16 +62,10 @@ MOST_HEADERS = 200
 MOST_CLIENTS = 10_000  # Clients whose requests are counted
 EVENT_BYTES, MOST_EVENTS = 1_000_000, 1000  # Of a request
 
-PUBLIC = frozenset(
-    (
-        *("/", "/page.css", "/page.js", "/health", "/ping", "/ready", "/metrics"),
-        "/openapi.json",
-    )
-)
-"""Paths that need no key."""
-
 PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 """Paths whose good answers are not logged."""
+PUBLIC = PROBES | {"/", "/page.css", "/page.js", "/openapi.json"}
+"""Paths that need no key."""
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -83,19 +76,12 @@ _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 @dataclass(frozen=True)
 class Access:
-    """Limits of callers: keys, hosts, requests and connections.
+    """Limits of callers."""
 
-    Attributes:
-        keys: of which a request needs one, if there are any; they may change.
-        hosts: names in the header Host, or ``*.example.com``; none is any.
-        origins: of pages in browsers, for our own paths.
-        rate: requests of a client in a second.
-    """
-
-    keys: Sequence[str] = ()
-    hosts: Sequence[str] = ()
-    origins: Sequence[str] = ()
-    rate: int | None = None
+    keys: Sequence[str] = ()  # Of which a request needs one, if there are any; they may change
+    hosts: Sequence[str] = ()  # Names in the header Host, or ``*.example.com``; none is any
+    origins: Sequence[str] = ()  # Of pages in browsers, for our own paths
+    rate: int | None = None  # Requests of a client in a second
 
 
 def build(
@@ -107,12 +93,14 @@ def build(
     reload: Callable[[], None] | None = None,
     is_watched: bool = False,
 ) -> ASGIApp:
-    """The application, with routes of the page, of an engine's searches (a
-    :class:`pipeline.service.proxy.routes.Proxy`), and of events (a
-    :class:`pipeline.service.log.SearchLog`).
+    """The application.
 
-    ``reload`` is called after SIGHUP (default: the models are loaded again). ``is_watched``: the
-    process ends if the event loop hangs.
+    Args:
+        page: its routes.
+        proxy: :class:`pipeline.service.proxy.routes.Proxy` of an engine's searches.
+        events: :class:`pipeline.service.log.SearchLog`.
+        reload: called after SIGHUP; by default the models are loaded again.
+        is_watched: whether the process ends if the event loop hangs.
     """
 
     @asynccontextmanager
@@ -129,19 +117,14 @@ def build(
         if proxy:
             await proxy.upstream.close()
 
-    own = [
-        *(
-            Route(path, service.endpoint, methods=["POST"])
-            for name in PATHS
-            for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))
-        ),
-        *_information(service, bool(access.keys)),
-        *page,
-        *([_events(service, events)] if events else []),
-    ]
+    paths = [path for name in PATHS for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))]
+    own = [*(Route(path, service.endpoint, methods=["POST"]) for path in paths), *page]
+    own += _information(service, bool(access.keys))
+    if events:
+        own.append(_events(service, events))
     app = Starlette(
         routes=[*(proxy.routes() if proxy else ()), *own],
-        exception_handlers={RequestError: _refuse, HTTPException: _refuse, Exception: _fail},
+        exception_handlers=dict.fromkeys((RequestError, HTTPException, Exception), _refuse),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -149,9 +132,9 @@ def build(
         return ServiceMiddleware(app, service, access)
     app.router.default = proxy.respond
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
-    paths = {getattr(route, "path", "") for route in own}
+    known = {getattr(route, "path", "") for route in own}
     return ServiceMiddleware(
-        app, service, access, lambda path: path in paths or path.startswith("/v1/models/")
+        app, service, access, lambda path: path in known or path.startswith("/v1/models/")
     )
 
 
@@ -185,7 +168,7 @@ def _events(service: Service, log: Any) -> Route:
     """Events in the form of OpenSearch's User Behavior Insights, one or a list, for the log."""
 
     async def endpoint(request: Request) -> Response:
-        request.state.format = PlainErrors()
+        request.state.format = ErrorFormat()
         check_media_type(request)
         async with service.bodies.read(request, EVENT_BYTES) as body:
             try:
@@ -218,14 +201,12 @@ class Service:
         in_order: bool = True,
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
-        self._in_order = in_order
-        self.bodies = BodyReader(limits)
-        self._windows: LRUCache[bytes, npt.NDArray[np.float32]] = LRUCache(
+        self._in_order, self.bodies = in_order, BodyReader(limits)
+        self._windows: LRUCache[bytes, npt.NDArray[np.floating]] = LRUCache(
             WINDOWS, lambda scores: scores.nbytes + 100
         )
+        self.queue = Queue(threads, limits.waiting_documents, limits.waiting_requests)
         self.metrics = Metrics(lambda: self.queue.queued, lambda: models.served.values())
-        most = limits.waiting_documents, limits.waiting_requests
-        self.queue = Queue(threads, *most, self.metrics.batches.observe)
 
     async def endpoint(self, request: Request) -> Response:
         """The response to a request for scores; raises RequestError."""
@@ -238,7 +219,7 @@ class Service:
         record: Record = state.record
         state.format = TEI if b'"texts"' in body else PATHS[path]
         deadline = deadline_of(request) or record.started + self.limits.answer
-        read = partial(formats.read, body, self.limits.documents)
+        read = partial(formats.read, body, self.limits.documents, self.models.numbers)
         wanted = await self._apart(read, deadline) if len(body) > LARGE else read()
         wire = state.format = TEI if wanted.is_tei else PATHS[path]
         record.format = wire.name
@@ -248,14 +229,15 @@ class Service:
         response = await self.score(wanted, model, record, deadline, wire.later_first)
         content = orjson.dumps(wire.write(response, record))
         record.total = time.perf_counter() - record.started
-        headers = record.headers() | {"x-mix": response.mix, "x-model": quoted(model.name)}
+        named = model.name.encode("ascii", "backslashreplace").decode()
+        headers = record.headers() | {"x-mix": response.mix, "x-model": named}
         return Response(content, headers=headers, media_type="application/json")
 
     async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
         """The result of work that would hold Python's lock for long, by a process that scores."""
-        call = partial(self.models.default.scorer.call, function=work)
-        result: Result = (await self.queue.run(call, deadline=deadline))[0]
-        return result
+        scorer = self.models.default.scorer
+        call: Callable[[int], Result] = partial(scorer.ask, name="", given=work)
+        return (await self.queue.run(call, deadline=deadline))[0]
 
     async def score(
         self,
@@ -269,36 +251,37 @@ class Service:
 
         Raises RequestError if the queue is full, or the deadline is past.
         """
+        texts = request.texts
         record.model, record.device = model.name, model.loaded.device
-        record.documents += len(request.texts)
+        record.documents += len(texts)
         record.truncated += request.truncated
-        long = sum(len(text) > MAX_CHARACTERS for text in request.texts)
+        long = sum(len(text) > MAX_CHARACTERS for text in texts)
         record.split += long
-        record.characters += sum(map(len, [request.query, *request.texts]))
+        record.characters += sum(map(len, [request.query, *texts]))
         if self.log_texts:
-            record.texts = [*record.texts, request.query, *request.texts]
-        if request.in_order is None:
-            request = replace(request, in_order=self._in_order)
-        read = request.texts
+            record.texts = [*record.texts, request.query, *texts]
         if long:
-            passages = partial(best_passages, [request.query] * len(read), read)
-            read = await self._apart(passages, deadline)
-        pairs, rows = pairs_of(replace(request, texts=read), model)
+            passages = partial(best_passages, [request.query] * len(texts), texts)
+            texts = await self._apart(passages, deadline)
+        in_order = self._in_order if request.in_order is None else request.in_order
+        pairs, rows = pairs_of(replace(request, texts=texts, in_order=in_order), model)
+        numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
+        record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
-        key = _key(pairs, model, record.caller) if model.reads_lists else b""
-        if (logits := self._windows.get(key)) is None:
+        key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
+        if (scores := self._windows.get(key)) is None:
             hits_before = model.counts.hits
             scored = await self.queue.score(model.scorer, model.name, pairs, deadline)
-            logits = scored.scores
-            record.queue = max(record.queue, scored.queued)
-            record.inference += scored.inference
+            scores, inference, queued = scored
+            self.metrics.batches.observe(len(pairs))
+            record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
             record.cache_hits += min(max(0, model.counts.hits - hits_before), len(pairs))
         else:
             record.cache_hits += len(pairs)
         if key:
-            self._windows[key] = logits
-        return model.respond(request, logits[rows], later_first)
+            self._windows[key] = scores
+        return model.respond(request, scores[rows], later_first)
 
 
 def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
@@ -307,70 +290,54 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
     Equal documents are scored once, so that they get the same score; but by a model of lists each
     in its place.
     """
-    query, texts = request.query[:MAX_CHARACTERS], request.texts
-    urls: Sequence[str] = [url[:MAX_CHARACTERS] for url in request.urls]
-    rows, signals = np.arange(len(texts)), dict[str, npt.NDArray[np.float32]]()
-    if model.reads_lists:
-        signals = _first_stage(request)
-    else:
-        priors: Sequence[float] = [0.0] * len(texts)
-        if model.reads_prior and request.first_stage is not None:
-            priors = prior_of_rank(_places(request.first_stage).astype(np.int64)).tolist()
-        places: dict[tuple[str, str, float], int] = {}
-        found = zip(texts, urls, priors, strict=True)
-        rows = np.array([places.setdefault(pair, len(places)) for pair in found], np.int64)
-        texts, urls, kept = zip(*places, strict=True)
-        signals = {PRIOR: np.array(kept, dtype=np.float32)} if model.reads_prior else {}
+    texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
+    signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
+    if request.in_order:
+        signals[ORDER] = np.arange(1, len(texts) + 1, dtype=np.float32)
+    if request.first_stage is not None:
+        scores = np.array(request.first_stage)
+        places = places_of(np.zeros_like(rows), scores)
+        signals[PRIOR] = prior_of_rank(places.astype(np.int64))
+        if request.mix != "neural":
+            signals |= {FIRST_STAGE: scores, ORDER: places}
+    for name in model.numbers:
+        signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
+    if not model.loaded.reads_lists:
+        signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
+        number: dict[tuple[Any, ...], int] = {}
+        columns = texts, urls, *(values.tolist() for values in signals.values())
+        rows = np.array(
+            [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
+        )
+        texts, urls, *_ = zip(*number, strict=True)
+        first = np.unique(rows, return_index=True)[1]
+        signals = {name: values[first] for name, values in signals.items()}
     every = np.arange(len(texts))
+    query = request.query[:MAX_CHARACTERS]
     return Pairs([query], [*texts], [*urls], 0 * every, every, signals), rows
-
-
-def _first_stage(request: ScoreRequest) -> dict[str, npt.NDArray[np.float32]]:
-    """Name -> [D] score and place by the first stage, NaN where they are not known."""
-    count = len(request.texts)
-    first, order = np.full((2, count), np.nan, dtype=np.float32)
-    if request.mix != "neural" and request.first_stage is not None:
-        first = np.array(request.first_stage, dtype=np.float32)
-        order = _places(request.first_stage)
-    elif request.in_order:
-        order = np.arange(1, count + 1, dtype=np.float32)
-    return {FIRST_STAGE: first, ORDER: order}
 
 
 def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
     """Hash of all that the scores of a list depend on, and of whom they are kept for."""
-    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
-    content = f"{[*map(len, texts)]}{''.join(texts)}".encode("utf-8", "surrogatepass")
-    numbers = [signal.tobytes() for _, signal in sorted(pairs.signals.items())]
-    return hashlib.blake2b(b"".join([caller, content, *numbers])).digest()
-
-
-def _places(scores: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Place of each score, from 1 for the highest; equal ones keep their order."""
-    return places_of(np.zeros(len(scores), dtype=np.int64), np.array(scores))
-
-
-def quoted(text: str) -> str:
-    """A text as the value of a header."""
-    return text.encode("ascii", "backslashreplace").decode()
+    texts = [model.loaded.version, *pairs.queries, *pairs.texts, *pairs.urls]
+    signals = {name: values.tobytes() for name, values in pairs.signals.items()}
+    content = f"{[*map(len, texts)]}{[*signals]}{''.join(texts)}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(b"".join([caller, content, *signals.values()])).digest()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    headers: Mapping[str, str] = {}
+    """The response without a result; a mistake of ours is raised again after it, and logged."""
+    record, headers = request.state.record, dict[str, str]()
     if isinstance(error, HTTPException):
-        kind, headers = "method" if error.status_code == 405 else "path", error.headers or {}
+        kind, headers = "method" if error.status_code == 405 else "path", {**(error.headers or {})}
         problem = f"found {request.method} {request.url.path[:100]}"
         error = RequestError(kind, f"{problem}, expected a path of /openapi.json")
-    assert isinstance(error, RequestError)
-    response: Response = request.state.format.refuse(error, request.state.record)
+    elif not isinstance(error, RequestError):
+        problem = f"an internal error; see the log for {record.request_id}"
+        error = RequestError("internal", problem)
+    response: Response = request.state.format.refuse(error, record)
     response.headers.update(headers)
     return response
-
-
-async def _fail(request: Request, error: Exception) -> Response:
-    """The response after a mistake of ours; the error is raised again, and logged."""
-    problem = f"an internal error; see the log for {request.state.record.request_id}"
-    return await _refuse(request, RequestError("internal", problem))
 
 
 # --- Around every request -------------------------------------------------------------------------
@@ -487,11 +454,11 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
     models, limits = service.models, service.limits
 
-    async def info(request: Request) -> Response:
+    def info(request: Request) -> Any:
         model = models.default
-        content = {
+        return {
             "model_id": model.name,
-            "model_sha": model.version,
+            "model_sha": model.loaded.version,
             "model_dtype": "float32",
             "served_model_name": model.name,
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
@@ -508,14 +475,13 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "sha": None,
             "docker_label": None,
         }
-        return JSONResponse(content)
 
-    async def listed(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [*map(_described, models.served.values())]})
-
-    async def one_model(request: Request) -> Response:
+    def one_model(request: Request) -> Any:
         request.state.format = formats.RERANK
-        return JSONResponse(_described(models.choose(request.path_params["id"], False)))
+        return _described(models.choose(request.path_params["id"], False))
+
+    def listed(request: Request) -> Any:
+        return {"object": "list", "data": [*map(_described, models.served.values())]}
 
     async def health(request: Request) -> Response:
         return _status(await service.queue.is_well(models.default.scorer, models.default.name))
@@ -526,27 +492,25 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    async def description(request: Request) -> Response:
-        return JSONResponse(content)
+    def json(content: Callable[[Request], Any]) -> Any:
+        async def endpoint(request: Request) -> Response:
+            return JSONResponse(content(request))
 
-    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/info": info}
-    endpoints |= {"/models": listed, "/v1/models": listed, "/v1/models/{id}": one_model}
-    endpoints |= {"/metrics": metrics}
-    content = openapi([*endpoints], needs_key)
-    endpoints |= {"/openapi.json": description}
+        return endpoint
+
+    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
+    contents = {"/info": info, "/models": listed, "/v1/models": listed}
+    contents["/v1/models/{id}"] = one_model
+    description = openapi([*endpoints, *contents], needs_key)
+    contents["/openapi.json"] = lambda request: description
+    endpoints |= {path: json(content) for path, content in contents.items()}
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 
 def _described(model: ServedModel) -> dict[str, Any]:
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "tweetrerank",
-        "model_type": "rerank",
-        "weight": model.weight,  # λ
-        "reads_order": model.reads_lists,
-    }
+    own = {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
+    own |= {"model_type": "rerank", "weight": model.loaded.weight}
+    return own | {"reads_order": model.loaded.reads_lists}
 
 
 def _status(is_well: bool) -> Response:
@@ -554,14 +518,28 @@ def _status(is_well: bool) -> Response:
     return JSONResponse(content, 200 if is_well else 503)
 
 
+_WHOLE = "(0|[1-9][0-9]{0,8})"
+_LAX = {
+    "integer": f'["integer","string"],"pattern":"^{_WHOLE}$"',
+    "number": rf'["number","string"],"pattern":"^-?{_WHOLE}(\\.[0-9]{{1,9}})?$"',
+    "boolean": '["boolean","string","integer"],"enum":[true,false,1,0,"true","false"]',
+}
+"""Type in a schema -> the same with the texts that are taken for it, too."""
+
+
 def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     """The OpenAPI description, with the models of requests as schemas."""
     kinds = formats.Request, formats.RankFieldsRequest
     template = "#/components/schemas/{name}"
     names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
-    schemas = _lax(schemas)
+    text = orjson.dumps(schemas).decode()
+    for strict, lax in _LAX.items():
+        text = text.replace(f'"type":"{strict}"', f'"type":{lax}')
+    schemas = orjson.loads(text)
     some = {"type": "array", "minItems": 1}
     for kind in kinds:
+        for name, text in formats.DESCRIPTIONS.items():
+            schemas[kind.__name__]["properties"][name]["description"] = text
         schemas[kind.__name__]["anyOf"] = [
             {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
         ]
@@ -573,40 +551,16 @@ def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
     post = {"post": {"requestBody": body, "responses": responses}}
     paths: dict[str, Any] = {path: post for path in PATHS if path != "/"}
     for path in information:
-        is_open = needs_key and path in PUBLIC
-        paths[path] = {"get": {"responses": responses} | ({"security": []} if is_open else {})}
+        paths[path] = {"get": {"responses": responses}}
+        if needs_key and path in PUBLIC:
+            paths[path]["get"]["security"] = []
         if "{id}" in path:
             wanted = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
             paths[path]["get"]["parameters"] = [wanted]
-    description: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": "tweetrerank", "version": version("tweetrerank")},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
+    info = {"title": "tweetrerank", "version": version("tweetrerank")}
+    components = {"schemas": schemas}
+    description = {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
     if needs_key:
-        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         description["security"] = [{"key": []}]
     return description
-
-
-_TEXTS: Mapping[str, dict[str, Any]] = {
-    "integer": {"pattern": "^(0|[1-9][0-9]{0,8})$"},
-    "number": {"pattern": r"^-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?$"},
-    "boolean": {"enum": [True, False, 1, 0, "true", "false"]},
-}
-"""Type -> the texts that are taken for it."""
-
-
-def _lax(schema: Any) -> Any:
-    """A schema, with texts where they are taken for numbers and flags."""
-    if isinstance(schema, list):
-        return [*map(_lax, schema)]
-    if not isinstance(schema, dict):
-        return schema
-    own = {key: _lax(value) for key, value in schema.items()}
-    kind = own.get("type")
-    if isinstance(kind, str) and kind in _TEXTS:
-        kinds = [kind, "string", *(["integer"] if kind == "boolean" else [])]
-        own |= {"type": kinds} | _TEXTS[kind]
-    return own

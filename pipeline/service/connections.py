@@ -9,7 +9,7 @@ import ssl
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -42,9 +42,10 @@ class Connection(H11Protocol):
             self.head_seconds, self.timeout_keep_alive_handler
         )
         every = [c for c in self.connections if isinstance(c, Connection)]
-        if self.client and (most := self.most_of_client):
-            if sum(c.client is not None and c.client[0] == self.client[0] for c in every) > most:
-                transport.abort()
+        hosts = [c.client[0] for c in every if c.client]
+        most = self.most_of_client
+        if most and self.client and hosts.count(self.client[0]) > most:
+            transport.abort()
         elif len(every) > self.most:
             others = [c for c in every if c.is_idle]
             min(others, key=lambda c: c._idle_since).transport.abort()
@@ -77,44 +78,33 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
-class Certificate(NamedTuple):
-    """Files of TLS in PEM.
+class Certificate:
+    """TLS by files in PEM: the certificate, with those between it and its authority, its key, if it
+    is not in the same file, and authorities of clients, which need a certificate then."""
 
-    Attributes:
-        certificate: with those between it and its authority.
-        key: None if it is in the same file.
-        authorities: of clients, which need a certificate then.
-    """
+    def __init__(self, certificate: Path, key: Path | None, authorities: Path | None) -> None:
+        self._files, self.context = (certificate, key, authorities), _context()
+        self.context.verify_mode = ssl.CERT_REQUIRED if authorities else ssl.CERT_NONE
+        self.load()
 
-    certificate: Path
-    key: Path | None = None
-    authorities: Path | None = None
-
-    def load(self, context: ssl.SSLContext | None = None) -> None:
-        """Read the files, for new connections (default: for a check alone); raises DataError."""
-        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-            if each is None:
-                continue
+    def load(self) -> None:
+        """Read the files, for new connections; raises DataError, and changes nothing then."""
+        certificate, key, authorities = self._files
+        for each in (_context(), self.context):  # The first is for a check.
             try:
                 # A password is not asked for, but refused.
-                each.load_cert_chain(self.certificate, self.key, lambda: b"")
-                if self.authorities:
-                    each.load_verify_locations(self.authorities)
+                each.load_cert_chain(certificate, key, lambda: b"")
+                if authorities:
+                    each.load_verify_locations(authorities)
             except OSError as error:
-                files = ", ".join(str(path) for path in self if path)
+                files = ", ".join(str(path) for path in self._files if path)
                 expected = "a certificate, its key without a password, and authorities, in PEM"
                 problem = getattr(error, "reason", None) or error.strerror or error
                 raise DataError(f"{files}: {problem}; expected {expected}") from None
 
-    def options(self) -> dict[str, Any]:
-        """Options of uvicorn."""
-        needed = ssl.CERT_REQUIRED if self.authorities else ssl.CERT_NONE
-        return {
-            "ssl_certfile": self.certificate,
-            "ssl_keyfile": self.key,
-            "ssl_ca_certs": self.authorities,
-            "ssl_cert_reqs": needed,
-        }
+
+def _context() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
 
 class Server(uvicorn.Server):
@@ -128,7 +118,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
 
-def config(app: ASGIApp, **options: Any) -> uvicorn.Config:
+def config(app: ASGIApp, certificate: Certificate | None = None, **options: Any) -> uvicorn.Config:
     """uvicorn's settings for this service; its open files are raised to what it needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + OTHER_FILES
@@ -136,7 +126,7 @@ def config(app: ASGIApp, **options: Any) -> uvicorn.Config:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         Connection.most = max(1, min(MOST, soft - OTHER_FILES))
-    return uvicorn.Config(
+    made = uvicorn.Config(
         app,
         http=Connection,
         h11_max_incomplete_event_size=HEAD_BYTES,
@@ -148,3 +138,6 @@ def config(app: ASGIApp, **options: Any) -> uvicorn.Config:
         timeout_graceful_shutdown=GRACE,
         **options,
     )
+    made.load()
+    made.ssl = certificate.context if certificate else None
+    return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -43,14 +42,8 @@ Location = Sequence[str | int]
 
 
 class RequestError(Exception):
-    """A request that gets no result.
-
-    Attributes:
-        kind: key of :data:`STATUS`.
-        message: what was found, what was expected.
-        location: of the wrong value in the request's body; empty if it is not a single value.
-        retry: seconds after which the client may try again; None if that is no use.
-    """
+    """A request that gets no result: ``kind`` is a key of :data:`STATUS`, ``location`` that of the
+    wrong value in the body, ``retry`` the seconds after which the client may try again."""
 
     def __init__(
         self, kind: str, message: str, location: Location = (), retry: int | None = None
@@ -65,15 +58,16 @@ class RequestError(Exception):
         return RequestError, (self.kind, str(self), self.location, self.retry)
 
 
-class ErrorFormat(ABC):
-    """How errors are written."""
+class ErrorFormat:
+    """How errors are written: ``{"error": …}``."""
 
+    name: ClassVar[str] = ""
     statuses: ClassVar[Mapping[str, int]] = {}
     """Kind of an error -> HTTP status, where it is not that of :data:`STATUS`."""
 
-    @abstractmethod
     def explain(self, error: RequestError, request_id: str) -> Any:
         """The body of the response, as orjson writes it."""
+        return {"error": error.message}
 
     def status(self, error: RequestError) -> int:
         """HTTP status of an error."""
@@ -92,11 +86,3 @@ class ErrorFormat(ABC):
             # The rest of the body is not read.
             response.headers["connection"] = "close"
         return response
-
-
-class PlainErrors(ErrorFormat):
-    """``{"error": …}``."""
-
-    def explain(self, error: RequestError, request_id: str) -> Any:
-        """The message."""
-        return {"error": error.message}

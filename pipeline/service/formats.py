@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from operator import ne
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -20,6 +20,7 @@ from orjson import Fragment
 
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
+from rerankers.pairs import number_of
 from rerankers.text.words import MAX_CHARACTERS
 
 _SURROGATES = re.compile(
@@ -37,6 +38,7 @@ Mix = Literal["neural", "interpolated"]
 """The model's score, or mixed with the first stage's."""
 Order = Literal["first_stage", "unknown"]
 """Of the documents of a request: best first by a first stage, as all clients send them, or any."""
+
 Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Scores are in single precision
 Count = Annotated[int, Meta(ge=0)]
 
@@ -49,56 +51,48 @@ class Document(Struct):
     first_stage_score: Score | None = None
 
 
+_OWN = {each.name for each in msgspec.structs.fields(Document)}
+_SIGNAL = "signal_"  # Before the number of a signal, as the attribute of a document
+
+
 class Request(Struct, kw_only=True):
     """A request; unknown fields are ignored, null is no value, and texts may hold numbers."""
 
     query: str
     documents: list[str | Document] | None = None
-    texts: Annotated[
-        list[str | Document] | None, Meta(description="documents; the answer is then TEI's")
-    ] = None
-    model: Annotated[
-        str | None, Meta(description="one of /v1/models; needed if there are several")
-    ] = None
-    top_n: Annotated[Count | None, Meta(description="results, as top_k; 0 is all")] = None
+    texts: list[str | Document] | None = None
+    model: str | None = None
+    top_n: Count | None = None
     top_k: Count | None = None
     return_documents: bool | None = None
     return_text: bool | None = None
-    raw_scores: Annotated[
-        bool | None, Meta(description="true gives logits, as use_activation false does")
-    ] = None
+    raw_scores: bool | None = None
     use_activation: bool | None = None
-    max_tokens_per_doc: Annotated[
-        Count | None,
-        Meta(description="cuts documents to as many tokens of four characters; 0 is no limit"),
-    ] = None
-    truncate: Annotated[
-        bool | None,
-        Meta(description="false, as truncation false, refuses texts that are not read as a whole"),
-    ] = None
+    max_tokens_per_doc: Count | None = None
+    truncate: bool | None = None
     truncation: bool | None = None
-    rank_fields: Annotated[
-        list[str] | None, Meta(description="keys of documents whose values are joined as the text")
-    ] = None
-    mix: Annotated[
-        Mix | None, Meta(description="neural leaves the first-stage scores of the documents out")
-    ] = None
+    rank_fields: list[str] | None = None
+    mix: Mix | None = None
     order: Order | None = None
-    links: Annotated[
-        Literal["around"] | None,
-        Meta(description="documents have their links around their texts, as engines join fields"),
-    ] = None
-    needs_text: Annotated[
-        bool | None, Meta(description="refuse several documents that are all empty")
-    ] = None
-    shift: Annotated[
-        bool | None, Meta(description="logits less the lowest: Elasticsearch bends negative ones")
-    ] = None
+    links: Literal["around"] | None = None
+    needs_text: bool | None = None
+    shift: bool | None = None
 
-    @property
-    def field(self) -> str:
-        """Name of the field with the documents."""
-        return "documents" if self.texts is None or (self.documents and not self.texts) else "texts"
+
+DESCRIPTIONS = {
+    "texts": "documents; the answer is then TEI's",
+    "model": "one of /v1/models; needed if there are several",
+    "top_n": "results, as top_k; 0 is all",
+    "raw_scores": "true gives logits, as use_activation false does",
+    "max_tokens_per_doc": "cuts documents to as many tokens of four characters; 0 is no limit",
+    "truncate": "false, as truncation false, refuses texts that are not read as a whole",
+    "rank_fields": "keys of documents whose values are joined as the text",
+    "mix": "neural leaves the first-stage scores of the documents out",
+    "links": "documents have their links around their texts, as engines join fields",
+    "needs_text": "refuse several documents that are all empty",
+    "shift": "logits less the lowest: Elasticsearch bends negative ones",
+}
+"""Field of a request -> its description in OpenAPI."""
 
 
 class RankFieldsRequest(Request, kw_only=True):
@@ -109,33 +103,23 @@ class RankFieldsRequest(Request, kw_only=True):
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A request for scores, in no format's words.
-
-    Attributes:
-        texts, urls, first_stage: of the D documents; no URL is "", no scores are None.
-        top: number of results; None is all.
-        raw: logits, not probabilities.
-        echo: give the texts back; None is as the format does.
-        shift: logits less the lowest one.
-        in_order: whether the documents stand in the order of a first stage, best first; None is as
-            the service is set.
-        truncated: number of documents that were cut as the request says.
-        is_tei: whether the request had ``texts``.
-    """
+    """A request for scores of D documents, in no format's words."""
 
     query: str
     texts: Sequence[str]
-    urls: Sequence[str]
+    urls: Sequence[str]  # No URL is ""
     first_stage: Sequence[float] | None = None
     model: str | None = None
-    top: int | None = None
-    raw: bool = False
-    echo: bool | None = None
+    top: int | None = None  # Number of results; None is all
+    raw: bool = False  # Logits, not probabilities
+    echo: bool | None = None  # Whether texts come back; None is as the format does
     mix: Mix | None = None
-    shift: bool = False
-    in_order: bool | None = None
-    truncated: int = 0
-    is_tei: bool = False
+    shift: bool = False  # Logits less the lowest one
+    in_order: bool | None = None  # Best first by a first stage; None is as the service is set
+    truncated: int = 0  # Number of documents that were cut as the request says
+    is_tei: bool = False  # Whether the request had ``texts``
+    signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Name -> [D] numbers beside the texts, NaN where there are none."""
 
 
 @dataclass(frozen=True)
@@ -153,14 +137,28 @@ class ScoreResponse:
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
 
 
-def read(body: bytes, most: int) -> ScoreRequest:
-    """The request of a body; raises RequestError."""
-    request: Request | None = None
-    if b'"rank_fields"' in body:
-        request = decoded(body, RankFieldsRequest)
-    if request is None or not request.rank_fields:
-        request = decoded(body, Request)
-    return score_request(request, most)
+def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
+    """The request of a body, with these numbers of its documents; raises RequestError."""
+    kind, document = _kinds(tuple(name for name in signals if name not in _OWN))
+    if b'"rank_fields"' in body and (request := decoded(body, RankFieldsRequest)).rank_fields:
+        return score_request(request, most, document)
+    return score_request(decoded(body, kind), most, document)
+
+
+@cache
+def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
+    """Requests and documents that have fields with these names, of any type."""
+    if not signals:
+        return Request, Document
+    fields = [
+        (f"{_SIGNAL}{number}", Any, msgspec.field(name=name, default=None))
+        for number, name in enumerate(signals)
+    ]
+    document: Any = msgspec.defstruct("Document", fields, bases=(Document,))
+    listed = list[str | document] | None
+    names = [(name, listed, None) for name in ("documents", "texts")]
+    request: Any = msgspec.defstruct("Request", names, bases=(Request,), kw_only=True)
+    return request, document
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -186,22 +184,11 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def score_request(request: Request, most: int) -> ScoreRequest:
-    """A request, checked: its number of documents first. Raises RequestError."""
-    name = request.field
-    documents: Sequence[Any] = getattr(request, name) or ()
-    if not documents:
-        raise RequestError("empty", "found no documents, expected at least one", (name,))
-    if len(documents) > most:
-        problem = f"found {len(documents)} documents, expected at most {most}"
-        raise RequestError("many", problem, (name,))
-    if request.rank_fields:
-        try:
-            documents = [_joined(post, request.rank_fields) for post in documents]
-        except (ValueError, RecursionError) as error:
-            problem = f"found a field that cannot be read: {error}"
-            raise RequestError("value", problem, (name,)) from None
-    posts = [Document(post) if isinstance(post, str) else post for post in documents]
+def score_request(request: Request, most: int, kind: type[Document] = Document) -> ScoreRequest:
+    """A request of a ``kind`` of documents, checked: their number first. Raises RequestError."""
+    is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
+    name = "texts" if is_tei else "documents"
+    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most, kind)
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
     for row, post in enumerate(posts if request.links else ()):
         if not post.url:
@@ -221,31 +208,54 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         problem = f"found {len(texts)} empty texts, {expected} _source, and the index's"
         raise RequestError("value", problem, (name,))
     return ScoreRequest(
-        request.query,
-        texts,
-        urls,
-        _first_stage(posts, name, request.mix == "interpolated"),
-        request.model,
-        request.top_n or request.top_k or None,
-        request.raw_scores is True or request.use_activation is False,
-        request.return_documents if request.return_text is None else request.return_text,
-        request.mix,
-        request.shift is True,
-        None if request.order is None else request.order == "first_stage",
-        truncated,
-        name == "texts",
+        *(request.query, texts, urls, _first_stage(posts, name, request.mix == "interpolated")),
+        model=request.model,
+        top=request.top_n or request.top_k or None,
+        raw=request.raw_scores is True or request.use_activation is False,
+        echo=request.return_documents if request.return_text is None else request.return_text,
+        mix=request.mix,
+        shift=request.shift is True,
+        in_order=None if request.order is None else request.order == "first_stage",
+        truncated=truncated,
+        is_tei=is_tei,
+        signals={
+            each.encode_name: [number_of(getattr(post, each.name)) for post in posts]
+            for each in msgspec.structs.fields(kind)
+            if each.name.startswith(_SIGNAL)
+        },
     )
 
 
-def _joined(post: Any, names: Sequence[str]) -> Any:
+def _posts(
+    documents: Sequence[Any],
+    fields: Sequence[str] | None,
+    name: str,
+    most: int,
+    kind: type[Document],
+) -> Sequence[Document]:
+    """The documents of a request's field ``name``; raises RequestError."""
+    if not documents:
+        raise RequestError("empty", "found no documents, expected at least one", (name,))
+    if len(documents) > most:
+        problem = f"found {len(documents)} documents, expected at most {most}"
+        raise RequestError("many", problem, (name,))
+    try:
+        posts = [_joined(post, fields, kind) for post in documents] if fields else documents
+    except (ValueError, RecursionError) as error:
+        problem = f"found a field that cannot be read: {error}"
+        raise RequestError("value", problem, (name,)) from None
+    return [kind(post) if isinstance(post, str) else post for post in posts]
+
+
+def _joined(post: Any, names: Sequence[str], kind: type[Document]) -> Any:
     """A document of the values of some fields, which are JSON if not texts; raises ValueError."""
     if not isinstance(post, dict):
         return post
     values = [bytes(post[name]) for name in names if name in post]
     texts = [str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values]
-    own = {name: post[name] for name in ("url", "first_stage_score") if name in post}
-    read = {name: msgspec.json.decode(value) for name, value in own.items()}
-    return msgspec.convert({**read, "text": " ".join(texts)}, Document, strict=False)
+    own = {each.encode_name for each in msgspec.structs.fields(kind)} & post.keys()
+    read = {name: msgspec.json.decode(post[name]) for name in own}
+    return msgspec.convert({**read, "text": " ".join(texts)}, kind, strict=False)
 
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
@@ -280,67 +290,22 @@ def between_links(document: str) -> tuple[str, str]:
     return document, ""
 
 
-class Format(ErrorFormat):
-    """A wire format: how responses and errors are written."""
+class Rerank(ErrorFormat):
+    """``results`` as Cohere, Jina and vLLM have them, and Voyage's ``data``; a wire format."""
 
-    name: ClassVar[str]
+    name = "rerank"
     needs_media_type: ClassVar[bool] = False  # Whether a body has to call itself JSON
     later_first: ClassVar[bool] = False  # Which of two documents of equal scores comes first
     echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
 
-    @abstractmethod
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """The body of a response, as orjson writes it."""
+        """The body of a response, as orjson writes it; usage counts words.
 
-    def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
-        """The documents as objects, with a field for the text if it comes back."""
-        found: list[dict[str, Any]] = [
-            {"index": row, score: Fragment(value)} for row, value in response.best()
-        ]
-        echo = response.request.echo
-        for result in found if (self.echoes if echo is None else echo) else ():
-            result[field] = response.request.texts[result["index"]]
-        return found
-
-
-class Tei(Format):
-    """Text Embeddings Inference of Hugging Face: a bare array as the response."""
-
-    name = "tei"
-    needs_media_type = True
-    later_first = True
-    statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
-    types: ClassVar = {
-        "empty": "Empty",
-        "overload": "Overloaded",
-        "deadline": "Overloaded",
-        "internal": "Backend",
-        "unready": "Unhealthy",
-        "key": "Unauthorized",
-        "path": "NotFound",
-    }
-
-    def write(self, response: ScoreResponse, record: Record) -> Any:
-        """Index, score and perhaps text of each document."""
-        return self.results(response, "score", "text")
-
-    def explain(self, error: RequestError, request_id: str) -> Any:
-        """A text, and a word for its kind."""
-        return {"error": error.message, "error_type": self.types.get(error.kind, "Validation")}
-
-
-class Rerank(Format):
-    """``results`` as Cohere, Jina and vLLM have them, and Voyage's ``data``."""
-
-    name = "rerank"
-
-    def write(self, response: ScoreResponse, record: Record) -> Any:
-        """A document is an object in ``results``, a text in ``data``; usage counts words."""
+        A document is an object in ``results``, a text in ``data``.
+        """
         data = self.results(response, "relevance_score", "document")
-        results = [
-            {**item, "document": {"text": item["document"]}} if "document" in item else item
-            for item in data
-        ]
+        wrapped = [{"document": {"text": i["document"]}} if "document" in i else {} for i in data]
+        results = [item | text for item, text in zip(data, wrapped, strict=True)]
         version = {"version": "2" if record.path.startswith("/v2/") else "1"}
         return {
             "id": record.request_id,
@@ -353,9 +318,38 @@ class Rerank(Format):
             "usage": {"prompt_tokens": record.words, "total_tokens": record.words},
         }
 
+    def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
+        """The documents as objects, with a field for the text if it comes back."""
+        found: list[dict[str, Any]] = [
+            {"index": row, score: Fragment(value)} for row, value in response.best()
+        ]
+        echo = response.request.echo
+        for result in found if (self.echoes if echo is None else echo) else ():
+            result[field] = response.request.texts[result["index"]]
+        return found
+
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A text under Cohere's key and Voyage's, and the request's id."""
         return {"message": error.message, "detail": error.message, "id": request_id}
+
+
+class Tei(Rerank):
+    """Text Embeddings Inference of Hugging Face: a bare array as the response."""
+
+    name = "tei"
+    needs_media_type = later_first = True
+    statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
+    types: ClassVar = {"empty": "Empty", "overload": "Overloaded", "deadline": "Overloaded"}
+    types |= {"internal": "Backend", "unready": "Unhealthy", "key": "Unauthorized"}
+    types |= {"path": "NotFound"}
+
+    def write(self, response: ScoreResponse, record: Record) -> Any:
+        """Index, score and perhaps text of each document."""
+        return self.results(response, "score", "text")
+
+    def explain(self, error: RequestError, request_id: str) -> Any:
+        """A text, and a word for its kind."""
+        return {"error": error.message, "error_type": self.types.get(error.kind, "Validation")}
 
 
 class Vllm(Rerank):
@@ -367,30 +361,30 @@ class Vllm(Rerank):
 
 
 class Infinity(Rerank):
-    """Infinity: a document is a text."""
+    """Infinity: a document is a text, without ``data``."""
 
     name = "infinity"
     statuses: ClassVar = {"value": 400}  # Its client reads a 422 as FastAPI's.
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """Without ``data``."""
+        """The body of a response."""
         content = super().write(response, record)
         results = content.pop("data")
         more = {"object": "rerank", "results": results, "created": int(time.time())}
         return content | more
 
 
-TEI, RERANK, VLLM, INFINITY = Tei(), Rerank(), Vllm(), Infinity()
+TEI, RERANK, VLLM = Tei(), Rerank(), Vllm()
 
-PATHS: Mapping[str, Format] = {
+PATHS: Mapping[str, Rerank] = {
     "/rerank": VLLM,
-    "/infinity/rerank": INFINITY,
+    "/infinity/rerank": Infinity(),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/invocations"), RERANK),
     "/": TEI,
 }
 """Path -> its format for requests with ``documents``; those with ``texts`` are :data:`TEI`."""
 
 
-def assumed(path: str) -> Format:
+def assumed(path: str) -> Rerank:
     """The format for the errors of a request that cannot be read."""
     return TEI if path == "/rerank" else PATHS.get(path, TEI)

@@ -97,14 +97,15 @@ class SearchLog:
         hits: Sequence[Hit],
     ) -> Ranked:
         """The ranking of a window by a model's ``score`` of its hits; raises RequestError."""
-        given, teams = window.ubi and window.ubi.query_id, None
+        given, teams, rival = window.ubi and window.ubi.query_id, None, models.challenger
         search_id = (given and self.known(given)) or given or os.urandom(16).hex()
         is_drawn = random.Random(f"share {search_id}").random() < self._share
-        is_default = window.model is None and model.name == models.default.name
-        work, rival = [score(model, record)], models.challenger
         # A further page must go on with the same list, which only an id of the client tells.
-        is_known = given or not window.start
-        if rival and rival.version != model.version and is_default and is_known and is_drawn:
+        is_drawn = is_drawn and bool(given or not window.start)
+        is_default = window.model is None and model.name == models.default.name
+        version, other_version = model.loaded.version, rival and rival.loaded.version
+        work = [score(model, record)]
+        if rival and is_drawn and is_default and other_version != version:
             work.append(score(rival, replace(record, documents=0, cache_hits=0, texts=())))
         scored, *others = await asyncio.gather(*work, return_exceptions=True)
         if isinstance(scored, BaseException):
@@ -119,18 +120,11 @@ class SearchLog:
             # Clients expect descending scores, which two models together do not have.
             rows = [(row, score) for row, (_, score) in zip(order, rows, strict=True)]
         page = slice(window.start, window.start + window.size)
-        search = {
-            "query_id": search_id,
-            "time": time.time(),
-            "index": hits[0].index_name,
-            "model": model.name,
-            "version": model.version,
-            "start": window.start,
-            "query_response_hit_ids": [hits[row].doc_id for row in order[page]],
-            "challenger": rival.version if rival and teams else None,
-            "teams": teams[page] if teams else None,
-        }
-        signed = self.search(search, window.query, record.client, bool(given))
+        own = {"query_id": search_id, "time": time.time(), "index": hits[0].index_name}
+        own |= {"model": model.name, "version": version, "start": window.start}
+        own["query_response_hit_ids"] = [hits[row].doc_id for row in order[page]]
+        own |= {"challenger": teams and other_version, "teams": teams and teams[page]}
+        signed = self.search(own, window.query, record.client, bool(given))
         ubi = {"ubi": {"query_id": given or signed}} if window.ubi else {}
         ext = {"tweetrerank": {"search_id": signed}, **ubi}
         return Ranked(rows, signed, json.dumps(ext)[1:-1])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
 from pipeline.service.models import ServedModel
 from pipeline.service.record import Record
@@ -24,6 +26,13 @@ _ERRORS = {
 """Kind of an error -> TEI's word for it, where it is not ``validation``."""
 
 
+_CACHE = (
+    ("hits", "Documents that were kept from earlier requests"),
+    ("misses", "Documents that had to be read"),
+    ("bytes", "Size of the kept documents"),
+)
+
+
 class _Counter(Gauge):
     """A counter whose name does not get ``_total`` at its end, as that of prometheus_client."""
 
@@ -36,32 +45,30 @@ class Metrics:
     def __init__(
         self, queued: Callable[[], int], models: Callable[[], Iterable[ServedModel]]
     ) -> None:
-        self.registry = CollectorRegistry()
-        self._queued, self._models = queued, models
-        self.log: Mapping[str, int] | None = None
+        self.registry, self._queued, self._models = CollectorRegistry(), queued, models
+        self.log: Mapping[str, int] = {}
         """Outcome -> lines of the log of searches."""
-
-        def counter(name: str, text: str, *labels: str) -> _Counter:
-            return _Counter(name, text, labels, registry=self.registry)
-
-        self._requests = counter("te_request_count", "Requests", "method")
-        self._successes = counter("te_request_success", "Answered", "method")
-        self._failures = counter("te_request_failure", "Refused or failed", "err")
-        self._formats = counter("tweetrerank_requests", "By wire format", "format")
-        labels = ("index", "outcome")
-        self._searches = counter("tweetrerank_searches", "In front of an engine", *labels)
-
-        def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, registry=self.registry, buckets=[*buckets])
-
-        self._total = histogram("te_request_duration", "Seconds", _SECONDS)
-        self._queue = histogram("te_request_queue_duration", "Seconds in the queue", _SECONDS)
-        self._inference = histogram("te_request_inference_duration", "Seconds", _SECONDS)
+        counter = partial(_Counter, registry=self.registry)
+        seconds = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        sizes = partial(Histogram, registry=self.registry, buckets=_SIZES)
+        self._requests = counter("te_request_count", "Requests", ["method"])
+        self._successes = counter("te_request_success", "Answered", ["method"])
+        self._failures = counter("te_request_failure", "Refused or failed", ["err"])
+        self._formats = counter("tweetrerank_requests", "By wire format", ["format"])
+        text = "Numbers that a model reads and documents lack"
+        self._unknown = counter("tweetrerank_unknown_signals", text, ["model"])
+        labels = ["index", "outcome"]
+        self._searches = counter("tweetrerank_searches", "In front of an engine", labels)
+        labels = ["model", "index", "stage", "outcome"]
         text = "By model, index, stage (queue, inference, engine, total) and outcome"
-        names = ("model", "index", "stage", "outcome")
-        self._stages = histogram("tweetrerank_seconds", text, _SECONDS, *names)
-        self._documents = histogram("tweetrerank_request_documents", "In a request", _SIZES)
-        self.batches = histogram("te_batch_next_size", "Documents scored together", _SIZES)
+        self._stages = seconds("tweetrerank_seconds", text, labels)
+        self._answered = {
+            "total": seconds("te_request_duration", "Seconds"),
+            "queue": seconds("te_request_queue_duration", "Seconds in the queue"),
+            "inference": seconds("te_request_inference_duration", "Seconds"),
+            "documents": sizes("tweetrerank_request_documents", "In a request"),
+        }
+        self.batches = sizes("te_batch_next_size", "Documents scored together")
         self.registry.register(self)
 
     def search(self, record: Record, outcome: str) -> None:
@@ -74,6 +81,8 @@ class Metrics:
             if seconds := getattr(record, stage):
                 labels = (record.model or "", record.index, stage, record.kind or "ok")
                 self._stages.labels(*labels).observe(seconds)
+        if record.unknown_signals:
+            self._unknown.labels(record.model or "").inc(record.unknown_signals)
         if not record.format:
             return
         self._requests.labels("batch").inc()
@@ -82,37 +91,31 @@ class Metrics:
             self._failures.labels(_ERRORS.get(record.kind, "validation")).inc()
             return
         self._successes.labels("batch").inc()
-        self._total.observe(record.total)
-        self._queue.observe(record.queue)
-        self._inference.observe(record.inference)
-        self._documents.observe(record.documents)
+        for name, histogram in self._answered.items():
+            histogram.observe(getattr(record, name))
 
     def collect(self) -> Iterator[Metric]:
         """Gauges, read at the time of the call: the queue, the models, their caches."""
-        yield GaugeMetricFamily("te_queue_size", "Requests that wait", self._queued())
         models = list(self._models())
-        info = GaugeMetricFamily(
-            "tweetrerank_model_info", "Served models", labels=["model", "version"]
-        )
-        for model in models:
-            info.add_metric([model.name, model.version], 1)
-        yield info
-        if self.log is not None:
-            lines = GaugeMetricFamily("tweetrerank_log_lines", "Of the log", labels=["outcome"])
-            for outcome, count in self.log.items():
-                lines.add_metric([outcome], count)
-            yield lines
-        for name, text in (
-            ("hits", "Documents that were kept from earlier requests"),
-            ("misses", "Documents that had to be read"),
-            ("bytes", "Size of the kept documents"),
-        ):
-            metric = Metric(f"tweetrerank_cache_{name}", text, "unknown")
-            for model in models:
-                value = getattr(model.counts, name)
-                metric.add_sample(metric.name, {"model": model.name}, value)
-            yield metric
+        versions = [
+            (1.0, {"model": model.name, "version": model.loaded.version}) for model in models
+        ]
+        lines = [(count, {"outcome": outcome}) for outcome, count in self.log.items()]
+        yield _gauge("te_queue_size", "Requests that wait", [(self._queued(), {})])
+        yield _gauge("tweetrerank_model_info", "Served models", versions)
+        if lines:
+            yield _gauge("tweetrerank_log_lines", "Of the log", lines)
+        for name, text in _CACHE:
+            values = [(getattr(model.counts, name), {"model": model.name}) for model in models]
+            yield _gauge(f"tweetrerank_cache_{name}", text, values, "unknown")
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
+
+
+def _gauge(name: str, text: str, values: Iterable[tuple[Any, Any]], kind: str = "gauge") -> Metric:
+    metric = Metric(name, text, kind)
+    for value, labels in values:
+        metric.add_sample(name, labels, value)
+    return metric

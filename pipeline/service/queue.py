@@ -7,46 +7,28 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pipeline.service.errors import RequestError
-from pipeline.service.worker import Scorer, Scores
+from pipeline.service.worker import Scorer
 from rerankers.pairs import Pairs
 from rerankers.reranker import SOME
 
 CHECKED = 5.0  # Seconds without a score after which a service with work is not well
-Result = TypeVar("Result")
 LATE = "the deadline of the request is past"
 RECENT = 0.1  # Share of the last request in the mean seconds of a pair
 
-
-class Scored(NamedTuple):
-    """Scores [P] of a request; seconds of work, and before in the queue."""
-
-    scores: Scores
-    inference: float
-    queued: float
+Result = TypeVar("Result")
 
 
 class Queue:
-    """A bounded queue in the order of arrival; all methods are of one event loop.
+    """A queue in the order of arrival for ``threads`` processes; its methods are of one event loop.
 
-    Args:
-        threads: number of processes that score.
-        most_pairs: in the queue and in work.
-        most_requests: the same for requests.
-        report: called with the number of pairs of each scored request.
+    Together there are ``most_pairs`` and ``most_requests`` at most, those in work among them.
     """
 
-    def __init__(
-        self,
-        threads: int,
-        most_pairs: int,
-        most_requests: int,
-        report: Callable[[int], Any] = lambda pairs: None,
-    ) -> None:
-        self.threads, self._report = threads, report
-        self.most_pairs, self.most_requests = most_pairs, most_requests
+    def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
+        self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
         self.pairs, self.requests, self.queued = 0, 0, 0
         self._numbers, self._free = [*range(threads)], asyncio.Semaphore(threads)
         self._pool = ThreadPoolExecutor(threads, "scores")
@@ -63,24 +45,19 @@ class Queue:
 
     async def score(
         self, scorer: Scorer, name: str, pairs: Pairs, deadline: float | None = None
-    ) -> Scored:
-        """Scores of a request by a model; raises as :meth:`run` does."""
+    ) -> tuple[Any, float, float]:
+        """Scores [P] by a model, seconds of work and in the queue; raises as :meth:`run` does."""
         work = partial(self._score, scorer, name, pairs)
         (scores, inference), queued = await self.run(work, len(pairs), deadline)
-        self._report(len(pairs))
-        return Scored(scores, inference, queued)
+        return scores, inference, queued
 
     async def run(
         self, work: Callable[[int], Result], size: int = 0, deadline: float | None = None
     ) -> tuple[Result, float]:
         """The result of ``work`` with the number of a free process, and seconds in the queue.
 
-        Args:
-            size: number of pairs.
-            deadline: on the clock of ``time.perf_counter``; None is never.
-
-        Raises:
-            RequestError: the queue is full, or the deadline is past, or will be.
+        ``size`` is its number of pairs, ``deadline`` on the clock of ``time.perf_counter``. Raises
+        RequestError if the queue is full, or the deadline is past, or will be.
         """
         left: float | None = None
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
@@ -113,9 +90,9 @@ class Queue:
         await asyncio.gather(probe, return_exceptions=True)
         return self._last >= started
 
-    def _score(self, scorer: Scorer, name: str, pairs: Pairs, number: int) -> tuple[Scores, float]:
+    def _score(self, scorer: Scorer, name: str, pairs: Pairs, number: int) -> tuple[Any, float]:
         started = time.perf_counter()
-        scores = scorer.score(number, name, pairs)
+        scores = scorer.ask(number, name, pairs)
         inference, self._last = time.perf_counter() - started, time.monotonic()
         self._seconds += RECENT * (inference / max(1, len(scores)) - self._seconds)
         return scores, inference

@@ -24,50 +24,36 @@ MOST_LINES = 2_000  # Lines that wait to be written; further ones are dropped
 
 @dataclass
 class Record:
-    """A request, from its arrival on. Times are in seconds.
+    """A request, from its arrival on. Times are in seconds."""
 
-    Attributes:
-        request_id: of the client, or made here.
-        trace_id, span_id: of the client's span, in which this one is.
-        format: wire format; "" if the request was not for scores.
-        kind: of the error, if there was one.
-        client: its address.
-        caller: hash of this and of its key.
-        index: name or pattern of the served indexes that a search is within.
-        truncated: documents that were cut as the request says.
-        split: long documents, of which the best passage is read.
-        engine: of the search engine behind this service.
-        held: bytes of that engine's responses.
-        texts: query and documents, if they may be logged.
-    """
-
-    request_id: str
+    request_id: str  # Of the client, or made here
     method: str
     path: str
-    client: str = ""
-    caller: bytes = b""
+    client: str = ""  # Its address
+    caller: bytes = b""  # Hash of this and of its key
     started: float = field(default_factory=time.perf_counter)
-    trace_id: str = ""
+    trace_id: str = ""  # Of the client's span, in which this one is, as span_id
     span_id: str = ""
-    format: str = ""
+    format: str = ""  # Wire format; "" if the request is not for scores
     model: str | None = None
-    index: str = ""
+    index: str = ""  # Name or pattern of the served indexes that a search is within
     device: str = "cpu"
     status: int = 0
     documents: int = 0
     characters: int = 0
-    truncated: int = 0
-    split: int = 0
+    truncated: int = 0  # Documents that were cut as the request says
+    split: int = 0  # Long documents, of which the best passage is read
+    unknown_signals: int = 0  # Numbers that the model reads and documents lack
     cache_hits: int = 0
     words: int = 0
     queue: float = 0.0
     inference: float = 0.0
-    engine: float = 0.0
-    held: int = 0
+    engine: float = 0.0  # Of the search engine behind this service
+    held: int = 0  # Bytes of that engine's responses
     total: float = 0.0
-    kind: str = ""
+    kind: str = ""  # Of the error, if there was one
     error: str = ""
-    texts: Sequence[str] = ()
+    texts: Sequence[str] = ()  # Query and documents, if they may be logged
 
     def line(self) -> dict[str, Any]:
         """The fields of its line in the log; those of scoring only where there are scores."""
@@ -84,11 +70,12 @@ class Record:
         if self.format:
             names = ("format", "model", "documents", "characters", "cache_hits")
             fields |= {name: getattr(self, name) for name in names}
-            times = {"queue_ms": self.queue, "inference_ms": self.inference}
-            fields |= {name: _milliseconds(seconds) for name, seconds in times.items()}
+            fields["queue_ms"] = _milliseconds(self.queue)
+            fields["inference_ms"] = _milliseconds(self.inference)
+        if self.unknown_signals:
+            fields["unknown_signals"] = self.unknown_signals
         if self.engine:
-            fields["index"] = self.index
-            fields["engine_ms"] = _milliseconds(self.engine)
+            fields |= {"index": self.index, "engine_ms": _milliseconds(self.engine)}
         if self.kind:
             fields |= {"kind": self.kind, "error": self.error}
         if self.texts:
@@ -99,6 +86,8 @@ class Record:
         """TEI's headers of times and sizes."""
         times = {"total": self.total, "queue": self.queue, "inference": self.inference}
         headers = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
+        if self.unknown_signals:
+            headers["x-unknown-signals"] = str(self.unknown_signals)
         return headers | {
             "x-compute-type": self.device,
             "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",
@@ -113,7 +102,7 @@ class JsonFormatter(logging.Formatter):
     """Requests, and messages of this service and of libraries, as lines of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """The line of a record."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         if isinstance(request := getattr(record, "request", None), Record):
             content = {"time": moment, **request.line()}
@@ -159,31 +148,21 @@ def json_handler() -> logging.Handler:
 
 
 def log_as_json() -> QueueListener:
-    """Lines of JSON go to stderr from now on, by the thread of this listener.
+    """Lines of JSON, also of warnings and of threads' errors, go to stderr by a thread from now on.
 
-    Also warnings, and errors of threads.
+    It is that of this listener.
     """
-    writer = json_handler()
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
-    handler = DroppingHandler(lines)
-    logging.getLogger().handlers = [handler]
+    logging.getLogger().handlers = [DroppingHandler(lines)]
     for name in (LOG.name, "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
     threading.excepthook = lambda failed: LOG.error(
         "a thread has failed", exc_info=failed.exc_value
     )
-    listener = QueueListener(lines, writer)
+    listener = QueueListener(lines, json_handler())
     listener.start()
     return listener
-
-
-def end_log(listener: QueueListener, seconds: float = 2.0) -> bool:
-    """Write the lines that wait; False if nobody reads them in time."""
-    thread = threading.Thread(target=listener.stop, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
 
 
 def _milliseconds(seconds: float) -> float:

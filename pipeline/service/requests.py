@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from pipeline.service.errors import RequestError
 
@@ -20,25 +19,15 @@ DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper bounds of a request, and of all requests together.
+    """Upper bounds of a request, and of all requests together."""
 
-    Attributes:
-        documents: of a request.
-        body: bytes of a request.
-        waiting_documents: in the queue and in work.
-        waiting_requests: the same.
-        held: bytes of all bodies that are being read or answered.
-        seconds: for the arrival of a body.
-        answer: seconds for the answer, where the client sets no deadline.
-    """
-
-    documents: int = 2000
-    body: int = 8_000_000
-    waiting_documents: int = 20_000
+    documents: int = 2000  # Of a request
+    body: int = 8_000_000  # Bytes of a request
+    waiting_documents: int = 20_000  # In the queue and in work
     waiting_requests: int = 512
-    held: int = 256_000_000
-    seconds: float = 30.0
-    answer: float = 60.0
+    held: int = 256_000_000  # Bytes of all bodies that are being read or answered
+    seconds: float = 30.0  # For the arrival of a body
+    answer: float = 60.0  # Seconds for the answer, where the client sets no deadline
 
     @classmethod
     def of(cls, documents: int, body: int) -> Limits:
@@ -65,48 +54,36 @@ class BodyReader:
         if coding not in ("gzip", "identity"):
             problem = f"found the encoding {coding[:100]!r} of the body, expected gzip or none"
             raise RequestError("media", problem)
-        body, size, limit = bytearray(), 0, min(self.limits.body, most or self.limits.body)
+        body = bytearray()
         try:
-            await self._fill(body, request, limit)
-            if coding == "gzip":
-                size = len(unpacked := _unpacked(bytes(body), limit))
-                self._held += size
-            yield unpacked if coding == "gzip" else bytes(body)
+            await self._fill(body, request, min(self.limits.body, most or self.limits.body), coding)
+            yield bytes(body)
         finally:
-            self._held -= len(body) + size
+            self._held -= len(body)
 
-    async def _fill(self, body: bytearray, request: Request, limit: int) -> None:
+    async def _fill(self, body: bytearray, request: Request, limit: int, coding: str) -> None:
         problem = f"found a body of more than {limit} bytes, expected at most that"
         with suppress(ValueError):
             if int(request.headers.get("content-length", 0)) > limit:
                 raise RequestError("body", problem)
+        unpack = zlib.decompressobj(31).decompress if coding == "gzip" else None
         try:
             async with asyncio.timeout(self.limits.seconds):
                 async for chunk in request.stream():
-                    body += chunk
-                    self._held += len(chunk)
+                    part = unpack(chunk, limit + 1 - len(body)) if unpack else chunk
+                    body += part
+                    self._held += len(part)
                     if len(body) > limit:
                         raise RequestError("body", problem)
                     if self._held > self.limits.held and self._held > len(body):
                         raise RequestError("overload", "too many large requests at once", retry=1)
         except ClientDisconnect:
             raise RequestError("gone", "the client has gone") from None
+        except zlib.error as error:
+            raise RequestError("json", f"found a body that is no gzip: {error}") from None
         except TimeoutError:
             problem = f"found no whole body after {self.limits.seconds:g} s"
             raise RequestError("slow_body", problem) from None
-
-
-def _unpacked(body: bytes, most: int) -> bytes:
-    """The content of a gzip body; raises RequestError."""
-    reader = zlib.decompressobj(31)
-    try:
-        content = reader.decompress(body, most)
-    except zlib.error as error:
-        raise RequestError("json", f"found a body that is no gzip: {error}") from None
-    if reader.unconsumed_tail:
-        problem = f"found more than {most} bytes in the body, expected at most that"
-        raise RequestError("body", problem)
-    return content
 
 
 def check_media_type(request: Request) -> None:
@@ -132,8 +109,12 @@ def deadline_of(request: Request) -> float | None:
 
 async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
     """The result of ``work``; if the client goes away, it is cancelled and RequestError raised."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request.receive))
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(leave())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -142,8 +123,3 @@ async def unless_gone(work: Awaitable[Response], request: Request) -> Response:
     finally:
         task.cancel()
         gone.cancel()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -16,7 +16,7 @@ import socket
 import struct
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -24,23 +24,18 @@ from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.util import Finalize
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from pipeline.ranking.build import Source, mixed
+from pipeline.ranking.checkpoints import check_reads_given
+from pipeline.ranking.tuning import Calibration, tuning_of
 from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG, json_handler
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
-from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.reranker import Counts, Model
 
-if TYPE_CHECKING:
-    from rerankers.pairs import Pairs
-
-Scores = npt.NDArray[np.float32]
 CONTEXT = multiprocessing.get_context("forkserver")
 """A process with threads, as a service is, cannot be forked safely."""
 
@@ -51,127 +46,97 @@ LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies aga
 TRIM = 5.0  # Seconds between two returns of free memory to the system
 
 
-class Source(NamedTuple):
-    """Files of a model: its folder, the version of this, and adapted word vectors."""
-
-    folder: Path
-    version: str
-    adapted: Path | None = None
-
-
 class Loaded(NamedTuple):
-    """Properties of a model that a service reads."""
+    """Properties of a loaded model."""
 
-    name: str  # Of its kind
+    version: str  # Of its files
     directory: Path
-    reads_given: bool
-    signals: set[str]
     device: str
+    signals: set[str]
+    reads_lists: bool  # Whether each score depends on all documents
+    weight: float  # λ, for /v1/models
+    calibration: Calibration
 
-    @classmethod
-    def of(cls, model: Model) -> Loaded:
-        """The properties of a model."""
-        return cls(*(getattr(model, name) for name in cls._fields))
+
+def load(source: Source, cache: int, device: str) -> tuple[Model, Loaded]:
+    """A model that keeps posts; RerankerError, DataError for a damaged or unsuitable one."""
+    version, tuning = source.version, tuning_of(source.folder)
+    plain = checkpoints.load(source.folder, device=device, adapted=source.adapted)
+    check_reads_given(plain)
+    model = mixed(plain, has_scores=True)
+    if source.version != version:
+        raise RerankerError(f"{source.folder}: has changed while it was read")
+    model = model.remembering(cache)
+    model.warm_up()
+    signals, weight = model.signals, getattr(model, "weight", 1.0)
+    how = model.directory, model.device, signals, plain.reads == "lists", weight
+    return model, Loaded(version, *how, (tuning and tuning.calibration) or Calibration())
 
 
-class Scorer(Protocol):
-    """Scores by several models, in several processes or in this one."""
+class Scorer:
+    """Models in this process, as for a GPU.
 
-    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
-        """Scores [P] by process ``number``; raises RerankerError, RequestError."""
+    Attributes:
+        loaded: name -> properties of a model, or what is wrong with it.
+    """
 
-    def call(self, number: int, function: Callable[[], Any]) -> Any:
-        """The result of a function by process ``number``; raises what it does."""
+    def __init__(self, sources: Mapping[str, Source], cache: int, device: str = "cpu") -> None:
+        self._models, self.loaded = dict[str, Model](), dict[str, Loaded | Exception]()
+        for name, source in sources.items():
+            try:
+                self._models[name], self.loaded[name] = load(source, cache, device)
+            except Exception as error:
+                self.loaded[name] = error
+
+    def ask(self, number: int, name: str, given: Any) -> Any:
+        """Scores [P] of given pairs by a model, or, for the name "", the result of a function.
+
+        ``number`` is that of a process. Raises RerankerError, and what the function raises.
+        """
+        return self._models[name].score(given) if name else given()
 
     def counts(self, name: str) -> Counts:
         """Hits, misses and bytes of a model's kept posts."""
-
-
-class Here:
-    """Models in this process, for a GPU."""
-
-    def __init__(self, sources: Mapping[str, Source], cache: int, device: str) -> None:
-        self._models, self._problems = load_all(sources, cache, device)
-
-    def start(self) -> dict[str, Loaded | Exception]:
-        """The models, or what is wrong with them."""
-        return {name: Loaded.of(model) for name, model in self._models.items()} | self._problems
-
-    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
-        """As :class:`Scorer` says."""
-        return self._models[name].score(pairs)
-
-    def call(self, number: int, function: Callable[[], Any]) -> Any:
-        """As :class:`Scorer` says."""
-        return function()
-
-    def counts(self, name: str) -> Counts:
-        """As :class:`Scorer` says."""
-        return self._models[name].counts
+        return self._models[name].counts if name else Counts()
 
 
 @dataclass
 class Worker:
-    """A process that scores, for one thread at a time.
-
-    Attributes:
-        counts: name of a model -> those of its kept posts, as of the last answer.
-        pause: seconds before the next start, if it dies again.
-        next_start: on the clock of ``time.monotonic``.
-    """
+    """A process that scores, for one thread at a time."""
 
     connection: Connection
     pid: int
-    counts: dict[str, Counts] = field(default_factory=dict)
-    pause: float = 0.0
-    next_start: float = 0.0
+    counts: dict[str, Counts] = field(default_factory=dict)  # As of the last answers
+    pause: float = 0.0  # Seconds before the next start, if it dies again
+    next_start: float = 0.0  # On the clock of time.monotonic
 
 
-class Workers:
-    """Models in several processes, which are forked from one that has loaded the models.
+class Workers(Scorer):
+    """Models in several processes, forked from one that has loaded them; raises OSError.
 
     ``cache`` are the bytes of the kept posts of all together.
     """
 
     def __init__(self, sources: Mapping[str, Source], cache: int, processes: int) -> None:
         self._arguments, self._lock = (dict(sources), cache // processes), Lock()
-        self._processes, self._workers = processes, list[Worker]()
-        self._whole: set[str] | None = None  # Names of the models that could be loaded at first
+        self.loaded = {}
         self._load()
+        self._workers = [Worker(*self.fork()) for _ in range(processes)]
 
-    def start(self) -> dict[str, Loaded | Exception]:
-        """Start the processes: the models, or what is wrong with them; raises OSError."""
-        try:
-            loaded = self._wait()
-        except (EOFError, BlockingIOError):
-            problem = f"the process that loads the models has died, or takes {LOADING:g} s"
-            raise OSError(problem) from None
-        self._workers = [Worker(*self.fork()) for _ in range(self._processes)]
-        return loaded
-
-    def score(self, number: int, name: str, pairs: Pairs) -> Scores:
-        """As :class:`Scorer` says."""
-        scores: Scores = self._ask(number, name, pairs)
-        return scores
-
-    def call(self, number: int, function: Callable[[], Any]) -> Any:
-        """As :class:`Scorer` says."""
-        return self._ask(number, "", function)
-
-    def _ask(self, number: int, name: str, given: Any) -> Any:
-        """The answer of a process; RequestError if none can be started, or they die.
+    def ask(self, number: int, name: str, given: Any) -> Any:
+        """As of a :class:`Scorer`; RequestError if no process can be started, or they die.
 
         A process that has died, or does not answer in time, is replaced, once.
         """
-        worker = self._workers[number % self._processes]
+        worker = self._workers[number % len(self._workers)]
         for _ in range(2):
             try:
                 worker.connection.send((name, given))
-                answer, counts = worker.connection.recv()
+                answer, worker.counts[name] = worker.connection.recv()
             except (EOFError, OSError) as error:
                 self._replace(worker, is_late=isinstance(error, BlockingIOError))
                 continue
-            worker.counts[name], worker.pause = counts, 0.0
+            worker.pause = 0.0
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -179,48 +144,43 @@ class Workers:
         raise RequestError("unready", last, retry=1)
 
     def counts(self, name: str) -> Counts:
-        """As :class:`Scorer` says."""
+        """As of a :class:`Scorer`."""
         return sum((worker.counts.get(name, Counts()) for worker in self._workers), Counts())
 
     def fork(self) -> tuple[Connection, int]:
         """A new process that scores, and its id; if those that hold the models die, an OSError."""
         with self._lock:
-            try:
-                return self._fork()
-            except (EOFError, OSError):
-                LOG.error("the process that holds the models has died; another one loads them")
-                self._end()
-                self._load()
-            try:
-                return self._fork()
-            except EOFError as error:
-                raise OSError("the process that holds the models dies at its start") from error
+            for _ in range(2):
+                try:
+                    ours, theirs = _pipe(ANSWER)
+                    send_handle(self._ours, theirs.fileno(), None)
+                    theirs.close()
+                    return ours, self._ours.recv()
+                except (EOFError, OSError):
+                    LOG.error("the process that holds the models has died; another one loads them")
+                    self._end()
+                    self._load()
+        raise OSError("the process that holds the models dies at its start")
 
     def _load(self) -> None:
-        """Start the process that loads the models."""
+        """Start the process that loads the models; raises OSError, also where they have changed."""
         self._ours, theirs = _pipe(LOADING)
         arguments = theirs, *self._arguments
         CONTEXT.Process(target=hold, args=arguments, name="models", daemon=True).start()
         theirs.close()
         # It ends when this end is closed: at our own end before it is waited for.
         self._end = Finalize(self, self._ours.close, exitpriority=1)
-        self._loaded: dict[str, Loaded | Exception] = {}
-
-    def _wait(self) -> dict[str, Loaded | Exception]:
-        """The models, or what is wrong with them, once they are loaded; raises OSError."""
-        self._loaded = self._loaded or self._ours.recv()
-        whole = {name for name, each in self._loaded.items() if isinstance(each, Loaded)}
-        self._whole = self._whole or whole
-        for name in self._whole - whole:
-            raise OSError(f"{name} cannot be loaded again: {self._loaded[name]}")
-        return self._loaded
-
-    def _fork(self) -> tuple[Connection, int]:
-        self._wait()
-        ours, theirs = _pipe(ANSWER)
-        send_handle(self._ours, theirs.fileno(), None)
-        theirs.close()
-        return ours, self._ours.recv()
+        problem = f"the process that loads the models has died, or takes {LOADING:g} s"
+        with suppress(EOFError, BlockingIOError):
+            loaded = self._ours.recv()
+            whole = {name: old for name, old in self.loaded.items() if isinstance(old, Loaded)}
+            changed = [name for name, old in whole.items() if loaded[name] != old]
+            if not changed:
+                self.loaded = self.loaded or loaded
+                return
+            problem = f"{changed[0]} cannot be loaded again: it has changed ({loaded[changed[0]]})"
+        self._end()
+        raise OSError(problem)
 
     def _replace(self, worker: Worker, is_late: bool) -> None:
         """Start another process; raises RequestError if there is none for now."""
@@ -256,33 +216,8 @@ def give_back() -> None:
         trim(0)
 
 
-def load(source: Source, cache: int, device: str = "cpu") -> Model:
-    """A model that keeps posts; raises RerankerError for one that is damaged or was changed."""
-    folder, version, adapted = source
-    model = checkpoints.load(folder, device=device, adapted=adapted)
-    if version_of(folder) != version:
-        raise RerankerError(f"{folder}: has changed since it was read; load it again")
-    if model.reads_given:  # Others are refused as soon as they are known.
-        model = model.remembering(cache)
-        model.warm_up()
-    return model
-
-
-def load_all(
-    sources: Mapping[str, Source], cache: int, device: str = "cpu"
-) -> tuple[dict[str, Model], dict[str, Exception]]:
-    """The models of these files, and the problems of others."""
-    models, problems = dict[str, Model](), dict[str, Exception]()
-    for name, source in sources.items():
-        try:
-            models[name] = load(source, cache, device)
-        except Exception as error:
-            problems[name] = error
-    return models, problems
-
-
 def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> None:
-    """Load models, and fork a process for each handle that comes; what a template does."""
+    """Load models, and fork a process for each handle that comes: the work of the first process."""
     # These signals are for the service, which ends this process when it no longer needs it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
@@ -290,11 +225,11 @@ def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> N
     logging.captureWarnings(True)
     devices.set_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
-        models, problems = load_all(sources, cache)
+        scorer = Scorer(sources, cache)
         # What is loaded stays: no collection of garbage has to look at it, or copies its pages.
         gc.collect()
         gc.freeze()
-        connection.send({name: Loaded.of(model) for name, model in models.items()} | problems)
+        connection.send(scorer.loaded)
         while True:
             handle = recv_handle(connection)
             if pid := os.fork():
@@ -303,24 +238,23 @@ def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> N
                 continue
             connection.close()
             with suppress(BaseException):
-                work(Connection(handle), models)
+                work(Connection(handle), scorer)
             os._exit(0)
 
 
-def work(connection: Connection, models: Mapping[str, Model]) -> None:
-    """Answer requests until the other end is closed; what a process does."""
+def work(connection: Connection, scorer: Scorer) -> None:
+    """Answer requests until the other end is closed: the work of a process that scores."""
     trimmed = time.monotonic()
     # PR_SET_PDEATHSIG: it ends with its template, even in work.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     while True:
         name, given = connection.recv()
-        answer: Any
         try:
-            answer = models[name].score(given) if name else given()
+            answer = scorer.ask(0, name, given)
         except Exception as error:
             error.add_note(traceback.format_exc())  # It is lost on the way.
             answer = error
-        connection.send((answer, models[name].counts if name else Counts()))
+        connection.send((answer, scorer.counts(name)))
         del answer, given
         if time.monotonic() > trimmed + TRIM and not connection.poll():
             give_back()

@@ -8,8 +8,7 @@ families are listed in ``_MODULES``; see :func:`rerankers.features.candidates.fa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,7 @@ DECIMALS = 4
 """Decimals of features where trees read them: no sum's order of additions changes a score."""
 
 
-@dataclass(frozen=True)
-class FeatureTable:
+class FeatureTable(NamedTuple):
     """Features of P pairs: ``names`` [K] (``family.feature``) and ``values`` [P, K]."""
 
     names: tuple[str, ...]
@@ -49,22 +47,17 @@ def families() -> list[str]:
 def find(name: str) -> Family:
     """The family of this name, ``family`` or ``family:parameter``.
 
-    Raises:
-        RerankerError: there is no such family (the message lists all), or the parameter is wrong.
+    Raises RerankerError, which lists all, if there is none, or its parameter is wrong.
     """
     base, colon, parameter = name.partition(":")
     if base in PARAMETRIC:
         return PARAMETRIC[base][1](parameter)
-    if base not in FAMILIES:
-        raise RerankerError(
-            f"found the feature family {name!r}, expected one of {', '.join(families())}"
-        )
-    if colon:
-        raise RerankerError(
-            f"found the feature family {name!r}, but {base} takes no parameter; "
-            f"expected {base} alone"
-        )
-    return FAMILIES[base]
+    if base in FAMILIES and not colon:
+        return FAMILIES[base]
+    expected = f"expected one of {', '.join(families())}"
+    if base in FAMILIES:
+        expected = f"but {base} takes no parameter; expected {base} alone"
+    raise RerankerError(f"found the feature family {name!r}, {expected}")
 
 
 def names_of(chosen: Sequence[str]) -> tuple[str, ...]:
@@ -82,38 +75,29 @@ class CandidateLists:
 
     Args:
         pairs: P pairs, in any order; those of one query are its list of candidates.
-        chosen: families, in the order of the columns.
-        idf: of words.
+        chosen: families, in the order of the columns; RerankerError if there is no such family.
         recent: posts read before; None reads all.
 
     Attributes:
         names: of the K features.
         rows: those of each list, by their posts.
-
-    Raises:
-        RerankerError: there is no such family.
     """
 
     def __init__(
-        self,
-        pairs: Pairs,
-        chosen: Sequence[str],
-        idf: Idf,
-        recent: RecentPosts | None = None,
+        self, pairs: Pairs, chosen: Sequence[str], idf: Idf, recent: RecentPosts | None = None
     ) -> None:
-        self.names = names_of(chosen)
+        self.names, self._pairs = names_of(chosen), pairs
         self._families = [find(family) for family in chosen]
-        self._pairs = pairs
         # A fixed order, as rounding of sums depends on it.
         self.rows = lists_of(pairs.query_index, pairs.post_index) if chosen else []
         if self.rows:
-            if recent:
-                self._words = recent.words(idf)
-                self._read = recent.reader(pairs, self._words)
-            else:
-                # All are read at once, as queries share posts.
-                self._words = WordTable(idf)
-                self._read = PostTable.read(pairs.texts, pairs.urls, self._words).take
+            self._words = recent.words(idf) if recent else WordTable(idf)
+            # Without recent ones all are read at once, as queries share posts.
+            self._read = (
+                recent.reader(pairs, self._words)
+                if recent
+                else PostTable.read(pairs.texts, pairs.urls, self._words).take
+            )
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """[N, K] of one of the lists, rounded; may be called by several threads."""
@@ -137,11 +121,9 @@ class CandidateLists:
         )
 
 
-def table(
-    pairs: Pairs, chosen: Sequence[str], idf: Idf, recent: RecentPosts | None = None
-) -> FeatureTable:
+def table(pairs: Pairs, chosen: Sequence[str], idf: Idf) -> FeatureTable:
     """Features of all pairs; the arguments and errors of :class:`CandidateLists`."""
-    lists = CandidateLists(pairs, chosen, idf, recent)
+    lists = CandidateLists(pairs, chosen, idf)
     values = np.zeros((len(pairs), len(lists.names)), dtype=np.float32)
 
     def compute(rows: npt.NDArray[np.int64]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.features.tables import Bools, Floats, PostTable, WordColumns, WordTable
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Resources
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Resources
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.words import words
 
@@ -20,14 +20,9 @@ FEWEST_COMPARED = 33
 send lists in batches of up to 32, whose scores must compare across batches: the first of a batch
 need not be better than the last of the one before."""
 
-USUAL_LENGTH = 20.0
-"""Words of a post where a list is too short to tell."""
-
-CERTAIN = 1.0 - 1e-6
-"""IDF from which on a source of IDF does not know a word."""
-
-LEAST_KNOWN = 0.5
-"""Share of the words of query and posts from which on what is known of them counts."""
+USUAL_LENGTH = 20.0  # Words of a post where a list is too short to tell
+CERTAIN = 1.0 - 1e-6  # IDF from which on a source of IDF does not know a word
+LEAST_KNOWN = 0.5  # Share of the words of query and posts from which what is known of them counts
 
 RAREST_KNOWN = 0.5
 """Mean IDF of all words from which on a source of IDF is one of another language. English texts of
@@ -37,20 +32,20 @@ many of their words occur in English texts, too: rarely."""
 
 @dataclass(frozen=True)
 class CandidateList:
-    """A query and its N candidates."""
+    """A query and its N candidates.
+
+    No sum over words or candidates is a matrix product: the rounding of these may depend on the
+    number of rows, and trees see it.
+    """
 
     query: str
     posts: PostTable
-    doc_ids: Sequence[str]
-    """[N]; empty if unknown."""
+    doc_ids: Sequence[str]  # [N]; empty if unknown
     signals: Mapping[str, npt.NDArray[np.float32]]
     """Name -> [N] numbers besides the texts; see :class:`rerankers.pairs.Pairs`."""
-    words: WordTable
-    """The words of posts and query; shared by the topics."""
-    resources: Resources = field(default_factory=dict)
-    """Knowledge of the collection."""
-    texts: Sequence[str] = ()
-    """[N] whole texts of the posts."""
+    words: WordTable  # The words of posts and query; shared by the topics
+    resources: Resources = field(default_factory=dict)  # Knowledge of the collection
+    texts: Sequence[str] = ()  # [N] whole texts of the posts
 
     def __len__(self) -> int:
         return len(self.posts)
@@ -63,9 +58,9 @@ class CandidateList:
     def known(self, name: str) -> npt.NDArray[np.float32] | None:
         """A signal [N]; None if it is missing or unknown, or the order of a short list."""
         values = self.signals.get(name)
-        if values is None or (name == ORDER and self.is_short):
+        if values is None or (name == ORDER and self.is_short) or np.isnan(values).all():
             return None
-        return None if np.isnan(values).all() else values
+        return values
 
     @cached_property
     def evidence(self) -> Floats:
@@ -89,7 +84,6 @@ class CandidateList:
         frequencies, idf = self.stem_frequencies
         norm = 0.9 * (0.6 + 0.4 * self.posts.column("words").lengths / self.mean_length)
         saturated = frequencies / (frequencies + norm[:, None])
-        # No matrix product: its rounding may depend on the number of candidates, and trees see it.
         return (saturated * idf).sum(axis=1) / max(idf.sum(), 1e-9)
 
     @cached_property
@@ -105,7 +99,8 @@ class CandidateList:
 
         A fusion's own searches found all of its candidates, so it compares few of them, too.
         """
-        is_given = self.signals.keys() <= {FIRST_STAGE, ORDER, PRIOR}
+        of_rankers = [name for name in self.signals if not name.startswith(NUMBER)]
+        is_given = {FIRST_STAGE, ORDER, PRIOR}.issuperset(of_rankers)
         return is_given and len(self) < FEWEST_COMPARED
 
     @property
@@ -121,24 +116,21 @@ class CandidateList:
         """
         query, tokens = self.query_columns, self.tokens
         stems, places = np.unique(query.stem, return_inverse=True)
-        idf = np.full(len(stems), np.inf)
+        idf, counts = np.full(len(stems), np.inf), np.zeros((len(self), len(stems)), order="F")
         np.minimum.at(idf, places, query.idf)
-        counts = [
-            np.bincount(tokens.posts.owners[tokens.words.stem == stem], minlength=len(self))
-            for stem in stems
-        ]
-        shape = (len(self), len(stems))
-        return np.array(counts, dtype=np.float64).reshape(shape[::-1]).T, idf
-
-    @cached_property
-    def query_words(self) -> tuple[str, ...]:
-        """The Lq distinct words of the query, in its order."""
-        return tuple(dict.fromkeys(self.query_tokens))
+        for column, stem in zip(counts.T, stems, strict=True):
+            column += np.bincount(tokens.posts.owners[tokens.words.stem == stem], None, len(self))
+        return counts, idf
 
     @cached_property
     def query_tokens(self) -> list[str]:
         """All words of the query, in its order."""
         return words(self.query)
+
+    @cached_property
+    def query_words(self) -> tuple[str, ...]:
+        """The Lq distinct words of the query, in its order."""
+        return tuple(dict.fromkeys(self.query_tokens))
 
     @cached_property
     def query_columns(self) -> WordColumns:
@@ -196,16 +188,12 @@ class CandidateList:
         return is_there.sum(axis=1) / max(1, is_there.shape[1])
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """The T words of N posts, and the Lq words of their query."""
 
-    posts: Ragged
-    """N lists of rows in the table of words."""
-    words: WordColumns
-    """Each [T]."""
-    query: WordColumns
-    """Each [Lq], in the query's order."""
+    posts: Ragged  # N lists of rows in the table of words
+    words: WordColumns  # Each [T]
+    query: WordColumns  # Each [Lq], in the query's order
 
     def mean(self, values: npt.NDArray[np.generic]) -> Floats:
         """[N] mean of ``values`` [T] over each post's words; 0 for a post without words."""
@@ -213,8 +201,12 @@ class Tokens:
 
     def total(self, values: npt.NDArray[np.generic]) -> Floats:
         """[N] sum of ``values`` [T] over each post's words."""
-        totals = np.bincount(self.posts.owners, weights=values, minlength=len(self.posts))
-        return totals.astype(np.float64)
+        return sums(self.posts.owners, values, len(self.posts))
+
+
+def sums(owners: Rows, values: npt.NDArray[np.generic], size: int) -> Floats:
+    """[N = ``size``] sum of the ``values`` [T] of each owner [T]."""
+    return np.bincount(owners, weights=values, minlength=size).astype(np.float64)
 
 
 def numbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Rows]:
@@ -258,9 +250,7 @@ def normalised(scores: Floats) -> tuple[Floats, Floats, Floats]:
     return minmax(scores), z_score(scores), np.log1p(higher(scores))
 
 
-Columns = Sequence[npt.NDArray[Any]]
-"""K features of N candidates, each [N]; they may depend on the other candidates."""
-
+Columns = Sequence[npt.NDArray[Any]]  # K features of N candidates, each [N]
 Compute = Callable[[CandidateList], Columns]
 
 
@@ -276,8 +266,7 @@ class Family(NamedTuple):
         return np.stack(self.columns(candidates), axis=1).astype(np.float32)
 
 
-FAMILIES: dict[str, Family] = {}
-"""Name -> family without a parameter."""
+FAMILIES: dict[str, Family] = {}  # Name -> family without a parameter
 
 PARAMETRIC: dict[str, tuple[str, Callable[[str], Family]]] = {}
 """Name -> name of the parameter, and its family; RerankerError for a wrong one."""

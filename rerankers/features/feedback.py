@@ -11,14 +11,12 @@ in the relevance model of Lavrenko & Croft (2001). The centroid for a candidate 
 others; otherwise the best would be like it because they are in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from rerankers.features.candidates import CandidateList, Columns, Tokens, family, numbered
+from rerankers.features.candidates import CandidateList, Columns, Tokens, family, numbered, sums
 from rerankers.features.tables import Bools, Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Rows, among
@@ -44,11 +42,11 @@ def feedback(candidates: CandidateList) -> Columns:
         return [np.full(len(candidates), np.nan)] * (2 * len(DEPTHS))
     weights, (every, is_asked) = weights_of(candidates.evidence), _vectors(candidates.tokens)
     rest = every.take(~is_asked)
-    with_rest = _with_sums(rest, weights)
-    with_every = with_rest + _with_sums(every.take(is_asked), weights)
+    with_rest = rest.with_sums(weights)
+    with_every = with_rest + every.take(is_asked).with_sums(weights)
     columns: list[Floats] = []
     for vectors, with_all in ((every, with_every), (rest, with_rest)):
-        squares = _sums(vectors.post, vectors.value**2, len(candidates))
+        squares = sums(vectors.post, vectors.value**2, len(candidates))
         with_others = with_all - weights * squares[:, None]
         with_others = np.where(with_others > 1e-12, with_others, 0.0)  # Against rounding
         columns += [*likeness(with_others, squares, weights).T]
@@ -62,15 +60,11 @@ def weights_of(scores: Floats, depths: Sequence[int] = DEPTHS) -> Floats:
 
 
 def likeness(with_others: Floats, squares: Floats, weights: Floats) -> Floats:
-    """[N, K] product of each vector and the centroid of the others, normalised to length 1.
+    """[N, K] product of each vector z_i and the centroid of the others, normalised to length 1.
 
     With c = Σ w_j z_j, the centroid without z_i has the square |c|² − 2 w_i z_i·(c − w_i z_i) −
-    w_i² |z_i|².
-
-    Args:
-        with_others: [N, K] z_i · (c − w_i z_i).
-        squares: [N] |z_i|².
-        weights: [N, K] w.
+    w_i² |z_i|². ``with_others`` are [N, K] z_i · (c − w_i z_i), ``squares`` [N] |z_i|², and
+    ``weights`` [N, K] w.
     """
     crossed, own = weights * with_others, weights**2 * squares[:, None]
     length = (crossed.sum(axis=0) - 2.0 * crossed) + (own.sum(axis=0) - own)
@@ -85,18 +79,17 @@ class _Vectors(NamedTuple):
     stem: Rows
     value: Floats
 
-    def take(self, entries: Bools) -> _Vectors:
+    def take(self, entries: Bools) -> "_Vectors":
         """Some of the entries [E]."""
-        return _Vectors(self.post[entries], self.stem[entries], self.value[entries])
+        return _Vectors(*(part[entries] for part in self))
 
-
-def _with_sums(vectors: _Vectors, weights: Floats) -> Floats:
-    """[N, K] z_i · Σ_j w_jk z_j, for vectors z of N posts and weights [N, K]."""
-    products = []
-    for weight in weights.T:
-        centroid = np.bincount(vectors.stem, vectors.value * weight[vectors.post])
-        products.append(_sums(vectors.post, vectors.value * centroid[vectors.stem], len(weight)))
-    return np.stack(products, axis=1)
+    def with_sums(self, weights: Floats) -> Floats:
+        """[N, K] z_i · Σ_j w_jk z_j, for the vectors z and weights [N, K]."""
+        products = []
+        for weight in weights.T:
+            centroid = np.bincount(self.stem, self.value * weight[self.post])
+            products.append(sums(self.post, self.value * centroid[self.stem], len(weight)))
+        return np.stack(products, axis=1)
 
 
 def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
@@ -107,13 +100,7 @@ def _vectors(tokens: Tokens) -> tuple[_Vectors, Bools]:
     entries, counts = np.unique(tokens.posts.owners * len(stems) + stem, return_counts=True)
     post, stem = np.divmod(entries, max(1, len(stems)))
     value = (1.0 + np.log(counts)) * lowest[stem]
-    length = np.sqrt(_sums(post, value * value, len(tokens.posts)))
+    length = np.sqrt(sums(post, value * value, len(tokens.posts)))
     value = (value / np.maximum(length[post], 1e-9)).astype(np.float32)
-    return _Vectors(post, stem, value.astype(np.float64)), among(stems, np.sort(tokens.query.stem))[
-        stem
-    ]
-
-
-def _sums(post: Rows, values: Floats, posts: int) -> Floats:
-    """[N] sum of each post's values [E]."""
-    return np.bincount(post, weights=values, minlength=posts).astype(np.float64)
+    is_asked = among(stems, np.sort(tokens.query.stem))
+    return _Vectors(post, stem, value.astype(np.float64)), is_asked[stem]

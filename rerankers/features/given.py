@@ -1,4 +1,4 @@
-"""Scores and ranks of given candidates: by their first stage, by runs and by other rankers.
+"""Scores and ranks of given candidates by their first stage, runs and other rankers; their numbers.
 
 Scores of different rankers or topics have no common scale, so they are normalised.
 """
@@ -20,7 +20,7 @@ from rerankers.features.candidates import (
     normalised,
     z_score,
 )
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR
 
 
 @family("score minmax reciprocal_rank", FIRST_STAGE)
@@ -39,10 +39,10 @@ def first_stage(candidates: CandidateList) -> Columns:
 
 @family("minmax z log_rank rank_share log_size", FIRST_STAGE)
 def given(candidates: CandidateList) -> Columns:
-    """The first stage's scores without their unit, their order alone, or nothing.
+    """The first stage's scores without their unit, their order alone (``ORDER``), or nothing.
 
     The scores of search engines have no common scale, and a list in the order of an engine without
-    its scores is worth nearly as much. It also reads ``ORDER``, and does without either.
+    its scores is worth nearly as much.
 
     ``minmax``: (s − min) / (max − min) of the first-stage score s, in [0, 1].
     ``z``: (s − mean) / standard deviation (with the divisor N).
@@ -55,9 +55,8 @@ def given(candidates: CandidateList) -> Columns:
     columns = np.full((5, len(candidates)), np.nan)
     scores, order = candidates.known(FIRST_STAGE), candidates.known(ORDER)
     if scores is not None:
-        known = scores.astype(np.float64)
+        known, order = scores.astype(np.float64), -scores
         columns[:2] = minmax(known), z_score(known)
-        order = -scores
     if order is not None:
         before = higher(-order)
         columns[2:4] = np.log1p(before), before / max(1, len(before))
@@ -100,4 +99,30 @@ def signal(name: str) -> Family:
     return Family(("gap", "minmax", "z", "log_rank"), (name,), columns)
 
 
-PARAMETRIC["signal"] = "NAME", signal
+def number(name: str) -> Family:
+    """A number beside the text, and how it compares with those of the other candidates.
+
+    ``value``: as it is, in single precision.
+    ``rank_share``: share of the known numbers that are higher, in [0, 1).
+    ``z``: standard score; 0 if all are equal.
+    All are NaN for a post without the number, the last two for all posts of a short list.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise RerankerError(
+            f"found the feature family number with the name {name!r}, expected number:NAME with "
+            "the name of a field in letters, digits, _, - and ., as in number:likes"
+        )
+
+    def columns(candidates: CandidateList) -> Columns:
+        found = np.full((3, len(candidates)), np.nan)
+        values = candidates.signals.get(NUMBER + name)
+        if values is not None and (known := ~np.isnan(values)).any():
+            numbers = values[known].astype(np.float64)
+            found[:, known] = numbers, higher(numbers) / len(numbers), z_score(numbers)
+            found[1:] *= candidates.compared
+        return [*found]
+
+    return Family(("value", "rank_share", "z"), (NUMBER + name,), columns)
+
+
+PARAMETRIC.update(signal=("NAME", signal), number=("NAME", number))

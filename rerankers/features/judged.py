@@ -6,10 +6,9 @@ spread clicks over similar queries; here trees decide how far they reach. Judgme
 itself are never among them, so features of judged topics and of new ones spread alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -22,13 +21,8 @@ from rerankers.features.candidates import CandidateList, Columns, family
 from rerankers.text.spaces import text_vectors
 from rerankers.text.words import words
 
-JUDGED = "judged"
-"""Name of this family, and of the resource that it reads."""
-
-JUDGMENTS = "judgments.json"
-"""File of :meth:`JudgedPosts.content` in a checkpoint."""
-
-Array = npt.NDArray[np.float32]
+JUDGED = "judged"  # Name of this family, and of the resource that it reads
+JUDGMENTS = "judgments.json"  # File of :meth:`JudgedPosts.content` in a checkpoint
 
 
 @family("relevant relevant_cosine other other_cosine")
@@ -50,38 +44,28 @@ def judged(candidates: CandidateList) -> Columns:
 class JudgedPosts:
     """Topics with their judgments of posts, which are known by their texts wherever they come from.
 
-    Args:
-        topics: text of each of J topics, and key of a post -> its grade.
+    ``topics``: text of each of J topics, and key of a post -> its grade.
     """
 
     def __init__(self, topics: Sequence[tuple[str, Mapping[str, int]]]) -> None:
         self._topics = topics
-        texts = [words(text) for text, _ in topics]
         self._vectors = text_vectors([text for text, _ in topics])  # [J, E]
-        self._topics_of: dict[str, list[int]] = {}
-        """Words of a topic -> numbers of the topics that have these words."""
-        self._judged: dict[str, list[tuple[int, bool]]] = {}
+        self._words = [words(text) for text, _ in topics]
+        self._judged = defaultdict[str, list[tuple[int, bool]]](list)
         """Key of a post -> number of each topic it was judged for, and whether it is relevant."""
-        for number, ((_, grades), text) in enumerate(zip(topics, texts, strict=True)):
-            self._topics_of.setdefault(" ".join(text), []).append(number)
+        for number, (_, grades) in enumerate(topics):
             for key, grade in grades.items():
-                self._judged.setdefault(key, []).append((number, grade > 0))
+                self._judged[key].append((number, grade > 0))
 
     @classmethod
     def of(cls, topics: Sequence[tuple[str, Mapping[str, int]]], texts: Mapping[str, str]) -> Self:
-        """The judgments of a collection.
+        """The judgments of a collection: text of each topic, and doc_id -> grade.
 
-        Args:
-            topics: text of each of J topics, and doc_id -> grade.
-            texts: doc_id -> text; a judged post without one is left out.
+        ``texts``: doc_id -> text; a judged post without one is left out.
         """
         keys = {doc_id: key_of(text) for doc_id, text in texts.items() if text}
-        return cls(
-            [
-                (text, {keys[d]: grade for d, grade in of.items() if d in keys})
-                for text, of in topics
-            ]
-        )
+        known = ({keys[d]: grade for d, grade in of.items() if d in keys} for _, of in topics)
+        return cls([(text, grades) for (text, _), grades in zip(topics, known, strict=True)])
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -95,23 +79,22 @@ class JudgedPosts:
             ) from None
 
     def content(self) -> bytes:
-        """Text and judgments of each topic, as JSON."""
+        """The topics, as JSON."""
         return json.dumps(self._topics, ensure_ascii=False).encode(errors="replace")
 
-    def features(self, query: str, texts: Sequence[str]) -> Array:
+    def features(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Features [N, 4] of posts with these texts.
 
         A topic of the same words as the query says nothing: a judged topic is ranked as a new one.
         """
-        asked = words(query)
-        own = set(self._topics_of.get(" ".join(asked), []))
-        judged = {row: self._judged.get(key_of(text), []) for row, text in enumerate(texts)}
-        numbers = sorted({number for found in judged.values() for number, _ in found} - own)
+        asked, judged = words(query), [self._judged.get(key_of(text), []) for text in texts]
+        known = {number for found in judged for number, _ in found}
+        numbers = sorted(number for number in known if self._words[number] != asked)
         # No matrix product, whose rounding may depend on the number of rows: trees see it.
         nearness = np.einsum("je,e->j", self._vectors[numbers], text_vectors([query])[0])
         cosines = dict(zip(numbers, nearness.tolist(), strict=True))
         values = np.tile(np.array([0, np.nan, 0, np.nan], dtype=np.float32), (len(texts), 1))
-        for row, found in judged.items():
+        for row, found in enumerate(judged):
             for column, wanted in ((0, True), (2, False)):
                 near = [cosines[n] for n, kind in found if kind == wanted and n in cosines]
                 if near:

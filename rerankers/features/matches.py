@@ -1,27 +1,25 @@
 """Matches of query and post: words, phrases, trigrams, links, hashtags, lexical scores."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.features.candidates import CandidateList, Columns, Tokens, family, normalised
 from rerankers.features.tables import Floats
-from rerankers.text.ragged import Ragged, among, distinct_grams
+from rerankers.text.ragged import Ragged, Rows, among, distinct_grams
 from rerankers.text.words import words
 
-MU = 100.0
-"""Dirichlet prior: words of the collection that a post is smoothed with."""
-
-RANGE = 16.1
-"""ln N/n of a word of one post in as many as the background list counts: IDF 1."""
+MU = 100.0  # Dirichlet prior: words of the collection that a post is smoothed with
+RANGE = 16.1  # ln N/n of a word of one post in as many as the background list counts: IDF 1
 
 
 @family("words idf content_words content_idf")
 def overlap(candidates: CandidateList) -> Columns:
     """Common words: Severyn & Moschitti (2015), section 4.1, and Rao et al. (2019), section 4.2.
 
-    As in :class:`~rerankers.networks.layers.overlap.WordOverlap` they are counts and sums over
+    As in :class:`~rerankers.networks.layers.WordOverlap` they are counts and sums over
     distinct words.
 
     ``words``: |q ∩ d|, number of distinct words in both texts.
@@ -32,7 +30,6 @@ def overlap(candidates: CandidateList) -> Columns:
     idf, content = query.idf, ~query.is_stop_word  # [Lq]
     weights = np.stack([np.ones_like(idf), idf, content, content * idf], axis=1)  # [Lq, 4]
     common = candidates.contains(candidates.posts.column("words"))
-    # No matrix product: its rounding may depend on the number of candidates, and trees see it.
     return [*(common[:, :, None] * weights).sum(axis=1).T]
 
 
@@ -59,18 +56,19 @@ def links(candidates: CandidateList) -> Columns:
     found = candidates.posts.column("link")
     is_there = np.zeros((len(found), len(candidates.query_words)), dtype=np.bool_)
     for column, word in enumerate(candidates.query_words):
-        is_there[_holding(found, word.encode(errors="surrogatepass")), column] = True
+        letters = np.frombuffer(word.encode(errors="surrogatepass"), dtype=np.uint8)
+        is_there[_holding(found, letters), column] = True
     return found.lengths > 0, candidates.shares(is_there)
 
 
-def _holding(links: Ragged, word: bytes) -> npt.NDArray[np.int64]:
-    """Numbers of the links that contain a word, one for each occurrence."""
-    letters = links.values
-    at = np.flatnonzero(letters[: max(0, len(letters) - len(word) + 1)] == word[0])
-    for offset, letter in enumerate(word):
-        at = at[letters[at + offset] == letter]
-    link = np.searchsorted(links.starts, at, side="right") - 1
-    return link[at + len(word) <= links.starts[link + 1]]
+def _holding(lists: Ragged, part: npt.NDArray[Any]) -> Rows:
+    """Numbers of the lists that contain some adjacent values, one for each occurrence."""
+    values, size = lists.values, len(part)
+    at = np.arange(max(0, len(values) - size + 1) if size else 0)
+    for offset, value in enumerate(part):
+        at = at[values[at + offset] == value]
+    holder = np.searchsorted(lists.starts, at, side="right") - 1
+    return holder[at + size <= lists.starts[holder + 1]]
 
 
 @family("bm25 bm25_minmax bm25_z bm25_log_rank ql ql_minmax ql_z ql_log_rank")
@@ -149,42 +147,28 @@ def phrases(candidates: CandidateList) -> Columns:
     Trigrams are taken from the words with spaces around them (`` bbc cuts ``).
     """
     tokens = candidates.tokens
-    return _pairs(tokens), _whole_query(tokens), *_places(tokens), *_trigrams(candidates)
-
-
-def _pairs(tokens: Tokens) -> Floats:
-    """[N]."""
-    query, stem, post = tokens.query.stem.tolist(), tokens.words.stem, tokens.posts.owners
-    pairs = set(itertools.pairwise(query))
-    counts = np.zeros(len(tokens.posts))
-    for first, second in pairs:
-        at = np.flatnonzero(stem[:-1] == first)
-        at = at[(stem[at + 1] == second) & (post[at] == post[at + 1])]
-        counts[np.unique(post[at])] += 1
-    return counts / max(1, len(pairs))
-
-
-def _whole_query(tokens: Tokens) -> Floats:
-    """[N]."""
-    is_whole, size = np.zeros(len(tokens.posts)), len(tokens.query.stem)
-    stems, post = tokens.words.stem, tokens.posts.owners
-    starts = np.arange(max(0, len(stems) - size + 1) if size else 0)
-    for offset, stem in enumerate(tokens.query.stem):
-        starts = starts[stems[starts + offset] == stem]
-    inside = post[starts] == post[starts + size - 1]
-    is_whole[post[starts[inside]]] = 1.0
-    return is_whole
+    stems, query = Ragged(tokens.words.stem, tokens.posts.starts), tokens.query.stem
+    pairs, whole = np.zeros(len(stems)), np.zeros(len(stems))
+    distinct = set(itertools.pairwise(query.tolist()))
+    for pair in distinct:
+        has_pair = np.zeros(len(stems))
+        has_pair[_holding(stems, np.array(pair))] = 1
+        pairs += has_pair
+    whole[_holding(stems, query)] = 1
+    return pairs / max(1, len(distinct)), whole, *_places(tokens), *_trigrams(candidates)
 
 
 def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     """``proximity`` and ``first_place``: two arrays [N]."""
     content = tokens.query.stem[~tokens.query.is_stop_word]
-    stems = np.unique(content if len(content) else tokens.query.stem)  # [Lq]
+    # [Lq]; without indices NumPy would import its masked arrays.
+    stems, _ = np.unique(content if len(content) else tokens.query.stem, return_index=True)
     at = np.flatnonzero(among(tokens.words.stem, stems))  # [H] places of query words
+    posts = len(tokens.posts)
     if not len(at):
-        return np.zeros(len(tokens.posts)), np.zeros(len(tokens.posts))
+        return np.zeros(posts), np.zeros(posts)
     which, post = np.searchsorted(stems, tokens.words.stem[at]), tokens.posts.owners[at]
-    is_there = np.zeros((len(tokens.posts), len(stems)), dtype=np.bool_)
+    is_there = np.zeros((posts, len(stems)), dtype=np.bool_)
     is_there[post, which] = True
     # The shortest part that ends at a place begins at the earliest of the query words' last
     # occurrences up to there; occurrences in earlier posts do not count.
@@ -193,9 +177,8 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
     seen = np.maximum.accumulate(seen, axis=0)
     begin = np.where(is_there[post], seen, len(tokens.words.stem)).min(axis=1)
     complete = begin >= at - tokens.posts.positions[at]
-    shortest = np.full(len(tokens.posts), np.inf)
+    shortest, first = np.full(posts, np.inf), np.full(posts, np.inf)
     np.minimum.at(shortest, post[complete], (at - begin + 1.0)[complete])
-    first = np.full(len(tokens.posts), np.inf)
     np.minimum.at(first, post, tokens.posts.positions[at])
     return is_there.sum(axis=1) / shortest, 1.0 / (1.0 + first)
 

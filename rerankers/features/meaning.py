@@ -9,7 +9,7 @@ and Roy et al. (2016); see the family ``feedback``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from rerankers.features.feedback import likeness, weights_of
 from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Ragged, sums_of
-from rerankers.text.spaces import ADAPTED, GENERAL, SHORT, WordSpace, general, unit
+from rerankers.text.spaces import ADAPTED, GENERAL, SHORT, Known, WordSpace, general, unit
 
 DEPTHS = (5, 10, 20, 50)
 
@@ -37,9 +37,6 @@ NAMES = (
     *(f"feedback_{depth}" for depth in DEPTHS),
     *("mixed_feedback", "mixed_minmax"),
 )
-
-COMPARING = (1, 2, *range(6, 12))
-"""Numbers of the features that compare the candidates with one another."""
 
 Array = npt.NDArray[np.float32]
 
@@ -68,7 +65,7 @@ def meaning(name: str) -> Family:
 
     def columns(candidates: CandidateList) -> Columns:
         space = general() if name == GENERAL else candidates.resources.get(name)
-        words = _words(candidates, space) if space and len(candidates) else None
+        words = _Words.of(candidates, space) if space and len(candidates) else None
         if words is None or not words.are_known:
             return [np.full(len(candidates), np.nan)] * len(NAMES)
         return _columns(candidates, words)
@@ -83,54 +80,44 @@ def _columns(candidates: CandidateList, words: _Words) -> Columns:
     sums = words.sums()
     cosine = _products(sums, sums[0])[1:]
     # Vectors of length 1, weighted by IDF
-    by_idf = words.sums((words.idf / np.maximum(words.lengths, SHORT)).astype(np.float32))
+    by_idf = words.sums((words.idf / np.maximum(words.known.lengths, SHORT)).astype(np.float32))
     first_stage = candidates.evidence
     mixed = (minmax(cosine) + first_stage) / 2
     parts = [weights_of(first_stage, DEPTHS), weights_of(mixed, (10,))]
-    columns = [
+    feedback = _feedback(sums[1:], np.concatenate(parts, axis=1)).T
+    return [
         cosine,
-        minmax(cosine),
-        z_score(cosine),
+        *(candidates.compared * scaled for scaled in (minmax(cosine), z_score(cosine))),
         _products(by_idf, by_idf[0])[1:],
         *_best(candidates, words),
-        *_feedback(sums[1:], np.concatenate(parts, axis=1)).T,
-        mixed,
+        *(candidates.compared * column for column in (*feedback, mixed)),
     ]
-    for number in COMPARING:
-        columns[number] = candidates.compared * columns[number]
-    return columns
 
 
-@dataclass(frozen=True)
-class _Words:
+class _Words(NamedTuple):
     """The V distinct words of a query and its N posts."""
 
-    vectors: Array  # [V, E], those of the query first
-    lengths: Array  # [V]
-    is_known: Array  # [V] 1 for a word that the space knows, else 0
+    known: Known  # Their vectors, those of the query first
     idf: Array  # [V]
     texts: Ragged  # Numbers of words: of the query, and of each post
+
+    @classmethod
+    def of(cls, candidates: CandidateList, space: WordSpace) -> _Words:
+        rows, places = candidates.distinct_words
+        starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
+        texts = Ragged(places, np.concatenate([[0], starts]))
+        return cls(candidates.words.vectors(rows, space), candidates.columns.idf[rows], texts)
 
     @property
     def are_known(self) -> bool:
         """Whether the space knows enough of the words, or there are none."""
-        known = self.is_known[self.texts.values]
-        return not known.size or bool(known.mean() >= LEAST_KNOWN)
+        is_known = self.known.is_known[self.texts.values]
+        return not is_known.size or bool(is_known.mean() >= LEAST_KNOWN)
 
     def sums(self, weights: Array | None = None) -> Array:
         """[1 + N, E] sums of the vectors of each text's words, with weights [V]; of length 1."""
         of_words = None if weights is None else weights[self.texts.values]
-        return unit(sums_of(self.texts, self.vectors, of_words))
-
-
-def _words(candidates: CandidateList, space: WordSpace) -> _Words:
-    rows, places = candidates.distinct_words
-    starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
-    return _Words(
-        *candidates.words.vectors(rows, space),
-        candidates.columns.idf[rows],
-        Ragged(places, np.concatenate([[0], starts])),
-    )
+        return unit(sums_of(self.texts, self.known.vectors, of_words))
 
 
 def _products(vectors: Array, query: Array) -> Floats:
@@ -140,13 +127,13 @@ def _products(vectors: Array, query: Array) -> Floats:
 
 def _best(candidates: CandidateList, words: _Words) -> tuple[Floats, Floats]:
     """``mean_best`` and ``least_best``: two arrays [N]."""
-    properties = candidates.query_columns
+    properties, (vectors, lengths, _) = candidates.query_columns, words.known
     content = ~properties.is_stop_word
     compared = content if content.any() else ~content
-    query, count = unit(words.vectors[: len(compared)][compared]), len(candidates)
+    query, count = unit(vectors[: len(compared)][compared]), len(candidates)
     if not len(query):
         return np.zeros(count), np.zeros(count)
-    cosines = np.einsum("qe,ve->qv", query, words.vectors) / np.maximum(words.lengths, SHORT)
+    cosines = np.einsum("qe,ve->qv", query, vectors) / np.maximum(lengths, SHORT)
     best = np.zeros((len(query), count), dtype=np.float32)
     filled = words.texts.lengths[1:] > 0
     starts = words.texts.starts[1:-1][filled]

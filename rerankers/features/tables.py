@@ -42,8 +42,7 @@ class WordColumns(NamedTuple):
     """Properties of V words: each [V]."""
 
     idf: npt.NDArray[np.float32]
-    stem: npt.NDArray[np.int32]
-    """Number of the word's stem."""
+    stem: npt.NDArray[np.int32]  # Number of the word's stem
     is_stop_word: Bools
     is_personal: Bools
 
@@ -53,44 +52,34 @@ class WordColumns(NamedTuple):
 
 
 class _Numbers(dict[str, int]):
-    """String -> number; a new string gets the next free number.
+    """String -> number; a new string gets the next free number. Strings of one ``form`` share it.
 
-    Attributes:
-        strings: in the order of their numbers.
+    ``strings`` are those forms, in the order of their numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: Callable[[str], str] = str) -> None:
         super().__init__()
         self.strings: list[str] = []
+        self._form = form
 
     def __missing__(self, string: str) -> int:
-        self[string] = number = len(self.strings)
-        self.strings.append(string)
-        return number
-
-
-class _Tokens(_Numbers):
-    """The same for words, and their spellings before :func:`rerankers.text.words.shortened`."""
-
-    def __missing__(self, token: str) -> int:
-        word = words.shortened(token)
-        if word == token:
-            return super().__missing__(word)
-        self[token] = number = self[word]
+        form = self._form(string)
+        if form != string:
+            number = self[form]
+        else:
+            number = len(self.strings)
+            self.strings.append(string)
+        self[string] = number
         return number
 
 
 class WordTable:
-    """Word -> row, extended by the words of new texts; safe in several threads.
-
-    Args:
-        idf: source of IDF.
-    """
+    """Word -> row, extended by the words of new texts; safe in several threads."""
 
     def __init__(self, idf: Idf) -> None:
         self.idf = idf
         self._lock = Lock()
-        self._words, self._stems = _Tokens(), _Numbers()
+        self._words, self._stems = _Numbers(words.shortened), _Numbers()
         self._words[words.END] = -1
         self._columns = Growing([np.zeros(0, dtype) for dtype in "fi??"])
         self._vectors: dict[WordSpace, tuple[Rows, Growing]] = {}
@@ -141,7 +130,7 @@ class WordTable:
             return WordColumns(*self._columns.arrays())
 
 
-COLUMNS = {
+COLUMNS = {  # Name -> type of its numbers
     "words": np.int32,
     "hashtag_words": np.int32,
     "trigrams": np.uint64,
@@ -149,10 +138,7 @@ COLUMNS = {
     "characters": np.int32,
     "link": np.uint8,
 }
-"""Name -> type of its numbers."""
-
-BLOCK = 4096
-"""Posts that are read together; larger blocks are no faster and need more memory."""
+BLOCK = 4096  # Posts that are read together; larger blocks are no faster and need more memory
 
 _RETWEET = re.compile(r"\s*rt\b", re.IGNORECASE)
 
@@ -171,10 +157,7 @@ class CharacterCounts(NamedTuple):
 
 
 class PostTable:
-    """N posts: lists by the names of :data:`COLUMNS`, each found at its first use.
-
-    Safe in several threads.
-    """
+    """N posts: lists by the names of :data:`COLUMNS`, each found once; safe in several threads."""
 
     def __init__(self, size: int, find: Callable[[str], Ragged]) -> None:
         self._size, self._find, self._lock = size, find, Lock()
@@ -247,20 +230,23 @@ class _Block:
     @property
     def characters(self) -> Ragged:
         characters = code_points([post[: words.MAX_CHARACTERS] for post in self.texts])
-        codes, is_retweet = characters.values, [bool(_RETWEET.match(post)) for post in self.texts]
+        codes, post = characters.values, characters.owners
+        small = codes | 0x20
+        is_letter = (small >= ord("a")) & (small <= ord("z"))
+        is_twice = (small[:-1] == small[1:]) & (post[:-1] == post[1:]) & is_letter[:-1]
 
         def count(chosen: Bools) -> Rows:
-            return np.bincount(characters.owners[: len(chosen)][chosen], minlength=len(characters))
+            return np.bincount(post[: len(chosen)][chosen], minlength=len(characters))
 
         counted = CharacterCounts(
             characters.lengths,
             np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
-            np.array(is_retweet, dtype=np.int64),
+            np.array([bool(_RETWEET.match(text)) for text in self.texts], dtype=np.int64),
             count(codes == ord("!")),
             count(codes == ord("?")),
             count(codes > 127),
             count((codes >= ord("0")) & (codes <= ord("9"))),
-            count(_third_in_a_row(codes, characters.owners)),
+            count(is_twice[:-1] & is_twice[1:]),
         )
         table = np.stack(counted, axis=1).astype(np.int32)
         return Ragged.from_lengths(table.reshape(-1), np.full(len(table), table.shape[1]))
@@ -279,11 +265,3 @@ class _Block:
     @cached_property
     def _hashtags(self) -> list[list[str]]:
         return [words.hashtags(post) for post in self.texts]
-
-
-def _third_in_a_row(codes: npt.NDArray[np.uint32], post: Rows) -> Bools:
-    """Whether a letter and the next two are the same, ignoring case: [C - 2]."""
-    small = codes | 0x20
-    is_letter = (small >= ord("a")) & (small <= ord("z"))
-    same = (small[:-2] == small[1:-1]) & (small[1:-1] == small[2:]) & (post[:-2] == post[2:])
-    return same & is_letter[:-2]

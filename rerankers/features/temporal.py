@@ -16,22 +16,16 @@ from rerankers.features.candidates import CandidateList, Columns, family, minmax
 from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 
-WIDTHS = (2.0, 6.0, 24.0)
-"""Standard deviations of the kernels in hours."""
+WIDTHS = (2.0, 6.0, 24.0)  # Standard deviations of the kernels in hours
 
-_STEPS = 16
-"""Steps of the grid in a kernel's width."""
-_BESIDE = float(np.exp(-0.5 / _STEPS**2))
-"""Height of a kernel one step from its centre."""
-_REACH = 6
-"""Widths beyond which a kernel, below 0.00000002 there, counts as 0."""
+_STEPS = 16  # Steps of the grid in a kernel's width
+_BESIDE = float(np.exp(-0.5 / _STEPS**2))  # Height of a kernel one step from its centre
+_REACH = 6  # Widths beyond which a kernel, below 0.00000002 there, counts as 0
 
-_EPOCH = 1_288_834_974_657
-"""Time zero of these identifiers, in milliseconds since 1970."""
+_EPOCH = 1_288_834_974_657  # Time zero of these identifiers, in milliseconds since 1970
 _FIRST = 10**10
 """Smaller numbers are no such identifiers, whose first one was 29,700,859,247: other collections
 number their posts."""
-_HOUR = 3_600_000.0
 _LEAST = 1e-6
 
 
@@ -47,11 +41,7 @@ def milliseconds(doc_id: str) -> int | None:
 
 
 def newest_doc_id(milliseconds: int) -> str:
-    """The greatest identifier of a time, in milliseconds since 1970.
-
-    Raises:
-        ValueError: no identifier has this time.
-    """
+    """The greatest identifier of a time, in milliseconds since 1970; ValueError if none has it."""
     number = ((milliseconds - _EPOCH + 1) << 22) - 1
     if not _FIRST <= number < 2**63:
         raise ValueError(f"found {milliseconds} ms since 1970, expected a time of tweets")
@@ -77,24 +67,20 @@ def temporal(candidates: CandidateList) -> Columns:
     # 0 for identifiers without a time
     times = np.array([milliseconds(d) or 0 for d in candidates.doc_ids], dtype=np.int64)
     timed = np.flatnonzero(times)
-    if len(timed):
-        times, weights = times[timed], minmax(candidates.signal(FIRST_STAGE))[timed] ** 2
-        values[:, timed] = _features((times.max() - times) / _HOUR, weights)
-    return [*values]
-
-
-def _features(ages: Floats, weights: Floats) -> Floats:
-    """[8, N] features from ages in hours [N] and weights [N]."""
+    if not len(timed):
+        return [*values]
+    times, weights = times[timed], minmax(candidates.signal(FIRST_STAGE))[timed] ** 2
+    ages = (times.max() - times) / 3_600_000.0  # In hours
     # Sum of the others' weights, and their number, for each candidate.
     both = np.stack([weights, np.ones(len(ages))], axis=1)
     others = both.sum(axis=0) - both
-    densities, surpluses = [], []
-    for width in WIDTHS:
-        density, plain = (_sums(ages, both, width) / np.where(others > _LEAST, others, np.inf)).T
-        densities.append(density)
-        surpluses.append(density / np.maximum(plain, _LEAST))
+    others = np.where(others > _LEAST, others, np.inf)
+    pairs = [(_sums(ages, both, width) / others).T for width in WIDTHS]
+    surpluses = [density / np.maximum(plain, _LEAST) for density, plain in pairs]
     newer = np.searchsorted(np.sort(ages), ages, side="left") / len(ages)
-    return np.stack([*densities, *surpluses, np.log1p(ages), newer])
+    densities = [density for density, _ in pairs]
+    values[:, timed] = [*densities, *surpluses, np.log1p(ages), newer]
+    return [*values]
 
 
 def _sums(ages: Floats, weights: Floats, width: float) -> Floats:
@@ -113,18 +99,12 @@ def _sums(ages: Floats, weights: Floats, width: float) -> Floats:
     for grid, weight in zip(grids, weights.T, strict=True):
         grid += np.bincount(left, weights=weight * left_share, minlength=size)
         grid[1:] += np.bincount(left, weights=weight * right_share, minlength=size - 1)
-    smooth = _smoothed(grids)
+    # Convolution with a kernel of height 1, padded by its reach: the Fourier transform is periodic.
+    padded = 1 << (size + _REACH * _STEPS).bit_length()
+    waves = np.fft.rfftfreq(padded) * (2.0 * np.pi * _STEPS)
+    spectrum = np.exp(-0.5 * waves**2) * (_STEPS * np.sqrt(2.0 * np.pi))
+    smooth = np.fft.irfft(np.fft.rfft(grids, padded) * spectrum, padded)[:, :size]
     sums = smooth[:, left] * left_share + smooth[:, left + 1] * right_share
     # Against rounding for a candidate alone in its time.
     others = sums.T - own[:, None] * weights
     return np.where(others > 1e-9, others, 0.0)
-
-
-def _smoothed(grids: Floats) -> Floats:
-    """[W, G] convolution of grids [W, G] with a kernel of height 1."""
-    # Padded by a kernel's reach, as the Fourier transform is periodic.
-    length = grids.shape[1]
-    size = 1 << (length + _REACH * _STEPS).bit_length()
-    waves = np.fft.rfftfreq(size) * (2.0 * np.pi * _STEPS)
-    spectrum = np.exp(-0.5 * waves**2) * (_STEPS * np.sqrt(2.0 * np.pi))
-    return np.fft.irfft(np.fft.rfft(grids, size) * spectrum, size)[:, :length]

@@ -13,24 +13,17 @@ from rerankers.text.words import END, character_trigrams, shortened, tokens_of, 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """N texts of T words in all, V of them distinct.
+    """N texts of T words in all, V of them distinct."""
 
-    Attributes:
-        words: the V distinct words; a few may be equal after shortening.
-        texts: row of ``words`` for each word of each text.
-    """
-
-    words: list[str]
-    texts: Ragged
+    words: list[str]  # The V distinct words; a few may be equal after shortening
+    texts: Ragged  # Row of ``words`` for each word of each text
 
     @classmethod
     def from_texts(cls, texts: Sequence[str], tokens: str = "words") -> Lexicon:
         """Split texts into the ``tokens`` of a :class:`rerankers.text.words.Reading`."""
         rows, is_ours = {END: 0}, tokens == "words"
-        if is_ours:
-            found = tokens_of(texts)
-        else:
-            found = [token for text in texts for token in (*treebank_words(text), END)]
+        treebank = (token for text in texts for token in (*treebank_words(text), END))
+        found = tokens_of(texts) if is_ours else treebank
         numbers = [rows.setdefault(token, len(rows)) for token in found]
         places = Ragged.split(np.array(numbers, dtype=np.int64), 0)
         words = [shortened(token) if is_ours else token for token in list(rows)[1:]]

@@ -12,8 +12,7 @@ from rerankers.text.ragged import Rows
 from rerankers.text.stems import stem
 from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, words
 
-HALF = MAX_CHARACTERS // 2
-"""Two adjacent pieces of this length are a passage, so that passages overlap by a half."""
+HALF = MAX_CHARACTERS // 2  # Two adjacent pieces of this length are a passage: they overlap
 
 # To the last blank within the length; without one, to its end.
 _PIECE = re.compile(rf"(?s:.{{1,{HALF}}}(?=\s|\Z)|.{{{HALF}}})")
@@ -61,12 +60,9 @@ def _counts(query: str, pieces: Sequence[str]) -> tuple[npt.NDArray[np.int64], R
     lexicon, wanted = Lexicon.from_texts(pieces), set(words(query))
     # In one order, as sums of scores are to be the same in every process.
     stems = sorted({*map(stem, wanted - STOP_WORDS or wanted)})
-    column_of = {name: row for row, name in enumerate(stems)}
     # One more column for all other words.
-    others, rows = len(column_of), lexicon.texts.values
-    columns = np.array(
-        [column_of.get(stem(word), others) for word in lexicon.words], dtype=np.int64
-    )
-    counts = np.zeros((len(pieces), others + 1), dtype=np.int64)
-    np.add.at(counts, (lexicon.texts.owners, columns[rows]), 1)
-    return counts[:, :others], lexicon.texts.lengths
+    column_of = defaultdict(lambda: len(stems), zip(stems, range(len(stems)), strict=True))
+    columns = np.array([column_of[stem(word)] for word in lexicon.words], dtype=np.int64)
+    counts = np.zeros((len(pieces), len(stems) + 1), dtype=np.int64)
+    np.add.at(counts, (lexicon.texts.owners, columns[lexicon.texts.values]), 1)
+    return counts[:, :-1], lexicon.texts.lengths

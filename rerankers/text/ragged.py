@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.machinery import PathFinder
@@ -18,15 +18,10 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """N lists of T values in all, one after the other: token ids, words, windows of texts.
+    """N lists of T values in all, one after the other: token ids, words, windows of texts."""
 
-    Attributes:
-        values: [T], or [T, K] for values of K numbers.
-        starts: [N + 1] start of each list in ``values``.
-    """
-
-    values: npt.NDArray[Any]
-    starts: Rows
+    values: npt.NDArray[Any]  # [T], or [T, K] for values of K numbers
+    starts: Rows  # [N + 1] start of each list in ``values``
 
     @classmethod
     def from_lengths(cls, values: npt.NDArray[Any], lengths: npt.NDArray[np.integer]) -> Ragged:
@@ -88,17 +83,15 @@ class Ragged:
         lengths = self.lengths_of(rows)
         if longest is not None:
             lengths = np.minimum(lengths, longest)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.repeat(self.starts[rows] - starts[:-1], lengths)
+        taken = Ragged.from_lengths(self.values, lengths)
+        places = np.repeat(self.starts[rows] - taken.starts[:-1], lengths)
         places += np.arange(len(places))
-        return Ragged(self.values[places], starts)
+        return Ragged(self.values[places], taken.starts)
 
     def padded(self, fill: float, values: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """The lists as rows [N, L], L the longest length (at least 1), filled up at the end.
+        """The lists as rows [N, L], L the longest length (at least 1), ending with ``fill``.
 
-        Args:
-            fill: value of the places after a list's end.
-            values: [T] to use in place of the lists' own.
+        ``values`` [T] take the place of the lists' own.
         """
         values = self.values if values is None else values
         rows = np.full(self.inside.shape, fill, dtype=values.dtype)
@@ -120,7 +113,7 @@ def sums_of(
 
 
 @cache
-def _sparse_product() -> Callable[..., None]:
+def _sparse_product() -> Any:
     """SciPy's product of a sparse matrix and vectors, from the file of its extension alone.
 
     An import of ``scipy.sparse`` takes half a second and 20 MB: it imports most of NumPy.
@@ -132,20 +125,14 @@ def _sparse_product() -> Callable[..., None]:
     assert spec and spec.loader
     extension = module_from_spec(spec)
     spec.loader.exec_module(extension)
-    product: Callable[..., None] = extension.csr_matvecs
-    return product
+    return extension.csr_matvecs
 
 
 class Growing:
-    """Arrays of N rows each, to which rows are appended; in time in proportion to these.
+    """Arrays of N rows each, to which rows are appended; in time in proportion to these."""
 
-    Args:
-        arrays: with their first rows.
-        room: rows up to which they are not copied.
-    """
-
-    def __init__(self, arrays: Sequence[npt.NDArray[Any]], room: int = 1024) -> None:
-        self._arrays, self._size, self._room = list(arrays), len(arrays[0]), room
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        self._arrays, self._size = list(arrays), len(arrays[0])
 
     def __len__(self) -> int:
         return self._size
@@ -158,7 +145,7 @@ class Growing:
         """Append to each array."""
         first, self._size = self._size, self._size + len(rows[0])
         if self._size > len(self._arrays[0]):
-            small, room = self._arrays, max(self._room, 2 * self._size)
+            small, room = self._arrays, max(1024, 2 * self._size)
             self._arrays = [np.empty((room, *array.shape[1:]), array.dtype) for array in small]
             for array, old in zip(self._arrays, small, strict=True):
                 array[:first] = old[:first]
@@ -172,11 +159,9 @@ volume 3, section 6.4)."""
 
 
 def distinct(columns: Sequence[npt.NDArray[Any]], is_exact: bool = True) -> tuple[Rows, Rows]:
-    """Distinct rows of a table, given as columns [T] of integers from 0 on.
+    """Distinct rows of a table, given as one or more columns [T] of integers from 0 on.
 
-    Args:
-        columns: at least one.
-        is_exact: if not, a few kinds of rows may be returned twice, in less time.
+    Unless ``is_exact`` a few kinds of rows may be returned twice, in less time.
 
     Returns:
         [U] place of one row of each kind, ascending, and [T] the kind of each row, from 0 to U - 1.
@@ -185,26 +170,19 @@ def distinct(columns: Sequence[npt.NDArray[Any]], is_exact: bool = True) -> tupl
     for column in columns[1:]:
         base = int(column.max(initial=0)) + 1
         if count * base > 2**64:
-            first, kinds = _distinct_keys(keys, is_exact)
+            first, kinds = distinct([keys], is_exact)
             keys, count = kinds.astype(np.uint64), len(first)
         keys = keys * np.uint64(base) + column.astype(np.uint64)
         count *= base
-    return _distinct_keys(keys, is_exact)
-
-
-def _distinct_keys(keys: npt.NDArray[np.uint64], is_exact: bool) -> tuple[Rows, Rows]:
-    """The same for one column."""
     holders = _holders(keys, is_exact)
     is_holder = holders == np.arange(len(keys))
-    kinds = np.cumsum(is_holder) - 1
-    return np.flatnonzero(is_holder), kinds[holders]
+    return np.flatnonzero(is_holder), (np.cumsum(is_holder) - 1)[holders]
 
 
 def _holders(keys: npt.NDArray[np.uint64], is_exact: bool = True) -> Rows:
     """[T] one of the rows with each row's key, the same for all of these."""
     bits = max(4, int(2 * len(keys)).bit_length())
-    slots = (keys * GOLDEN) >> np.uint64(64 - bits)
-    slots = slots.astype(np.int64)
+    slots = ((keys * GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
     table = np.empty(2**bits, dtype=np.int64)
     # In each round, one of the rows that share a slot holds it. Those equal to it are done; the few
     # others try again among themselves.

@@ -33,21 +33,12 @@ from rerankers.text.words import words as cut_words
 
 Vectors = npt.NDArray[np.float32]
 
-GENERAL, ADAPTED = "general", "adapted"
-"""Names of the two spaces."""
+GENERAL, ADAPTED = "general", "adapted"  # Names of the two spaces
+SHORT = 1e-6  # Length up to which a vector counts as 0
+LETTERS = 1.5  # Letters for each piece of a known word: of Arabic or Chinese the pieces are letters
+BLOCK = 256  # Words cut into pieces together; the time of many grows faster than their number
 
-_WORDS, _CODES, _SCALES, _MAP, _SHA256 = "words", "codes", "scales", "linear", "sha256"
-FORMAT = "1"
-
-
-SHORT = 1e-6
-"""Length up to which a vector counts as 0."""
-
-LETTERS = 1.5
-"""Letters for each piece of a word that is known: of Arabic or Chinese the pieces are letters."""
-
-BLOCK = 256
-"""Words that are cut into pieces together; the time of many grows faster than their number."""
+FORMAT, _SHA256 = "1", "sha256"
 
 
 class Known(NamedTuple):
@@ -62,11 +53,9 @@ class Known(NamedTuple):
 
 
 class WordSpace:
-    """Vectors of any words.
+    """Vectors of any words, of ``size`` E.
 
-    Args:
-        size: E, of a vector.
-        compute: one or more words, V -> their vectors [V, E], and 1 for each known one [V], else 0.
+    ``compute``: one or more words, V -> their vectors [V, E], and 1 for each known one [V], else 0.
     """
 
     def __init__(
@@ -89,8 +78,7 @@ class WordSpace:
 def general() -> WordSpace:
     """The vectors of the package ``wordllama``: 256 numbers.
 
-    Raises:
-        RerankerError: the package is missing, or its files are not those of a known version.
+    Raises RerankerError if it is missing, or its files are not those of a known version.
     """
     from tokenizers import Tokenizer
 
@@ -154,9 +142,7 @@ def general_vectors(texts: Iterable[str], common: int = 20_000, size: int = 100)
     """
     from wordfreq import top_n_list
 
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(set(cut_words(text)))
+    counts = Counter(word for text in texts for word in set(cut_words(text)))
     # Words of our own splitting only, most common first as in a file.
     first = dict.fromkeys(w for word in top_n_list("en", common) for w in cut_words(word))
     known = list(dict.fromkeys([*first, *(word for word, _ in counts.most_common())]))
@@ -166,21 +152,13 @@ def general_vectors(texts: Iterable[str], common: int = 20_000, size: int = 100)
 class AdaptedSpace(WordSpace):
     """Word vectors fitted to the posts of a collection.
 
-    The vector of a word is its general vector, mapped, and what the posts add to it:
-    ``general(w) · linear + codes[w] · scales[w]``; only the first part for a word that they lack.
-
-    Args:
-        words: W words of the posts.
-        codes: [W, E] int8, and ``scales`` [W]: what the posts add to their vectors.
-        linear: [256, E] map from the general space.
+    The vector of one of the W ``words`` of the posts is its general vector, mapped by ``linear``
+    [256, E], and what the posts add to it, ``codes`` [W, E] · ``scales`` [W]: ``general(w) · linear
+    + codes[w] · scales[w]``; only the first part for a word that they lack.
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        codes: npt.NDArray[np.int8],
-        scales: Vectors,
-        linear: Vectors,
+        self, words: Sequence[str], codes: npt.NDArray[np.int8], scales: Vectors, linear: Vectors
     ) -> None:
         self.words, self.codes, self.scales, self.linear = list(words), codes, scales, linear
         self._number = {word: row for row, word in enumerate(self.words)}
@@ -203,35 +181,29 @@ class AdaptedSpace(WordSpace):
     def content(self, description: Mapping[str, str]) -> bytes:
         """The content of a safetensors file, with a description in its header."""
         spelled = np.frombuffer("\n".join(self.words).encode(errors="replace"), dtype=np.uint8)
-        arrays: dict[str, npt.NDArray[Any]] = {
-            _WORDS: spelled,
-            _CODES: self.codes,
-            _SCALES: self.scales,
-            _MAP: self.linear,
-        }
+        arrays: dict[str, npt.NDArray[Any]] = {"words": spelled, "codes": self.codes}
+        arrays |= {"scales": self.scales, "linear": self.linear}
         made = {"format": FORMAT, **description}
         return save(arrays, {**made, _SHA256: _digest(arrays, made)})
 
     @classmethod
     def load(cls, path: Path) -> AdaptedSpace:
-        """Read a file of :meth:`content`.
-
-        Raises:
-            RerankerError: it is missing, damaged or of another format.
-        """
+        """Read a file of :meth:`content`; RerankerError if it is missing, damaged or of another
+        format."""
         try:
             arrays, made = load_file(path), description_of(path)
             if (expected := made.pop(_SHA256, None)) is None:
                 warn(f"{path}: made by an earlier version, and unchecked; run pipeline.adapt again")
             elif expected != _digest(arrays, made):
                 raise ValueError("another SHA-256 than at writing")
-            words = arrays[_WORDS].tobytes().decode().split("\n") if arrays[_WORDS].size else []
-            space = cls(words, arrays[_CODES], arrays[_SCALES], arrays[_MAP])
+            spelled = arrays.pop("words").tobytes().decode()
+            words = spelled.split("\n") if spelled else []
+            space = cls(words, **arrays)
             shapes = (space.codes.shape, space.scales.shape, space.linear.shape)
             wanted = ((len(words), space.size), (len(words),), (general().size, space.size))
             if shapes != wanted or made.get("format") != FORMAT:
                 raise ValueError(f"arrays of {shapes}, expected {wanted} and format {FORMAT}")
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise _unreadable(path, error) from None
         return space
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -14,23 +13,21 @@ import regex
 from rerankers.text import words as reading
 from rerankers.text.words import compose
 
-Span = tuple[int, int]
-"""Start and end of characters in a text."""
+Span = tuple[int, int]  # Start and end of characters in a text
 
+_AROUND = re.compile(r"^\s+|\s+$")
 _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_REST = re.compile(r"/*(?:[?#].*)?\Z", re.DOTALL)  # Of a URL: query and fragment
+_BLANKS = re.compile(f"[_{reading.END}]")
+_APOSTROPHE = re.compile("’")
 _CHARACTER = regex.compile(r"\X")  # With its marks
 
 
 class Word(NamedTuple):
-    """A word as models read it.
+    """A word as models read it."""
 
-    Attributes:
-        text: lower case, without accents; see :func:`rerankers.text.words.words`.
-        spans: for each of its characters, the original characters that it comes from.
-    """
-
-    text: str
-    spans: tuple[Span, ...]
+    text: str  # Lower case, without accents; see :func:`rerankers.text.words.words`
+    spans: tuple[Span, ...]  # Original characters that each of its characters comes from
 
     @property
     def place(self) -> Span:
@@ -43,22 +40,21 @@ def trigram_spans(spans: Sequence[Span], letters: str) -> list[Span]:
 
     A letter has as many trigrams as bytes in UTF-8.
     """
-    return [
-        span
-        for span, letter in zip(spans, letters, strict=True)
-        for _ in letter.encode(errors="replace")
-    ]
+    return _repeated(spans, (len(letter.encode(errors="replace")) for letter in letters))
+
+
+def _repeated(spans: Iterable[Span], times: Iterable[int]) -> list[Span]:
+    return [span for span, count in zip(spans, times, strict=True) for _ in range(count)]
 
 
 def find_words(text: str) -> list[Word]:
     """The words of :func:`rerankers.text.words.words`, with their original characters."""
-    traced = _Traced.from_text(text[: reading.MAX_CHARACTERS])
+    traced = _Traced.of(text[: reading.MAX_CHARACTERS])
     traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
     if not traced.text.isascii():
         traced = traced.fold()
-    traced = traced.replace("_", " ").replace(reading.END, " ")
-    traced = traced.sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
-    traced = traced.sub(reading.ELONGATION, r"\1\1").replace("’", "'")
+    traced = traced.sub(_BLANKS, " ").sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
+    traced = traced.sub(reading.ELONGATION, r"\1\1").sub(_APOSTROPHE, "'")
     return [
         Word(token.group()[start:end], tuple(traced.spans[token.start() :][start:end]))
         for token in reading.TOKEN.finditer(traced.text)
@@ -68,32 +64,20 @@ def find_words(text: str) -> list[Word]:
 
 def find_url(url: str) -> tuple[str, list[Span]]:
     """The letters of :func:`rerankers.text.words.url_text`, and their spans; none without a URL."""
-    traced = _Traced.from_text(url[: reading.MAX_CHARACTERS])
-    start = len(traced.text) - len(traced.text.lstrip())
-    traced = traced.slice(start, max(start, len(traced.text.rstrip())))
+    traced = _Traced.of(url[: reading.MAX_CHARACTERS]).sub(_AROUND, "")
     traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
-    traced = traced.sub(reading.SCHEME, "")
-    traced = traced.slice(0, len(re.split(r"[?#]", traced.text, maxsplit=1)[0].rstrip("/")))
-    return traced.text, traced.spans
+    return traced.sub(reading.SCHEME, "").sub(_REST, "")
 
 
-@dataclass(frozen=True)
-class _Traced:
+class _Traced(NamedTuple):
     """A text during normalisation, with the original span of each of its characters."""
 
     text: str
     spans: list[Span]
 
     @classmethod
-    def from_text(cls, text: str) -> _Traced:
+    def of(cls, text: str) -> _Traced:
         return cls(text, [(place, place + 1) for place in range(len(text))])
-
-    def slice(self, start: int, end: int) -> _Traced:
-        return _Traced(self.text[start:end], self.spans[start:end])
-
-    def replace(self, letter: str, other: str) -> _Traced:
-        """Replace one letter by another."""
-        return _Traced(self.text.replace(letter, other), self.spans)
 
     def sub(
         self, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]
@@ -112,7 +96,7 @@ class _Traced:
         """Spans of ``length`` characters that replace those from ``start`` to ``end``."""
         old = self.spans[start:end]
         if not old:  # An insertion has an empty span.
-            place = self.spans[start][0]
+            place = self.spans[start][0] if length else 0
             return [(place, place)] * length
         # One old character each; the last new one gets the remaining ones, at least the last.
         new = [old[min(n, len(old) - 1)] for n in range(length)]
@@ -120,18 +104,12 @@ class _Traced:
 
     def lower(self) -> _Traced:
         # Neighbours may change a letter's lower case, but not its length.
-        spans = [
-            span for span, letter in zip(self.spans, self.text, strict=True) for _ in letter.lower()
-        ]
+        spans = _repeated(self.spans, (len(letter.lower()) for letter in self.text))
         return _Traced(self.text.lower(), spans)
 
     def fold(self) -> _Traced:
         """Plain letters without style and accents; a letter's span includes its accents."""
-        spans = [
-            span
-            for span, letter in zip(self.spans, self.text, strict=True)
-            for _ in normalize("NFKD", letter)
-        ]
+        spans = _repeated(self.spans, (len(normalize("NFKD", letter)) for letter in self.text))
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
         text, kept = "", list[Span]()
         for match in _CHARACTER.finditer(traced.text):

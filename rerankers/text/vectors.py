@@ -25,8 +25,7 @@ class WordVectors:
 def read_vectors(path: Path) -> WordVectors:
     """Read a word2vec file (``.bin`` in its name) or a GloVe text file, either also with ``.gz``.
 
-    Raises:
-        RerankerError: the file is missing, cut short or of another form.
+    Raises RerankerError for a file that is missing, cut short or of another form.
     """
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -66,12 +65,11 @@ def _parse_binary(data: bytes) -> WordVectors:
 def _parse_text(data: bytes) -> WordVectors:
     """Lines of a word and E numbers; word2vec's first line of two numbers is skipped."""
     # Only \n ends a line: published files have words that hold other line separators.
-    lines = [line.rstrip(" \r") for line in data.decode("utf-8", errors="replace").split("\n")]
-    if lines[-1] == "":
-        lines.pop()
-    if lines and len(lines[0].split()) == 2:
+    text = data.decode("utf-8", errors="replace").removesuffix("\n")
+    lines = [line.rstrip(" \r") for line in text.split("\n")]
+    if len(lines[0].split()) == 2:
         lines = lines[1:]
-    if not lines:
+    if not lines or not text:
         raise ValueError("an empty file")
     size = len(lines[0].split(" ")) - 1
     if size < 1:
@@ -91,10 +89,8 @@ def read_archive(
 ) -> WordVectors:
     """Read chosen words of ``glove.6B.{size}d.txt`` in GloVe's zip archive, in its order.
 
-    ``choose`` says which of the words, most frequent first, are kept.
-
-    Raises:
-        RerankerError: the archive is damaged or has no vectors of this size.
+    ``choose`` says which of the words, most frequent first, are kept. Raises RerankerError for an
+    archive that is damaged or has no vectors of this size.
     """
     name = f"glove.6B.{size}d.txt"
     try:
@@ -118,13 +114,9 @@ WORD2VEC_LENGTH = 2.9
 """Mean Euclidean length of common words' vectors in GoogleNews' word2vec, of 300 dimensions."""
 
 OTHERS_LENGTH = 2.05
-"""The same for other vectors where word2vec's are expected.
-
-GloVe's unrelated words have larger dot products than word2vec's. Of lengths from 1.7 to 2.9, this
-has the best matches before any training (AP of MP-HCNN's maxima of words, three microblog years).
-"""
-
-_COMMON = 20_000
+"""The same for other vectors where word2vec's are expected: GloVe's unrelated words have larger dot
+products. Of lengths from 1.7 to 2.9, this has the best matches before any training (AP of MP-HCNN's
+maxima of words, three microblog years)."""
 
 
 def of_word2vec_length(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -134,7 +126,7 @@ def of_word2vec_length(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float3
     :data:`OTHERS_LENGTH`; vectors within a quarter of :data:`WORD2VEC_LENGTH`, word2vec's own for
     example, stay as they are. GloVe's 100 dimensions have a mean of 6.1.
     """
-    length = np.linalg.norm(matrix[:_COMMON], axis=1).mean() if len(matrix) else 0.0
+    length = np.linalg.norm(matrix[:20_000], axis=1).mean() if len(matrix) else 0.0
     if not length or 0.8 <= WORD2VEC_LENGTH / length <= 1.25:
         return matrix
     return (matrix * (OTHERS_LENGTH / length)).astype(np.float32)
@@ -153,10 +145,8 @@ def word2vec_bytes(vectors: WordVectors) -> bytes:
 def reduced(vectors: WordVectors, size: int) -> WordVectors:
     """The vectors in ``size`` dimensions, with dot products as close to the old ones as possible.
 
-    The projection on the first right singular vectors of the matrix (Eckart & Young 1936).
-
-    Raises:
-        RerankerError: the vectors have fewer dimensions.
+    The projection on the first right singular vectors of the matrix (Eckart & Young 1936). Raises
+    RerankerError if the vectors have fewer dimensions.
     """
     matrix = vectors.matrix.astype(np.float64)
     if size > matrix.shape[1]:

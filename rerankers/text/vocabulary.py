@@ -26,24 +26,20 @@ from rerankers.text.words import (
     words,
 )
 
-FORMAT = 1
+FORMAT = 1  # Of :meth:`Vocabulary.content`
 UNKNOWN_BUCKETS = 2**15
 """Identifiers shared by all unknown words, chosen by hash: two given words collide once in 33,000
 times."""
 
-RAREST = 1e-7
-"""Share of all words below which words of languages other than English count as unknown."""
+RAREST = 1e-7  # Share of all words below which words of other languages than English are unknown
 
 _DIGIT = re.compile(r"\d")
 
 
 class Vocabulary:
-    """Word -> identifier: 0 for padding, 1 … V for known words, then buckets of unknown words.
+    """Word -> identifier: 0 for padding, 1 … V for ``known`` words, then buckets of unknown words.
 
-    Args:
-        known: V words.
-        vectors: [V, E] their vectors.
-        buckets: number of identifiers for unknown words.
+    ``vectors`` [V, E] are those of the known words; ``buckets`` is a number of identifiers.
     """
 
     def __init__(
@@ -74,49 +70,35 @@ class Vocabulary:
         ``tokens`` are those of a :class:`rerankers.text.words.Reading`. The ``common`` most
         frequent words are selected anyway, for future queries and posts.
         """
-        counts: Counter[str] = Counter()
         split = words if tokens == "words" else treebank_words
-        for text in texts:
-            counts.update(set(split(text)))
-        rows = [
-            row
-            for row, word in enumerate(vectors.words)
-            if row < common or counts[word] >= minimum_count
-        ]
+        counts = Counter(word for text in texts for word in set(split(text)))
+        known = enumerate(vectors.words)
+        rows = [row for row, word in known if row < common or counts[word] >= minimum_count]
         return cls([vectors.words[row] for row in rows], vectors.matrix[rows])
 
     def content(self) -> bytes:
         """The words as JSON, without the vectors, which are among the model's weights."""
-        content = {
-            "format": FORMAT,
-            "buckets": self.buckets,
-            "vector_size": self.vectors.shape[1],
-            "words": self.known,
-        }
+        size, content = self.vectors.shape[1], {"format": FORMAT, "buckets": self.buckets}
+        content |= {"vector_size": size, "words": self.known}
         return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a file of :meth:`content`, with vectors of zeros for the model to fill.
 
-        Raises:
-            RerankerError: the file is missing, cut short or of another format.
+        Raises RerankerError for a file that is missing, cut short or of another format.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known, written = [str(word) for word in content["words"]], content["format"]
-            size, buckets = int(content["vector_size"]), int(content["buckets"])
+            known, size = [str(word) for word in content["words"]], int(content["vector_size"])
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']}, expected {FORMAT}")
+            return cls(known, np.zeros((len(known), size), np.float32), int(content["buckets"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
                 f"{path}: found no readable vocabulary ({error}), expected the JSON file of a "
                 "training; train again or restore the file"
             ) from None
-        if written != FORMAT:
-            raise RerankerError(
-                f"{path}: found vocabulary format {written}, expected {FORMAT}; train again or "
-                "restore the file"
-            )
-        return cls(known, np.zeros((len(known), size), dtype=np.float32), buckets)
 
 
 @dataclass(frozen=True)
@@ -126,18 +108,12 @@ class Idf:
     ``ln(1 + N/n) / ln(1 + N)`` for a word in n of N posts. The scale does not depend on the source,
     so that a model trained with one source of frequencies can be used with another. The classical
     form, ``ln N/n``, has no scale.
-
-    Attributes:
-        share: word -> n/N, the share of posts with the word.
-        posts: N.
-        source: name of the source, for reports.
-        known: words of the source, whose trigrams are counted.
     """
 
-    share: Callable[[str], float]
-    posts: float
-    source: str
-    known: Callable[[], Collection[str]]
+    share: Callable[[str], float]  # Word -> n/N, the share of posts with the word
+    posts: float  # N
+    source: str  # Name of the source, for reports
+    known: Callable[[], Collection[str]]  # Words of the source, whose trigrams are counted
 
     def weights(self, tokens: Sequence[str], classical: bool = False) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
@@ -205,25 +181,23 @@ class Idf:
     def read(cls, path: Path) -> Self:
         """Read a file with N in its first line, then lines ``word<TAB>document frequency``.
 
-        Raises:
-            RerankerError: a line has another form; names file and line.
+        Raises RerankerError, with file and line, for a line of another form.
         """
-        frequencies: dict[str, int] = {}
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            first, *lines = path.read_text(encoding="utf-8").splitlines() or ["an empty file"]
         except (OSError, UnicodeDecodeError) as error:
             raise RerankerError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-        if not lines or not lines[0].strip().isdecimal() or int(lines[0]) == 0:
-            first = lines[0] if lines else "an empty file"
+        if not first.strip().isdecimal() or int(first) == 0:
             raise RerankerError(f"{path}:1: found {first!r}, expected the number of posts")
-        for number, line in enumerate(lines[1:], start=2):
+        frequencies: dict[str, int] = {}
+        for number, line in enumerate(lines, start=2):
             word, _, count = line.partition("\t")
             if not word or not count.strip().isdecimal():
                 raise RerankerError(
                     f"{path}:{number}: found {line!r}, expected word<TAB>document frequency"
                 )
             frequencies[word] = int(count)
-        return cls.from_document_frequencies(frequencies, int(lines[0]), str(path))
+        return cls.from_document_frequencies(frequencies, int(first), str(path))
 
 
 @cache
@@ -243,7 +217,7 @@ def word_frequencies(language: str) -> Callable[[str], float]:
     if language != "en":
         known = _frequencies_of_words(language)
         return lambda word: known.get(word) or (with_digits(word) if _DIGIT.search(word) else 0.0)
-    frequencies: dict[float, float] = {}
+    frequencies: dict[float | None, float] = {None: 0.0}  # Of words without a level
     # With both arguments this is wordfreq's own cached list.
     level_of = wordfreq.get_frequency_dict(language, "best").get
 
@@ -251,8 +225,6 @@ def word_frequencies(language: str) -> Callable[[str], float]:
         if not (word.isascii() and word.isalpha() and word.islower()):
             return with_digits(word)
         level = level_of(word)
-        if level is None:
-            return 0.0
         if level not in frequencies:
             frequencies[level] = with_digits(word)
         return frequencies[level]
@@ -268,9 +240,7 @@ def _frequencies_of_words(language: str) -> Mapping[str, float]:
     best = wordfreq.get_frequency_dict(language, "best")
     listed = {word: share for word, share in best.items() if share >= RAREST}
     lexicon, shares = Lexicon.from_texts([*listed]), [*listed.values()]
-    found: dict[str, float] = defaultdict(float)
-    for row, owner in zip(
-        lexicon.texts.values.tolist(), lexicon.texts.owners.tolist(), strict=True
-    ):
+    texts, found = lexicon.texts, defaultdict[str, float](float)
+    for row, owner in zip(texts.values.tolist(), texts.owners.tolist(), strict=True):
         found[lexicon.words[row]] += shares[owner]
     return {**found}

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
-import numpy.typing as npt
 import regex
 
 from rerankers.text.ragged import Ragged
@@ -28,17 +27,12 @@ from rerankers.text.ragged import Ragged
 TRIGRAM_CLASSES = 40
 """Character classes of trigrams: letters, digits, ``#`` and three classes for all other characters.
 With so few each trigram has its own identifier (40³ = 64,000), without a vocabulary."""
-
 TRIGRAM_COUNT = TRIGRAM_CLASSES**3
 
-URL_PLACEHOLDER = "<url>"
-"""URL of a post without one (Rao et al. 2019, section 3.1)."""
-
+URL_PLACEHOLDER = "<url>"  # URL of a post without one (Rao et al. 2019, section 3.1)
 MAX_CHARACTERS = 1000
 """Longer texts are cut: three times the length of a long post. Bounds the work for one post."""
-
-END = "\0"
-"""Marks the end of each text in a list of tokens."""
+END = "\0"  # Marks the end of each text in a list of tokens
 
 # Not the module re, whose letters are those of another version of Unicode.
 TOKEN = regex.compile(r"\w+(?:['’]\w+)*|\0")
@@ -73,17 +67,12 @@ _STOP_WORDS = """
 a an the i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his
 himself she her hers herself it its itself they them their theirs themselves one this that these
 those such some any no each every either neither all both few more most other another own same
-
 who whom whose which what when where why how am is are was were be been being have has had having do
 does did doing will would shall should can could may might must
-
 about above after against among around as at before behind below between by down during for from in
 into of off on onto out over per since through to toward under until up upon with within without
-
 and but or nor if because while although though than then so again also here just not now only there
-too very once further
-
-s t d m ll re ve n't
+too very once further s t d m ll re ve n't
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 """English function words in the form that :func:`words` returns: lower case, contractions split."""
@@ -156,14 +145,11 @@ def _plain(text: str) -> str:
     text = MENTION_OR_LINK.sub(" ", BRACKETS.sub(" ", text)).lower()
     if not text.isascii():
         lines = text.split("\n")
-        text = "\n".join([line if line.isascii() else _fold_accents(line) for line in lines])
+        # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
+        plain = (x if x.isascii() else unicodedata.normalize("NFKD", x).lower() for x in lines)
+        text = "\n".join([line if line.isascii() else compose(line) for line in plain])
     text = text.replace("_", " ")
     return NEGATION.sub(" n", CLITIC.sub(" ", text))
-
-
-def _fold_accents(text: str) -> str:
-    # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
-    return compose(unicodedata.normalize("NFKD", text).lower())
 
 
 def compose(decomposed: str) -> str:
@@ -175,9 +161,8 @@ def compose(decomposed: str) -> str:
     return unicodedata.normalize("NFC", decomposed)
 
 
+# Letters of their own that decomposition takes for accented ones
 _LETTERS = {letter: unicodedata.normalize("NFD", letter) for letter in "йїўѓќ"}
-"""Letters of their own that decomposition takes for accented ones."""
-
 _ACCENT = regex.compile(r"[\p{Inherited}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}\p{Syriac}]")
 _TATWEEL = "\u0640"  # Lengthens Arabic words
 _OF_LETTERS = (0, 7, 8, 9)  # Unicode's combining classes of nukta, kana's voicing, virama
@@ -198,8 +183,8 @@ class Reading(NamedTuple):
     urls: str = "path"  # :func:`url_text`, or ``code``: :func:`url_of_code`
 
 
+# Values of each field of a :class:`Reading`
 CHOICES = {"tokens": ("words", "treebank"), "trigrams": ("words", "text"), "urls": ("path", "code")}
-"""Values of each field of a :class:`Reading`."""
 
 
 def treebank_words(text: str) -> list[str]:
@@ -277,16 +262,8 @@ def character_trigrams(texts: Sequence[str]) -> Ragged:
     return Ragged.from_lengths(trigrams[is_inside[: len(trigrams)]], sizes - 2)
 
 
-def _class_table() -> npt.NDArray[np.int32]:
-    """Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 all others."""
-    table = np.full(256, 39, dtype=np.int32)
-    table[ord("#")] = 0
-    table[ord("a") : ord("z") + 1] = np.arange(1, 27)
-    table[ord("0") : ord("9") + 1] = np.arange(27, 37)
-    table[[ord(c) for c in "./:"]] = 37
-    table[[ord(c) for c in "-_ +,"]] = 38
-    return table
-
-
-_CLASSES = _class_table()
+# Byte -> class: 0 for #, 1–26 letters, 27–36 digits, 37–39 all others
+_CLASSES = np.full(256, 39, dtype=np.int32)
+for _class, _bytes in enumerate([*f"#{string.ascii_lowercase}{string.digits}", "./:", "-_ +,"]):
+    _CLASSES[[*_bytes.encode()]] = _class
 SPACE = int(_CLASSES[ord(" ")])

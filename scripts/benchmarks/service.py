@@ -1,4 +1,6 @@
-"""The rerank service over loopback, beside its scoring in-process."""
+"""The rerank service over loopback, beside its scoring in-process, and the stages of a request."""
+
+from __future__ import annotations
 
 import http.client
 import json
@@ -7,24 +9,34 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import orjson
 
-from benchmarks import Options, Row, candidates_of
+from benchmarks.processes import Row, candidates_of
 from pipeline.errors import DataError
-from rerankers import checkpoint as checkpoints
-from rerankers.pairs import Pairs
+from pipeline.ranking.ranker import Stopwatch
+from pipeline.service.app import pairs_of
+from pipeline.service.formats import TEI, read
+from pipeline.service.models import Models, ServedModel
+from pipeline.service.record import Record
+from rerankers import devices, features
+from rerankers.trees.boosting import Trees
+
+if TYPE_CHECKING:
+    from benchmark import Options
 
 MODEL = "window"  # The service's default
-SINGLE = 40  # Measured requests of one client, of each size
+SINGLE, BEFORE = 40, 5  # Measured requests of one client, of each size, and others before them
 CLIENTS, LOAD = 16, 100  # Clients at once, and documents of each of their requests
 OVERLOAD = 64  # More clients than the service is made for
 SECONDS, MINUTE = 10, 60
@@ -33,31 +45,17 @@ CACHE, KEPT = 1_000_000_000, 100  # Bytes, and requests whose posts all fit the 
 Times = dict[int, list[float]]  # Status -> milliseconds of responses
 
 
-class Request(NamedTuple):
-    """A query and its posts as (text, URL)."""
-
-    query: str
-    posts: Sequence[tuple[str, str]]
-
-    def body(self) -> bytes:
-        """As TEI takes it, but with URLs."""
-        texts = [{"text": text, "url": url} if url else text for text, url in self.posts]
-        return json.dumps({"query": self.query, "texts": texts, "raw_scores": True}).encode()
-
-    def pairs(self) -> Pairs:
-        """For the scorer."""
-        rows, texts = np.arange(len(self.posts)), [text for text, _ in self.posts]
-        return Pairs([self.query], texts, [url for _, url in self.posts], rows * 0, rows)
-
-
-def requests(options: Options, documents: int) -> list[Request]:
-    """Requests of distinct posts, as far as there are any, in random order: none is cached."""
+def requests(options: Options, documents: int, suffix: str = "") -> list[bytes]:
+    """Bodies in TEI's form, of distinct posts as far as there are any, in random order."""
     candidates = candidates_of(options)
-    posts = [(post.text, post.url) for post in candidates.posts.values()]
+    posts = [{"text": p.text, "url": p.url} if p.url else p.text for p in candidates.posts.values()]
     np.random.default_rng(1).shuffle(posts)
-    topics, size = candidates.topics, min(documents, len(posts))
-    parts = (posts[n * size : (n + 1) * size] for n in range(len(posts) // size))
-    return [Request(topics[n % len(topics)].text, part) for n, part in enumerate(parts)]
+    size, topics = min(documents, len(posts)), cycle(candidates.topics)
+    parts = (posts[start : start + size] for start in range(0, len(posts) - size + 1, size))
+    return [
+        json.dumps({"query": topic.text + suffix, "texts": part, "raw_scores": True}).encode()
+        for part, topic in zip(parts, topics, strict=False)
+    ]
 
 
 def load(port: int, bodies: Sequence[bytes], clients: int, seconds: float) -> Times:
@@ -105,29 +103,28 @@ def memory(pid: int) -> float:
     return int(own) / 1024 + sum(memory(int(child)) for child in children)
 
 
-def measure(options: Options) -> list[Row]:
+def measure_service(options: Options) -> Iterable[Row]:
     """Start, latency, throughput, overload and memory."""
     few, many = requests(options, LOAD)[:KEPT], requests(options, 1000)
-    in_process, bodies = _in_process(few), [request.body() for request in few]
+    in_process = _in_process(few)
     started = time.perf_counter()
     # The clients' work must not be this process's.
     with serving() as (pid, port), ProcessPoolExecutor(1, get_context("spawn")) as pool:
         load(port, [b"{}"], 1, 0)
-        rows = [("service, from its start to a response", f"{time.perf_counter() - started:.1f} s")]
+        yield "service, from its start to a response", f"{time.perf_counter() - started:.1f} s"
         # A service in use knows common words.
-        load(port, [request.body() for request in many[SINGLE : SINGLE + 4]], 1, 0)
+        load(port, many[SINGLE : SINGLE + 4], 1, 0)
         for title, some in (("100", few), ("1,000", many)):
             for kind in ("new posts", "posts of an earlier request"):
-                times = load(port, [request.body() for request in some[:SINGLE]], 1, 0)
-                rows.append((f"service, one request of {title}, {kind}: median", _spread(times)))
-        rows.append(("scoring in-process, known posts", f"{in_process:,.0f} pairs/s"))
+                times = load(port, some[:SINGLE], 1, 0)
+                yield f"service, one request of {title}, {kind}: median", _spread(times)
+        yield "scoring in-process, known posts", f"{in_process:,.0f} pairs/s"
         for clients, seconds in ((CLIENTS, SECONDS), *[(OVERLOAD, MINUTE)] * options.minutes):
-            times = pool.submit(load, port, bodies, clients, seconds).result()
+            times = pool.submit(load, port, few, clients, seconds).result()
             rate = len(times[200]) * LOAD / seconds
             text = f"{rate:,.0f} pairs/s, {rate / in_process:.0%} of in-process; {_spread(times)}"
             text += f"; memory {memory(pid):,.0f} MiB"
-            rows.append((f"service, {clients} clients at once, {LOAD} posts each", text))
-    return rows
+            yield f"service, {clients} clients at once, {LOAD} posts each", text
 
 
 def _spread(times: Times) -> str:
@@ -136,13 +133,60 @@ def _spread(times: Times) -> str:
     return text + f", {errors} errors" * bool(errors)
 
 
-def _in_process(some: Sequence[Request]) -> float:
+def _served() -> tuple[ServedModel, Trees]:
+    """The service's model, and its trees with a cache."""
+    model = Models([MODEL], CACHE).default
+    return model, cast(Trees, model.checkpoint.remembering(CACHE))
+
+
+def _in_process(bodies: Sequence[bytes]) -> float:
     """Pairs/s of the service's scorer on all cores, of known posts."""
-    model = checkpoints.load(checkpoints.SHIPPED / MODEL / "all")
-    scorer = model.remembering(CACHE)
-    pairs = [request.pairs() for request in some]
+    model, trees = _served()
+    pairs = [pairs_of(replace(read(body, LOAD), in_order=True), model)[0] for body in bodies]
     for _ in ("new", "known"):
         started = time.perf_counter()
         for of_request in pairs:
-            scorer.score(of_request)
+            trees.score(of_request)
     return sum(map(len, pairs)) / (time.perf_counter() - started)
+
+
+def measure_stages(options: Options) -> Iterable[Row]:
+    """Median milliseconds of CPU time of each stage and of all together, on one core.
+
+    New posts, and then the same ones for another query. What several families of features read is
+    computed by the first of them.
+    """
+    model, trees = _served()
+    devices.set_threads(1)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    bodies = zip(requests(options, LOAD), requests(options, LOAD, " today"), strict=True)
+    for pair in [*bodies][: BEFORE + SINGLE]:
+        for kind, body in zip(("new", "known"), pair, strict=True):
+            stages = _stages(model, trees, body)
+            for stage, value in (stages | {"all stages": sum(stages.values())}).items():
+                seconds[f"{MODEL}, {LOAD} {kind} posts, {stage}"].append(value)
+    for name, of in seconds.items():
+        yield name, f"{1000 * median(of[min(BEFORE, len(of) // 2) :]):.2f} ms"
+
+
+def _stages(model: ServedModel, trees: Trees, body: bytes) -> dict[str, float]:
+    """CPU time of each stage of a request in TEI's form, in order."""
+    watch = Stopwatch(time.process_time)
+    wanted = read(body, LOAD)
+    pairs, _ = pairs_of(replace(wanted, in_order=True), model)
+    watch.stop("read the request")
+    lists = features.CandidateLists(pairs, trees.families, trees.idf, trees.recent)
+    candidates = lists.candidates(lists.rows[0])
+    candidates.tokens  # noqa: B018  Computed at the first use.
+    watch.stop("cut the posts into words")
+    columns = []
+    for family in trees.families:
+        columns.append(features.find(family).compute(candidates))
+        watch.stop(f"features {family}")
+    scores = trees.evaluate(np.concatenate(columns, axis=1))
+    watch.stop("trees")
+    orjson.dumps(TEI.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
+    watch.stop("write the response")
+    if not np.allclose(scores, trees.score(pairs), atol=1e-5):
+        raise RuntimeError("the stages give other scores than the service")
+    return watch.seconds

@@ -25,10 +25,6 @@ class Running(NamedTuple):
     address: str
     lines: list[str]
 
-    @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
-
     def post(
         self, body: object = BODY, path: str = "/rerank", auth: tuple[str, str] | None = None
     ) -> httpx.Response:
@@ -52,12 +48,10 @@ class Running(NamedTuple):
 @contextmanager
 def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> Iterator[Running]:
     """A service, whose log is read to its end or up to its address; perhaps before it is ready."""
-    command = [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

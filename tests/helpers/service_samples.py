@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
@@ -30,7 +29,6 @@ from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.requests import Limits
 from rerankers.errors import RerankerError
-from rerankers.pairs import Pairs
 from rerankers.reranker import Counts
 
 QUERY = "bbc world service cuts"
@@ -46,7 +44,7 @@ def models(name: str = "mp_hcnn") -> Models:
 
 def chance(logit: float, model: str = "mp_hcnn") -> float:
     """P(relevant) of a score by a shipped model."""
-    slope, intercept = models(model).default.calibration
+    slope, intercept = models(model).default.loaded.calibration
     return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
 
@@ -73,7 +71,7 @@ def app_of(
 @contextmanager
 def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
     """A client of :func:`app_of`, without a network."""
-    with TestClient(app_of(*arguments, **options), raise_server_exceptions=True) as client:
+    with TestClient(app_of(*arguments, **options)) as client:
         yield client
 
 
@@ -111,18 +109,17 @@ class GatedScorer:
     def counts(self, name: str) -> Counts:
         return Counts()
 
-    def call(self, number: int, function: Callable[[], Any]) -> Any:
-        return function()
-
-    def score(self, number: int, name: str, pairs: Pairs) -> npt.NDArray[np.float32]:
-        self.seen.append(len(pairs))
-        self.first_texts.append(pairs.texts[pairs.post_index[0]])
+    def ask(self, number: int, name: str, given: Any) -> Any:
+        if not name:
+            return given()
+        self.seen.append(len(given))
+        self.first_texts.append(given.texts[given.post_index[0]])
         self.begun.set()
         assert self.gate.wait(30)
-        if "fail" in pairs.texts:
+        if "fail" in given.texts:
             raise RerankerError("found the text fail")
-        lengths = [len(pairs.texts[row]) for row in pairs.post_index]
-        queries = [len(pairs.queries[row]) for row in pairs.query_index]
+        lengths = [len(given.texts[row]) for row in given.post_index]
+        queries = [len(given.queries[row]) for row in given.query_index]
         return np.array(lengths, dtype=np.float32) + 100 * np.array(queries, dtype=np.float32)
 
 
@@ -133,7 +130,7 @@ class Wire(NamedTuple):
     """A wire format."""
 
     path: str
-    extra: Mapping[str, Any]  # Fields that make it this format
+    extra: Mapping[str, Any] = {}  # Fields that make it this format
     documents: str = "documents"  # Field of the documents
     results: str = "results"  # Field of the results; "" if the answer is the list of them
     score: str = "relevance_score"  # Field of the score in a result
@@ -156,29 +153,17 @@ class Wire(NamedTuple):
         return results
 
 
+_TEI: dict[str, Any] = {"echo": {"return_text": True}, "error": {"error", "error_type"}}
+_VOYAGE = {"model": "rerank-2.5", "truncation": True}
+_INFINITY = _FIELDS - {"data"} | {"created"}
+_VLLM: dict[str, Any] = {"result": {"index", "relevance_score", "document"}, "echo": {}}
 WIRES = {
-    "tei": Wire(
-        *("/rerank", {}, "texts", "", "score", set(), {"index", "score"}),
-        echo={"return_text": True},
-        error={"error", "error_type"},
-    ),
+    "tei": Wire("/rerank", {}, "texts", "", "score", set(), {"index", "score"}, **_TEI),
     "cohere": Wire("/v2/rerank", {"model": "rerank-v3.5"}),
     "jina": Wire("/v1/rerank", {"model": "jina-reranker-v2"}),
-    "voyage": Wire(
-        "/v1/rerank", {"model": "rerank-2.5", "truncation": True}, results="data", top="top_k"
-    ),
-    "infinity": Wire(
-        *("/infinity/rerank", {"return_documents": False}),
-        fields=_FIELDS - {"data"} | {"created"},
-        wrong=400,
-    ),
-    "vllm": Wire(
-        *("/rerank", {}),
-        result={"index", "relevance_score", "document"},
-        raw={"use_activation": False},
-        echo={},
-        wrong=400,
-    ),
+    "voyage": Wire("/v1/rerank", _VOYAGE, results="data", top="top_k"),
+    "infinity": Wire("/infinity/rerank", {"return_documents": False}, fields=_INFINITY, wrong=400),
+    "vllm": Wire("/rerank", raw={"use_activation": False}, wrong=400, **_VLLM),
 }
 """Name -> wire format, as its clients use it."""
 

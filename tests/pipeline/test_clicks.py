@@ -19,10 +19,10 @@ DOCS, POSITIONS = 12, 10
 BIAS = 1 / np.arange(1, POSITIONS + 1) ** 0.7
 
 
-def entries(pair: Any, click: Any) -> ClickLog:
-    """A log of entries alone, for the model."""
+def fitted(pair: Any, click: Any) -> Any:
+    """The model of a log of these entries alone."""
     position = np.broadcast_to(np.arange(POSITIONS), click.shape).ravel()
-    return ClickLog(pair.ravel(), position, click.ravel(), click.ravel(), [], [], 0, 0, [])
+    return fit(ClickLog(pair.ravel(), position, click.ravel(), click.ravel(), [], [], 0, 0, []))
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0])
@@ -34,12 +34,12 @@ def test_a_simulated_log_is_recovered(noise: float) -> None:
     scores = attractiveness[query] + noise * random.standard_normal((20_000, DOCS))
     shown = np.argsort(-scores)[:, :POSITIONS]
     click = random.random(shown.shape) < 0.9 * BIAS * attractiveness[query[:, None], shown]
-    examination, attractiveness_found, _ = fit(entries(query[:, None] * DOCS + shown, click))
+    examination, found, _ = fitted(query[:, None] * DOCS + shown, click)
     assert np.abs(examination - BIAS).max() < 0.05
     # The first position, here examined in 90 % of the impressions, is the unit.
     expected = 0.9 * attractiveness.ravel()
-    assert np.corrcoef(attractiveness_found, expected)[0, 1] > 0.98
-    assert attractiveness_found.mean() == pytest.approx(expected.mean(), abs=0.02)
+    assert np.corrcoef(found, expected)[0, 1] > 0.98
+    assert found.mean() == pytest.approx(expected.mean(), abs=0.02)
 
 
 @pytest.mark.parametrize("impressions", [3000, 20_000])
@@ -51,7 +51,7 @@ def test_clicks_by_mistake_do_not_add_up_to_relevance(impressions: int) -> None:
     rates = np.where(relevant[:, None] == np.arange(POSITIONS), 0.7, 0.05)
     click = random.random((impressions, POSITIONS)) < BIAS * rates[query]
     pair = query[:, None] * POSITIONS + np.arange(POSITIONS)
-    found = fit(entries(pair, click))[2].reshape(-1, POSITIONS) >= 0.5
+    found = fitted(pair, click)[2].reshape(-1, POSITIONS) >= 0.5
     assert found[np.arange(50), relevant].mean() > 0.95
     assert found.sum() < 55
 

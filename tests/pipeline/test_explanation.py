@@ -3,22 +3,20 @@
 import base64
 import hashlib
 import re
-from typing import Any
+from dataclasses import replace
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from conftest import Capture
 from helpers.reranking_samples import AWKWARD, QUERIES, small
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Place
-from pipeline.explanation.pages import page
-from pipeline.explanation.terminal import print_explanation
-from pipeline.explanation.topic import ExplainedTopic, choose, rank_changes
+from pipeline.explanation.topic import ExplainedTopic, choose, explain
+from pipeline.explanation.views import page, print_explanation
+from pipeline.ranking.ranker import Ranking
+from pipeline.ranking.retrievers import Candidates
 from rerankers.explanation import shade_words, visible
-from rerankers.pairs import Pairs
 from rerankers.reranker import Model
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
@@ -38,13 +36,14 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 def explained(model: Model, post: Post, query: str = QUERIES[1]) -> ExplainedTopic:
     """The explanation of one post, which is relevant and the better one of two candidates."""
-    rows = np.arange(2)
-    pairs = Pairs([query], [post.text, "water"], [post.url, ""], 0 * rows, rows)
-    doc_id, topic, explanation = post.doc_id, Topic("<7>", query), model.explain(pairs, [0])
-    assert explanation
-    changes = rank_changes({"before": {doc_id: 0.0}, "after": {doc_id: 1.0}})
-    known: Any = ({"Model": "<a>"}, changes, {doc_id: 2}, {"named posts": [doc_id]}, {doc_id: post})
-    return ExplainedTopic("<b>", topic, *known, explanation)
+    query_id, other = "<7>", Post("other", "water")
+    runs = [{query_id: {post.doc_id: score, "other": 0.5}} for score in (0.0, 1.0)]
+    posts = {post.doc_id: post, "other": other}
+    candidates = Candidates([Topic(query_id, query)], runs[0], posts)
+    ranking = Ranking({"before": runs[0], "after": runs[1]}, candidates, {})
+    found = explain(model, ranking, "before", [post.doc_id], "", 1)
+    known = {"collection": "<b>", "facts": {"Model": "<a>"}, "grades": {post.doc_id: 2}}
+    return replace(found, **known)
 
 
 def parsed(content: str) -> ElementTree.Element:
@@ -52,19 +51,23 @@ def parsed(content: str) -> ElementTree.Element:
     return ElementTree.fromstring(re.sub(r"<(meta|br)\b([^>]*)>", r"<\1\2/>", content))
 
 
-def test_ranks_follow_the_tie_rule() -> None:
+def test_ranks_follow_the_tie_rule(matching: Model) -> None:
     before = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 0.0}
     after = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.2}
-    changes = rank_changes({"before": before, "after": after})
-    assert list(changes) == ["b", "c", "d", "a"]
-    assert changes["c"].places == {"before": Place(2, 2.0), "after": Place(2, 0.3)}
-    assert [changes[d].gain for d in "bcda"] == [2, 0, 1, -3]
-    assert choose(changes, 1) == {
+    candidates = Candidates([Topic("1", "x")], {"1": before}, {d: Post(d, "x") for d in before})
+    ranking = Ranking({"before": {"1": before}, "after": {"1": after}}, candidates, {})
+    found = explain(matching, ranking, "before", [], "", 1)
+    assert list(found.posts) == ["b", "c", "d", "a"]
+    places = {"before": {"rank": 2, "score": 2.0}, "after": {"rank": 2, "score": 0.3}}
+    assert found.posts["c"]["stages"] == places
+    moved = [(found.posts[d]["gain"], found.posts[d]["movement"]) for d in "bca"]
+    assert moved == [(2, "▲ 2 from 3"), (0, "same rank as before"), (-3, "▼ 3 from 1")]
+    assert found.chosen == {
         "best of the new ranking": ["b"],
         "largest gains of the others": ["d"],
         "largest losses of the others": ["a"],
     }
-    assert list(choose(changes, 9)) == ["best of the new ranking"]
+    assert list(choose(found.posts, 9)) == ["best of the new ranking"]
 
 
 def test_words_are_shaded_by_their_nearness_to_the_query() -> None:
@@ -94,7 +97,7 @@ def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: 
     assert not {name for name in attributes if name.startswith("on")}
     assert not attributes & {"src", "href", "style"}
     shown = "".join(root.itertext())
-    for expected in (*post, HOSTILE, "Topic <7>", "(<b>)", "<a>"):
+    for expected in (*post[:3], HOSTILE, "Topic <7>", "(<b>)", "<a>"):
         assert visible(expected) in shown
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", content)
     policy, style = root.find("head/meta[@http-equiv]"), root.findtext("head/style") or ""
@@ -108,8 +111,7 @@ def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: 
 def test_a_query_and_a_post_without_words(matching: Model) -> None:
     for query in ("!!!", QUERIES[0]):
         content = page(explained(matching, Post("1", "…"), query))
-        assert "no URL" in content
-        assert ("The query has no words" in content) == (query == "!!!")
+        assert ("no URL" in content, "The query has no words" in content) == (True, query == "!!!")
 
 
 def test_posts_cannot_steer_a_terminal(model: Model, capsys: Capture) -> None:

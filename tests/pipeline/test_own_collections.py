@@ -20,7 +20,7 @@ from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import Loading, load_model
+from pipeline.ranking.checkpoints import load_model
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.ranking.tuning import Tuning
 from pipeline.training.own import FEWEST, own_training_set
@@ -233,7 +233,7 @@ def test_word_frequencies_of_the_language(folder: Path, toml: Path) -> None:
     toml.write_text(TOML + 'language = "de"\n')
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
     for idf, is_german in ((None, True), ("wordfreq", True), (str(folder / "idf.txt"), False)):
-        source = load_model("mp_hcnn", find(str(toml)), loading=Loading(idf=idf)).idf.source
+        source = load_model("mp_hcnn", find(str(toml)), idf=idf).idf.source
         assert (source == "wordfreq:de", "wordfreq" in source) == (is_german, is_german)
 
 
@@ -319,29 +319,29 @@ def test_a_fusion_is_trained_and_searched_with(sample: Path, command: Command, t
 
 
 def test_search_takes_the_best_trained_model(folder: Path, toml: Path, capsys: Capture) -> None:
-    checkpoints = folder.parent / "home" / "checkpoints"
+    root = folder.parent / "home" / "checkpoints"
 
     def trained(model: str, weight: float, figure: float) -> None:
         tuning = Tuning(weight, {0.0: 0.4, 1.0: figure}, figure, (), "AP", "none", 5, 1, ("a",))
-        place = checkpoints / model / find(str(toml)).key
+        place = root / model / find(str(toml)).key
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
         write_config(place, {"model": model})
 
-    def taken(given: bool = False) -> str:
-        return default_reranker(find(str(toml)), is_mixed=given)
+    def taken() -> list[str]:
+        return [default_reranker(find(str(toml)), is_mixed=given) for given in (False, True)]
 
-    assert (taken(), taken(given=True)) == (DEFAULT_FUSION, DEFAULT_WINDOW)
-    old = checkpoints / "window" / "own" / "old" / "metrics.json"
+    assert taken() == [DEFAULT_FUSION, DEFAULT_WINDOW]
+    old = root / "window" / "own" / "old" / "metrics.json"
     old.parent.mkdir(parents=True)
     old.write_text(json.dumps({"collection_file": str(folder / "old.toml")}))
-    assert taken() == DEFAULT_FUSION
+    assert taken()[0] == DEFAULT_FUSION
     assert "old.toml, which is not there any more; if it is" in capsys.readouterr().err
     trained("knrm", 0.0, 0.9)
-    assert taken() == DEFAULT_FUSION
+    assert taken()[0] == DEFAULT_FUSION
     trained("sm_cnn", 0.5, 0.5)
     trained("fusion", 1.0, 0.6)
-    assert (taken(), taken(given=True)) == ("fusion", "sm_cnn")
+    assert taken() == ["fusion", "sm_cnn"]
     assert default_reranker(find("sample")) == DEFAULT_FUSION
 
 

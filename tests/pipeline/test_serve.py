@@ -59,7 +59,7 @@ def test_the_answer_has_the_format(client: TestClient, wire: Wire) -> None:
 
 def test_scores_are_those_of_the_model(client: TestClient, wire: Wire) -> None:
     """Probabilities and logits, in one order, with a decimal point and at most 18 characters."""
-    slope, intercept = models().default.calibration
+    slope, intercept = models().default.loaded.calibration
     expected = slope * logits(POSTS) + intercept
     orders = []
     for is_raw in (False, bool(wire.raw)):

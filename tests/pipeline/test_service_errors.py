@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.processes import run_python
+from helpers.processes import ROOT, run_python
 from helpers.reranking_samples import AWKWARD, all_pairs
 from helpers.service_samples import (
     QUERY,
@@ -17,7 +21,9 @@ from helpers.service_samples import (
     WIRES,
     GatedScorer,
     Wire,
+    app_of,
     client_of,
+    listening,
     models,
     run_apart,
     scored_by,
@@ -92,45 +98,31 @@ def test_wrong_numbers_of_results(client: TestClient, wire: Wire) -> None:
         assert f"{wire.top}: Expected `int" in message_of(wire, answer)
 
 
-@pytest.mark.parametrize("wire", [WIRES[name] for name in ("vllm", "jina", "cohere")])
-def test_a_body_that_is_no_json(client: TestClient, wire: Wire) -> None:
-    deep = b'{"a":' + b"[" * 10_000
-    for body in (b"", b"{", b"nonsense", b"\xff\xfe", deep, b'{"query": "\xff"}'):
+def test_a_body_that_is_no_json_or_too_large(client: TestClient, wire: Wire) -> None:
+    """One that calls itself no JSON is refused by TEI alone."""
+    deep, good = b'{"a":' + b"[" * 10_000, json.dumps(wire.body()).encode()
+    wrong = (b"", b"{", b"nonsense", b"\xff\xfe", deep, b'{"query": "\xff"}')
+    for body in wrong if wire is not WIRES["tei"] else ():
         answer = client.post(wire.path, content=body, headers=JSON)
         assert answer.status_code == 400
         assert "body" in message_of(wire, answer)
-
-
-def test_a_body_that_is_too_large(client: TestClient, wire: Wire) -> None:
     answer = client.post(wire.path, json=wire.body(["a" * 100_000]))
     assert answer.status_code == 413
     assert "100000 bytes" in answer.text
-
-    def chunks() -> Iterator[bytes]:
-        for _ in range(200):
-            yield b" " * 1000
-
-    assert client.post(wire.path, content=chunks()).status_code == 413
-
-
-def test_a_content_type_is_needed_by_one_format(client: TestClient, wire: Wire) -> None:
-    good = {"content-type": "application/json; charset=utf-8"}
-    body = json.dumps(wire.body()).encode()
-    for kind, status in (({}, 415), ({"content-type": "text/plain"}, 415), (good, 200)):
-        answer = client.post(wire.path, content=body, headers=kind)
-        assert answer.status_code == (status if wire is WIRES["tei"] else 200)
+    assert client.post(wire.path, content=iter([b" " * 1000] * 200)).status_code == 413
+    for kind in ("", "text/plain", "application/json; charset=utf-8"):
+        headers = {"content-type": kind} if kind else {}
+        answer = client.post(wire.path, content=good, headers=headers)
+        is_refused = wire is WIRES["tei"] and "json" not in kind
+        assert answer.status_code == (415 if is_refused else 200)
 
 
 def test_unknown_paths_and_methods(client: TestClient) -> None:
-    for path, method, status in (
-        ("/nothing", "GET", 404),
-        ("/v1/nothing", "POST", 404),
-        ("/rerank", "GET", 405),
-        ("/health", "DELETE", 405),
-        ("/health/", "GET", 404),
-        ("/v1/rerank/x/", "POST", 404),
+    for request, status in (
+        *(("GET /nothing", 404), ("POST /v1/nothing", 404), ("GET /rerank", 405)),
+        *(("DELETE /health", 405), ("GET /health/", 404), ("POST /v1/rerank/x/", 404)),
     ):
-        answer = client.request(method, path, follow_redirects=False)
+        answer = client.request(*request.split(), follow_redirects=False)
         assert answer.status_code == status
         assert answer.json()
     assert client.get("/rerank").headers["allow"] == "POST"
@@ -316,10 +308,9 @@ def test_overload(wire: Wire, limits: Limits) -> None:
 
 
 def test_large_bodies_are_bounded_together() -> None:
-    scorer = GatedScorer()
-    limits = Limits(held=1000)
-    body = {"query": QUERY, "documents": ["a" * 600]}
-    with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(1) as pool:
+    scorer, body = GatedScorer(), {"query": QUERY, "documents": ["a" * 600]}
+    more = {"models": scored_by(scorer)}
+    with client_of(Limits(held=1000), **more) as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, "/v2/rerank", json=body)
         assert scorer.begun.wait(10)
         assert client.post("/v2/rerank", json=body).status_code == 429
@@ -363,7 +354,7 @@ def test_health_needs_scores_and_ready_needs_room(monkeypatch: pytest.MonkeyPatc
         for _ in range(5):
             assert client.get("/health").status_code == 200
         assert len(scorer.seen) <= calls + 1
-        monkeypatch.setattr(scorer, "score", lambda number, name, pairs: 1 / 0)
+        monkeypatch.setattr(scorer, "ask", lambda number, name, pairs: 1 / 0)
         time.sleep(0.25)
         assert statuses() == [503, 503, 200]
 
@@ -381,10 +372,10 @@ def test_a_mistake_of_ours_is_answered_in_shape(
     assert caplog.text.count("RerankerError: found the text fail") == 1
 
 
-async def served(service: Service, wire: Wire, *messages: Message) -> list[Message]:
+async def served(service: Service, *messages: Message, path: str = "/rerank") -> list[Message]:
     """Messages sent for a request whose client sends these ones, then nothing more."""
     headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": wire.path, "headers": headers}
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
     waiting, sent = list(messages), list[Message]()
 
     async def receive() -> Message:
@@ -400,15 +391,13 @@ async def served(service: Service, wire: Wire, *messages: Message) -> list[Messa
 
 def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", LOG.name)
-    scorer, wire = GatedScorer(), WIRES["tei"]
+    scorer = GatedScorer()
     service = Service(scored_by(scorer), Limits(), 1)
-    body = json.dumps(wire.body([f"{n}" for n in range(2000)])).encode()
-    whole = {"type": "http.request", "body": body}
-    part = {"type": "http.request", "body": body[:500], "more_body": True}
+    body = json.dumps(WIRES["tei"].body([f"{n}" for n in range(2000)])).encode()
 
     async def main() -> None:
-        for message in (whole, part):
-            await served(service, wire, message, {"type": "http.disconnect"})
+        for more in ({"body": body}, {"body": body[:500], "more_body": True}):
+            await served(service, {"type": "http.request", **more}, {"type": "http.disconnect"})
             assert service.queue.requests == 0
         scorer.gate.set()
         await asyncio.to_thread(service.queue.stop)
@@ -421,7 +410,7 @@ def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFix
 def test_a_body_that_never_ends() -> None:
     part = {"type": "http.request", "body": b"{", "more_body": True}
     service = Service(models(), Limits(seconds=0.05), 1)
-    (head, *_) = run_apart(lambda: served(service, WIRES["cohere"], part))
+    (head, *_) = run_apart(lambda: served(service, part, path="/v2/rerank"))
     assert head["status"] == 408
 
 
@@ -431,8 +420,8 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
 
     async def score(*texts: str, seconds: float = 60) -> list[float]:
         pairs = all_pairs([""], [(text, "") for text in texts])
-        scored = await waiting.score(scorer, "name", pairs, time.perf_counter() + seconds)
-        return list(scored.scores.tolist())
+        found = await waiting.score(scorer, "name", pairs, time.perf_counter() + seconds)
+        return list(found[0].tolist())
 
     async def main() -> None:
         first = asyncio.create_task(score("first"))
@@ -462,3 +451,26 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
     run_apart(main)
     assert (waiting.pairs, waiting.requests) == (0, 0)
     assert scorer.first_texts == ["first", "x", "fail", "bb"]
+
+
+@pytest.mark.slow
+def test_the_service_keeps_to_its_description(tmp_path: Path) -> None:
+    """All checks of schemathesis, by valid and invalid requests; a wrong key, too."""
+    helpers = {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
+    with listening(app_of(keys=[KEY])) as address:
+        done = subprocess.run(
+            [
+                *(Path(sys.executable).with_name("schemathesis"), "run", f"{address}/openapi.json"),
+                *("--checks", "all", "--mode", "all", "--max-examples", "40", "--seed", "1"),
+                *("--header", f"Authorization: Bearer {KEY}", "--max-response-time", "5"),
+                *("--no-color", "--generation-database", "none", "--continue-on-failure"),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, **helpers, "SCHEMATHESIS_HOOKS": "schemathesis_hooks"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr
+    assert "Tested: 13" in done.stdout
+    assert "Authentication failed" not in done.stdout

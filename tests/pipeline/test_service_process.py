@@ -9,6 +9,8 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -22,7 +24,9 @@ from helpers.service_samples import QUERY, TEXTS
 
 import indexes
 from indexes.posts import Post
+from pipeline.errors import DataError
 from pipeline.ranking.tuning import TUNING_FILE
+from pipeline.serve import read_keys
 from rerankers import checkpoint as checkpoints
 
 
@@ -55,22 +59,22 @@ def order(response: httpx.Response) -> list[int]:
 @pytest.mark.slow
 def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> None:
     """No request is lost, and a damaged checkpoint changes nothing."""
-    names = [model["id"] for model in httpx.get(f"{service.address}/v1/models").json()["data"]]
-    assert names == ["mine", "mp_hcnn"]
+    served = httpx.get(f"{service.address}/v1/models").json()["data"]
+    assert [model["id"] for model in served] == ["mine", "mp_hcnn"]
     documents = [{"text": text, "first_stage_score": float(n)} for n, text in enumerate(TEXTS)]
     body = {"query": QUERY, "texts": documents, "model": "mine"}
     before = service.post(body)
-    statuses: list[int] = []
     ended = threading.Event()
 
-    def ask_on() -> None:
+    def ask_on() -> set[int]:
+        statuses = {service.post(body).status_code}
         while not ended.is_set():
-            statuses.append(service.post(body).status_code)
+            statuses.add(service.post(body).status_code)
+        return statuses
 
-    clients = [threading.Thread(target=ask_on) for _ in range(2)]
-    for client in clients:
-        client.start()
-    try:
+    with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
+        stack.callback(ended.set)
+        clients = [pool.submit(ask_on) for _ in range(2)]
         weight = change_weight(folder, 0.0)
         service.reload("mine: loaded again")
         # By λ = 0 the order is that of the first stage.
@@ -84,20 +88,13 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
         service.lines.clear()
         service.reload("mine: loaded again")
         assert order(service.post(body)) == order(before)
-    finally:
-        ended.set()
-        for client in clients:
-            client.join()
-    assert set(statuses) == {200}
+    assert [client.result() for client in clients] == [{200}] * 2
 
 
 def test_an_early_signal_ends_nothing() -> None:
     with running("--threads", 1, is_ready=False) as service:
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            ignored = Path(f"/proc/{service.process.pid}/status").read_text()
-            if int(re.findall(r"SigIgn:\s+(\w+)", ignored)[0], 16) & 1:
-                break
+        status = Path(f"/proc/{service.process.pid}/status")
+        while not int(re.findall(r"SigIgn:\s+(\w+)", status.read_text())[0], 16) & 1:
             time.sleep(0.02)
         for _ in range(5):
             service.process.send_signal(signal.SIGHUP)
@@ -105,27 +102,34 @@ def test_an_early_signal_ends_nothing() -> None:
 
 
 def test_keys_are_read_again(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("old")
-    with running("--threads", 1, "--api-key-file", tmp_path / "keys") as service:
+    """A file that cannot be used changes nothing, and starts nothing."""
+    keys = tmp_path / "keys"
+    keys.write_text("old")
+    with running("--threads", 1, "--api-key-file", keys) as service:
 
-        def status(key: str) -> int:
-            headers = {"authorization": f"Bearer {key}"}
-            return httpx.get(f"{service.address}/info", headers=headers).status_code
+        def statuses() -> list[int]:
+            headers = [{"authorization": f"Bearer {key}"} for key in ("old", "new")]
+            return [httpx.get(f"{service.address}/info", headers=h).status_code for h in headers]
 
-        assert (status("old"), status("new")) == (200, 401)
-        for content, message in (("other\n\n  new \n", "2 keys"), ("", "the old keys stay")):
-            (tmp_path / "keys").write_text(content)
+        assert statuses() == [200, 401]
+        for content, message in (
+            (b"other\n\n  new \n", "2 keys"),
+            (b"", "no key"),
+            (None, "No such"),
+        ):
+            service.lines.clear()
+            keys.unlink() if content is None else keys.write_bytes(content)
             service.reload(message)
-            assert (status("old"), status("new")) == (401, 200)
+            assert ("the old keys stay" in service.wait_for(message)) is (not content)
+            assert statuses() == [401, 200]
     for wrong, problem in (
-        (b"\n \n", "found no key"),
-        (b"a b\n", "other characters than visible ASCII"),
-        (b"\xff\xfe", "found no text"),
-        ("schlüssel\n".encode(), "other characters than visible ASCII"),
+        *((b"\n \n", "found no key"), (b"\xff\xfe", "found no text")),
+        *((text.encode(), "other characters than visible ASCII") for text in ("a b", "schlüssel")),
     ):
-        (tmp_path / "keys").write_bytes(wrong)
-        options = ("--port", 0, "--api-key-file", tmp_path / "keys")
-        assert problem in command("serve", *options, code=1).err
+        keys.write_bytes(wrong)
+        assert problem in command("serve", "--port", 0, "--api-key-file", keys, code=1).err
+    with pytest.raises(DataError, match="keys: cannot be read: Is a directory"):
+        read_keys(tmp_path)
 
 
 def test_certificates_are_read_again(command: Command, tmp_path: Path) -> None:
@@ -191,23 +195,16 @@ def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
 def test_a_terminated_service_finishes_its_requests() -> None:
     # No word is in two posts: shared words would be computed once, in too little time.
     texts = [" ".join(f"word{n}x{m}" for m in range(30)) for n in range(2000)]
-    with running("--checkpoint", "mp_hcnn", "--threads", 1) as service:
-        answers: list[httpx.Response] = []
-
-        def ask(number: int) -> None:
-            body = {"query": QUERY, "texts": [f"{text} {number}" for text in texts]}
-            answers.append(service.post(body))
-
-        asking = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-        for thread in asking:
-            thread.start()
+    bodies = [{"query": QUERY, "texts": [f"{text} {n}" for text in texts]} for n in range(4)]
+    more = ("--checkpoint", "mp_hcnn", "--threads", 1)
+    with running(*more) as service, ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(service.post, body) for body in bodies]
         # Until all but the first one wait: connections not accepted yet are lost.
         all_wait = f"te_queue_size {len(asking) - 1}.0"
         while all_wait not in (text := httpx.get(f"{service.address}/metrics").text):
-            assert not answers, text
+            assert not any(future.done() for future in asking), text
         service.process.send_signal(signal.SIGTERM)
-        for thread in asking:
-            thread.join()
+        answers = [future.result() for future in asking]
         assert [answer.status_code for answer in answers] == [200] * len(asking)
         assert all(map(json.loads, service.lines))
         assert all(len(answer.json()) == len(texts) for answer in answers)
@@ -265,8 +262,9 @@ def test_wrong_options(
 
 
 def test_a_port_in_use(command: Command, service: Running) -> None:
-    errors = command("serve", "--port", service.port, code=1).err
-    problem = f"python -m pipeline.serve: error: --host 127.0.0.1 --port {service.port}:"
+    port = service.address.rpartition(":")[2]
+    errors = command("serve", "--port", port, code=1).err
+    problem = f"python -m pipeline.serve: error: --host 127.0.0.1 --port {port}:"
     assert errors.startswith(problem) and errors.count("\n") == 1
 
 

@@ -11,17 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.processes import descendants, run_python
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
 
+from pipeline.ranking.build import Source
 from pipeline.service import worker
 from pipeline.service.errors import RequestError
-from pipeline.service.worker import Scores, Source, Workers
+from pipeline.service.worker import Workers
 from rerankers import checkpoint as checkpoints
-from rerankers.checkpoint import version_of
 from rerankers.reranker import Model
 
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
@@ -38,8 +39,7 @@ def checkpoint() -> Model:
 def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], list[int]]]:
     """And its processes: one that has loaded the model, and those that score, a free one first."""
     before = {*descendants(os.getpid())}
-    scorer = Workers({"m": Source(folder, version_of(folder))}, 1 << 28, processes)
-    scorer.start()
+    scorer = Workers({"m": Source(folder)}, 1 << 28, processes)
     return scorer, lambda: [pid for pid in descendants(os.getpid()) if pid not in before]
 
 
@@ -49,20 +49,20 @@ def test_threads_get_their_own_answers(checkpoint: Model) -> None:
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
 
-    def half(number: int) -> list[Scores]:
-        return [scorer.score(number, "m", PAIRS.take(part)) for part in parts[number::2]]
+    def half(number: int) -> list[Any]:
+        return [scorer.ask(number, "m", PAIRS.take(part)) for part in parts[number::2]]
 
     with ThreadPoolExecutor(2) as pool:  # One for each process
         for number, answers in enumerate(pool.map(half, range(2))):
             for part, scores in zip(parts[number::2], answers, strict=True):
                 np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
-    assert scorer.score(0, "m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
+    assert scorer.ask(0, "m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
     broken = replace(PAIRS, queries=[None] * len(PAIRS.queries), memo={})  # type: ignore[list-item]
     with pytest.raises((TypeError, AttributeError)) as raised:
-        scorer.score(0, "m", broken)
+        scorer.ask(0, "m", broken)
     # Where it happened is not lost.
-    assert any("in score" in note for note in raised.value.__notes__)
-    np.testing.assert_allclose(scorer.score(0, "m", PAIRS), expected, atol=4e-6)
+    assert any("in ask" in note for note in raised.value.__notes__)
+    np.testing.assert_allclose(scorer.ask(0, "m", PAIRS), expected, atol=4e-6)
 
 
 def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
@@ -70,7 +70,7 @@ def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
     assert len(processes()) == 3
     for process in processes():
         os.kill(process, signal.SIGTERM)  # It is for the service.
-    assert scorer.score(0, "m", PAIRS).shape == (len(PAIRS),)
+    assert scorer.ask(0, "m", PAIRS).shape == (len(PAIRS),)
     del scorer
     end = time.monotonic() + 10
     while processes() and time.monotonic() < end:
@@ -83,14 +83,14 @@ def test_a_process_that_hangs_is_replaced(
 ) -> None:
     monkeypatch.setattr(worker, "ANSWER", 2.0)
     scorer, processes = scorer_of(checkpoint.directory)
-    expected = scorer.score(0, "m", PAIRS)
+    expected = scorer.ask(0, "m", PAIRS)
     for _ in range(2):
         os.kill(processes()[1], signal.SIGSTOP)
         started = time.monotonic()
         # More than fits into the pipe to it.
         large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000], memo={})
-        assert len(scorer.score(0, "m", large)) == len(PAIRS)
-        np.testing.assert_allclose(scorer.score(0, "m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+        assert len(scorer.ask(0, "m", large)) == len(PAIRS)
+        np.testing.assert_allclose(scorer.ask(0, "m", PAIRS), expected, rtol=1e-6, atol=4e-6)
         assert time.monotonic() - started < 10
 
 
@@ -112,12 +112,12 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
     end = time.monotonic() + 2
     while time.monotonic() < end:
         with pytest.raises(RequestError) as raised:
-            scorer.score(0, "m", PAIRS)
+            scorer.ask(0, "m", PAIRS)
         assert (raised.value.kind, raised.value.retry) == ("unready", 1)
     assert len(starts) <= 4  # after 0, 0.25, 0.75 and 1.75 s
     monkeypatch.undo()
     time.sleep(2.5)
-    assert scorer.score(0, "m", PAIRS).shape == (len(PAIRS),)
+    assert scorer.ask(0, "m", PAIRS).shape == (len(PAIRS),)
 
 
 def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
@@ -125,24 +125,25 @@ def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoints.find("mp_hcnn"), folder)
     scorer, processes = scorer_of(folder)
-    expected = scorer.score(0, "m", PAIRS)
+    expected = scorer.ask(0, "m", PAIRS)
     config = json.loads((folder / "config.json").read_text())
     checkpoints.write_config(folder, config | {"provenance": "another"})
     os.kill(processes()[1], signal.SIGKILL)
-    np.testing.assert_allclose(scorer.score(0, "m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+    np.testing.assert_allclose(scorer.ask(0, "m", PAIRS), expected, rtol=1e-6, atol=4e-6)
     for process in processes():
         os.kill(process, signal.SIGKILL)
     time.sleep(0.3)
     with pytest.raises(RequestError, match="is being replaced"):
-        scorer.score(0, "m", PAIRS)
+        scorer.ask(0, "m", PAIRS)
 
 
 TREES = """
 import sys
 import pipeline.service.app, pipeline.service.log
-from pipeline.service.worker import Source, load_all
-from rerankers.checkpoint import find, version_of
-load_all({"w": Source(find("window"), version_of(find("window")))}, 1000)
+from pipeline.ranking.build import Source
+from pipeline.service.worker import Scorer
+from rerankers.checkpoint import find
+Scorer({"w": Source(find("window"))}, 1000)
 print({"torch", "pandas", "sklearn"} & {*sys.modules})
 """
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.tuning import tuning_files, tuning_of
 from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
-from rerankers import devices
 from rerankers.networks.inputs import TextEncoder
+from rerankers.pairs import PRIOR
 from rerankers.text.passages import best_passages
 
 LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
@@ -65,7 +67,7 @@ def test_a_request_is_ranked_as_in_python(
     client: TestClient, fields: dict[str, Any], how: dict[str, Any]
 ) -> None:
     body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
-    slope, intercept = models("window").default.calibration
+    slope, intercept = models("window").default.loaded.calibration
     scores = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
     expected = slope * scores + intercept
     for _ in range(2):
@@ -115,6 +117,17 @@ def test_a_collection_is_served_by_what_is_best_for_it(
     checkpoints.copy_whole(shipped, trained, {"metrics.json": json.dumps(metrics).encode()})
     served.reload()
     assert served.default.loaded.directory == trained
+
+
+def test_a_weight_tuned_here_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
+    served, shipped = Models(["mp_hcnn"], 1_000_000), checkpoints.find("mp_hcnn")
+    tuning, before = tuning_of(shipped), served.default.loaded
+    assert tuning and before.weight == tuning.weight
+    replace(tuning, weight=0.0).save(tuning_files(shipped)[0])
+    served.reload()
+    assert served.default.loaded.weight == 0
+    assert served.default.loaded.version != before.version
 
 
 def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:
@@ -178,11 +191,11 @@ def saved(folder: Path, name: str, configuration: str) -> Path:
 def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
     """A model that reads a post's rank gets it, or 0 without ranks, as in predict."""
     served = Models([str(saved(tmp_path / "sm", "sm_cnn", "static"))], 10**6)
-    assert served.default.reads_prior
+    assert PRIOR in served.default.loaded.signals
     run = {"q": {str(n): score for n, score in enumerate(SCORES)}}
     posts = {str(n): Post(str(n), *post) for n, post in enumerate(LISTED)}
     ranked = Candidates([Topic("q", QUERY)], run, posts).pairs()
-    slope, intercept = served.default.calibration
+    slope, intercept = served.default.loaded.calibration
     with client_of(models=served) as client:
         for scores, pairs in ((SCORES, ranked), (None, all_pairs([QUERY], LISTED))):
             expected = slope * served.default.checkpoint.score(pairs) + intercept
@@ -203,13 +216,3 @@ def test_names_of_several_models(tmp_path: Path) -> None:
             response = client.post("/v2/rerank", json=body | {"model": name})
             assert response.json()["model"] == name
         assert client.get("/metrics").text.count("tweetrerank_model_info{") == 2
-
-
-def test_a_network_on_a_gpu_gives_the_scores_of_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, pairs = saved(tmp_path / "mine", "mp_hcnn", "small"), all_pairs([QUERY])
-    expected = Models([str(folder)], 10**6).default.scorer.score(0, "mine", pairs)
-    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    actual = Models([str(folder)], 10**6).default.scorer.score(0, "mine", pairs)
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

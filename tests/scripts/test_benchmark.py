@@ -4,7 +4,8 @@ import re
 
 import benchmark
 import pytest
-from benchmarks import PARTS, Options, search, service
+from benchmark import PARTS, Options
+from benchmarks import processes, service
 
 from pipeline.command.options import parse_arguments
 from pipeline.errors import UsageError
@@ -33,7 +34,7 @@ def test_the_parts_run_on_the_sample(
     """With one way of searching, and a small load."""
     with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
         run("--parts", "search", "scorin")
-    monkeypatch.setattr(search, "WAYS", (" --reranker none",))
+    monkeypatch.setattr(processes, "SEARCHES", (" --reranker none",))
     for name, value in (LOAD | {"CACHE": 50_000_000}).items():
         monkeypatch.setattr(service, name, value)
     run("--parts", *PARTS)

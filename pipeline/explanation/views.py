@@ -1,15 +1,30 @@
-"""Explanations as lines and tables of a terminal."""
+"""Explanations as HTML pages, and as lines and tables of a terminal.
+
+A page is one file without external resources, and its content security policy forbids scripts and
+requests. Every value in a template is escaped, and has no control characters.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from itertools import groupby
+from math import isnan
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.explanation.pages import signed
-from pipeline.explanation.topic import ExplainedTopic, grade_text
+from pipeline.explanation.topic import (
+    SHARED_STYLE,
+    TEMPLATES,
+    ExplainedTopic,
+    grade_text,
+    plain,
+    signed,
+)
 from pipeline.text import open_console, print_table
 from rerankers.explanation import Cell, Explanation, Row, Segment, visible
 
@@ -21,6 +36,33 @@ WHERE_WIDTH = 24  # Characters of matching words in a table cell
 
 LEAST_SHARE = 1 / 20
 """Families with less than this share of the post's largest contribution are left out."""
+
+
+def page(topic: ExplainedTopic) -> str:
+    """The page of one topic."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"signed": signed, "known": known, "plain": plain, "grade_text": grade_text}
+    environment.filters |= filters
+    files = SHARED_STYLE, TEMPLATES / "page.css"
+    style = "".join(file.read_text(encoding="utf-8") for file in files)
+    return environment.get_template("topic.html").render(
+        topic=topic,
+        explanation=topic.explanation,
+        style=Markup(style),
+        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+    )
+
+
+def known(value: float) -> str:
+    """A feature's value with four digits."""
+    return "not known" if isnan(value) else f"{value:.4g}"
 
 
 def print_explanation(topic: ExplainedTopic) -> None:
@@ -41,21 +83,23 @@ def print_explanation(topic: ExplainedTopic) -> None:
             f"Contributions of families: {explanation.measure}; with the topic's mean score, "
             f"{signed(explanation.base)}, they add up to the score"
         )
-    reasons = topic.reasons
+    found = topic.reasons
+    show = _print_matches if explanation.kind == "matches" else _print_contributions
     for heading, doc_ids in topic.chosen.items():
         console.print(f"\n{heading.upper()}", style="bold")
         for doc_id in doc_ids:
-            grade, change = topic.grades.get(doc_id), topic.changes[doc_id]
+            post, reasons, grade = topic.posts[doc_id], found[doc_id], topic.grades.get(doc_id)
             judged = grade_text(grade) + ("" if grade is None else f" [{grade}]")
-            headline = f"#{change.last.rank}  {change.movement}  {judged}  post {doc_id}"
+            headline = f"#{post['rank']}  {post['movement']}  {judged}  post {doc_id}"
             console.print("\n" + visible(headline), style="bold")
-            console.print(", ".join(f"{name} {place}" for name, place in change.places.items()))
-            post = reasons[doc_id]
-            console.print(_shaded(console, post.text) if post.text else "no text")
-            console.print(_shaded(console, post.url) if post.url else "no URL")
-            if post.rows:
-                show = _print_matches if explanation.kind == "matches" else _print_contributions
-                show(console, explanation, post.rows)
+            places = [f"{n} #{at['rank']} ({at['score']:.4f})" for n, at in post["stages"].items()]
+            console.print(", ".join(places))
+            console.print(_shaded(console, reasons.text) if reasons.text else "no text")
+            console.print(_shaded(console, reasons.url) if reasons.url else "no URL")
+            if reasons.numbers:
+                console.print(visible(reasons.numbers))
+            if reasons.rows:
+                show(console, explanation, reasons.rows)
     if explanation.importances:
         console.print("\nIMPORTANCES OF THE MODEL'S FAMILIES", style="bold")
         importances = [f"{name} {share:.1%}" for name, share in explanation.importances.items()]
@@ -75,10 +119,9 @@ def _print_matches(console: Console, explanation: Explanation, found: Sequence[R
             columns.append(indices)
     rows: list[list[str | Text]] = []
     for row in found:
-        rows.append([visible(row.label), f"{row.weight:.2f}"])
-        for indices in columns:
-            cells = [_shaded(console, [_segment(row.cells[index])]) for index in indices]
-            rows[-1].append(Text(" ").join(cells))
+        shaded = [_shaded(console, [_segment(cell)]) for cell in row.cells]
+        cells = [Text(" ").join(shaded[index] for index in indices) for indices in columns]
+        rows.append([visible(row.label), f"{row.weight:.2f}", *cells])
     print_table(header, rows, left=range(len(header)))
 
 
