@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from experiments import answers
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup
-from experiments.left_out import reliability
+from experiments.left_out import FIRST_STAGES, reliability
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post
