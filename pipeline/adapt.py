@@ -70,23 +70,19 @@ def main(options: Options) -> None:
     """Encode, fit, check, write."""
     if bool(options.collection) == bool(options.index):
         raise UsageError("give one of --collection NAME and --index DIR")
-    collection = _collection(options)
-    if options.check:
-        _report(collection)
-    else:
-        adapt(options, collection)
-
-
-def _collection(options: Options) -> Collection:
     if options.index:
-        return open_collection(index=options.index)
-    collection = find(options.collection or "", options.data)
+        collection = open_collection(index=options.index)
+    else:
+        collection = find(options.collection or "", options.data)
     if collection.index_directory is None:
         raise UsageError(
             f"--collection: {collection.name} is not searched, its candidates are given; expected "
             "a collection with an index"
         )
-    return collection
+    if options.check:
+        _report(collection)
+    else:
+        adapt(options, collection)
 
 
 def adapt(options: Options, collection: Collection) -> None:
@@ -108,11 +104,11 @@ def adapt(options: Options, collection: Collection) -> None:
     with bar(len(texts), f"encode by {teacher.name}", "post") as progress:
         encodings = encode(texts, teacher, path.with_name(f"{path.stem}.{KEPT}"), progress)
     with bar(2 * ROUNDS, "fit", "round") as progress:
-        found = check(texts, encodings, progress)
+        explained, agreement = check(texts, encodings, progress)
         space = fit(texts, encodings, progress)
     print(
-        f"held-out posts: {found.explained:.1%} of the encodings' variance explained; agreement "
-        f"with the teacher's order {found.agreement:.3f} (Spearman's ρ)"
+        f"held-out posts: {explained:.1%} of the encodings' variance explained; agreement "
+        f"with the teacher's order {agreement:.3f} (Spearman's ρ)"
     )
     drawn = {post.doc_id: text_number(post.text) for post in posts[:: len(posts) // DRAWN + 1]}
     description = {
@@ -159,9 +155,12 @@ def _report(collection: Collection) -> None:
 
     space, path = collection.adapted_space, collection.adapted_path
     if space is None or path is None:
+        where = f"--collection {collection.file or collection.name}"
+        if not (collection.file or collection.has_topics):
+            where = f"--index {collection.index_directory}"
         raise DataError(
             f"{collection.title}: found no adapted word vectors, expected some in {path}; make "
-            f"them by python -m pipeline.adapt {_named(collection)}"
+            f"them by python -m pipeline.adapt {where}"
         )
     lexicon, made = Lexicon.from_texts([p.text for p in collection.posts()]), description_of(path)
     known = sum(space.knows(lexicon.words[row]) for row in lexicon.texts.values.tolist())
@@ -172,12 +171,6 @@ def _report(collection: Collection) -> None:
         f"{unknown:.1%} of the words of the {len(lexicon.texts):,} posts now in the collection are "
         "not among them and have general vectors alone"
     )
-
-
-def _named(collection: Collection) -> str:
-    if not (collection.file or collection.has_topics):
-        return f"--index {collection.index_directory}"
-    return f"--collection {collection.file or collection.name}"
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@
     python -m pipeline.batch --input night.jsonl --output scored.jsonl --collection my-posts.toml
     python -m pipeline.batch --input night/ --output scored/ --address ray://head:10001
 
-A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url
-and first_stage_score), or one pair (query_id, query, doc_id, text, …). The same rows come out with
-a score for each post. Where the first row has first_stage_score, the model window reads it, and the
-score of another is the mixture of both, from all posts of the query. Rows that cannot be read are
-in OUTPUT.rejected.jsonl, with the reason. All machines of a cluster see the same files.
+A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url,
+first_stage_score and signals of the model), or one pair (query_id, query, doc_id, text, …). The
+same rows come out with a score for each post. Where the first row has first_stage_score, the model
+window reads it, and the score of another is the mixture of both, from all posts of the query. Rows
+that cannot be read are in OUTPUT.rejected.jsonl, with the reason. All machines of a cluster see the
+same files.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import logging
 import os
 import re
 import sys
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from math import isnan
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
@@ -141,7 +144,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     from pipeline.collections.named import open_collection
     from pipeline.ranking.build import best_source, mixed
     from rerankers import checkpoint as checkpoints
-    from rerankers.pairs import FIRST_STAGE, PRIOR
+    from rerankers.pairs import FIRST_STAGE, PRIOR, number_of
 
     form = _form_of(files)
     if options.order == "scores" and not form.has_first_stage:
@@ -163,13 +166,20 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     print(f"{trained.name}, {trained.description}", file=sys.stderr)
     rejected: list[Row] = []
     if not options.address:
-        posts, began = 0, perf_counter()
+        posts, began, unknown = 0, perf_counter(), Counter[str]()
+        warnings.filterwarnings("ignore", ".* reads numbers")  # They are counted below.
         with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
             for rows in _chunks(_readable(files, form, rejected), form, reads_lists):
                 add_scores(rows, form, trained)
                 write(rows)
                 progress(len(rows))
-                posts += sum(len(form.posts(row)) for row in rows)
+                every = [post for row in rows for post in form.posts(row)]
+                posts += len(every)
+                for name in trained.numbers:
+                    unknown[name] += sum(isnan(number_of(post.get(name))) for post in every)
+        for name, count in unknown.items():
+            if count:
+                print(f"{name}: unknown of {counted(count, 'post')}", file=sys.stderr)
         print(f"scored {counted(posts, 'post')} in {perf_counter() - began:.1f} s", file=sys.stderr)
         return rejected
     if reads_lists:
@@ -351,9 +361,8 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
         rounds.setdefault(seen[query], []).extend((query, post) for post in posts)
         seen[query] += 1
     for pairs in rounds.values():
-        texts = [(query, (post["text"], post.get("url") or "")) for query, post in pairs]
         first = [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
-        values = model.predict(texts, first, in_order=form.is_ordered)
+        values = model.predict(pairs, first, in_order=form.is_ordered)
         # Of a mixture they are in double precision.
         scores = values.astype(float).round(7 if values.itemsize == 4 else 12)
         for (_, post), score in zip(pairs, scores.tolist(), strict=True):

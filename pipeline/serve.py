@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from importlib import import_module
 from logging.handlers import QueueListener
 from multiprocessing import forkserver
 from pathlib import Path
@@ -53,6 +54,14 @@ LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Ho
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
 PRELOADED = ("pipeline.service.worker", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
+
+
+def renamed(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of ``NAME=FIELD,…``; a NAME alone is the field's, too."""
+    items = [item.strip().partition("=") for item in text.split(",")]
+    if not all(name for name, _, _ in items):
+        raise ValueError(f"found {text!r}, expected NAME=FIELD, several separated by commas")
+    return tuple((name, field or name) for name, _, field in items)
 
 
 def port(text: str) -> int:
@@ -179,6 +188,13 @@ class Options:
         metavar="FIELD",
     )
     url_field: str | None = option("its field of links", metavar="FIELD")
+    signals: tuple[tuple[str, str], ...] = option(
+        "its fields of the numbers that the model was trained with, where they have other names "
+        "there: likes=favorite_count,created=date",
+        default=(),
+        parse=renamed,
+        metavar="NAME=FIELD,…",
+    )
     rerank_window: int = option(
         "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
@@ -215,37 +231,49 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Load the models, listen, and serve until a signal."""
+    """Check the options, take the port, and serve."""
     # Until the event loop runs, there is nothing to load again.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     keys = read_keys(options.api_key_file) if options.api_key_file else []
     collections = collections_of(options)
     options = with_engine_of(options, collections)
     listening = bind(options.host, options.port)
-    named = options.checkpoint or ([] if options.collection else [DEFAULT_CHECKPOINT])
+    named = options.checkpoint or (() if options.collection else (DEFAULT_CHECKPOINT,))
     # People read stdout; the log is on stderr.
     print(f"loading {', '.join([*named, *(each.name for each in collections)])} …", flush=True)
     # The process that others are forked from imports while this one does.
     multiprocessing.set_forkserver_preload([*PRELOADED])
     forkserver.ensure_running()
     try:
-        from pipeline.service import app, connections
-        from pipeline.service.record import log_as_json
+        import_module("pipeline.service.app")
     except ModuleNotFoundError as error:
         raise DataError(
             f"found no package {error.name}; install the extra: pip install 'tweetrerank[serve]'"
         ) from None
+    serve(replace(options, checkpoint=named), keys, collections, listening)
+
+
+def serve(
+    options: Options,
+    keys: list[str],
+    collections: Sequence[Collection],
+    listening: socket.socket,
+) -> None:
+    """Load the models, and serve them until a signal."""
+    from pipeline.service import app, connections
     from pipeline.service.log import SearchLog
     from pipeline.service.models import Models
     from pipeline.service.page.routes import routes
     from pipeline.service.page.searching import Grades, SearchPage
+    from pipeline.service.record import log_as_json
     from pipeline.service.requests import Limits
 
     files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
     certificate = connections.Certificate(*files) if options.ssl_certfile else None
     of_collections = collections if options.collection else []
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
-    models = Models(named, options.cache, threads, of_collections, device, options.challenger)
+    names = options.checkpoint
+    models = Models(names, options.cache, threads, of_collections, device, options.challenger)
     limits = Limits.of(options.max_documents, options.max_body)
     is_ordered = options.order == "first_stage"
     service = app.Service(models, limits, threads, options.log_texts, is_ordered)
@@ -273,11 +301,11 @@ def main(options: Options) -> None:
     config = connections.config(built, certificate, loop="uvloop")
     if not keys and options.host not in LOOPBACK:
         LOG.warning("everybody who reaches %s is served", options.host)
-    serve(connections.Server(config), listening, models.served)
+    listen(connections.Server(config), listening, models.served)
     end(lines, *filter(None, (page, log)))
 
 
-def serve(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
+def listen(server: Any, listening: socket.socket, names: Iterable[str]) -> None:
     """Listen, say where, and serve until a signal."""
     listening.listen(BACKLOG)  # From now on nobody is refused.
     host, number = listening.getsockname()[:2]
@@ -353,7 +381,7 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
         ("log", options.engine, "--engine, whose reranked searches are logged"),
         ("challenger", options.log, "--log, expected the folder of one"),
         (
-            "engine_index text_field url_field",
+            "engine_index text_field url_field signals",
             options.engine,
             "--engine, expected the address of one",
         ),
@@ -373,14 +401,16 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
 
 def fields_of(options: Options, address: Any = None) -> PostFields:
     """The fields of posts: those of the options, of an engine's index, and else of ours."""
-    from indexes.engines.layout import TEXT, URL
+    from indexes.engines.layout import SIGNALS, TEXT, URL
     from pipeline.service.proxy.search import PostFields
 
     text, url = (
         getattr(options, name) or getattr(address, name, None)
         for name in ("text_field", "url_field")
     )
-    return PostFields((text or TEXT,), url or (None if text else URL))
+    of_ours = address.signals if address and address.has_methods else ()
+    signals = (*((name, f"{SIGNALS}.{name}") for name in of_ours), *options.signals)
+    return PostFields((text or TEXT,), url or (None if text else URL), signals)
 
 
 def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:

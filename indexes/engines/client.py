@@ -34,7 +34,6 @@ DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
 
 _BUSY = (429, 502, 503, 504)
 _LOST = "connection lost"
-
 _ENVIRONMENT = "TWEETRERANK_ENGINE_"
 
 
@@ -60,6 +59,7 @@ class EngineAddress:
     query: Path | str | None = None
     """File of a query in the engine's language, with ``{{query}}`` for the topic's text, or the id
     of a search template with the parameter ``query``; None matches the text field."""
+    signals: tuple[str, ...] = ()  # Further fields of its posts that are read
 
     def __post_init__(self) -> None:
         for url in self.urls:
@@ -87,18 +87,17 @@ class EngineAddress:
 
 def check_url(url: str) -> str:
     """The address of a node; raises CollectionError for another text, which is not repeated."""
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname)
-        # Reading the port checks it.
-        _, secret = parts.port, parts.username or parts.password
-    except ValueError:
-        is_good, secret = False, None
-    if secret or "@" in url:
+    if "@" in url:
         raise CollectionError(
             "found a user or password in the engine's address, expected it without: name them by "
             "TWEETRERANK_ENGINE_USER and TWEETRERANK_ENGINE_PASSWORD, or a file by `address.auth`"
         )
+    try:
+        parts = urlsplit(url)
+        # Reading the port checks it.
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
     if not is_good:
         raise CollectionError(
             f"found {url!r}, expected the address of a search engine, such as http://localhost:9200"
@@ -124,8 +123,8 @@ def query_file(text: str, folder: Path = Path()) -> Path | str:
 class Credentials:
     """User and certificate authority of an engine."""
 
-    user: str | None = None  # Name of a user
-    password: str | None = field(default=None, repr=False)  # Of this user
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     """In place of both, as the engine gives it (base64 of ``id:key``)."""
     ca: str | None = None  # File of the authority (PEM) that has signed the engine's certificate
@@ -134,9 +133,8 @@ class Credentials:
     def read(cls, path: Path | None) -> Self:
         """Read from a file (TOML: ``user = "…"``), else from ``TWEETRERANK_ENGINE_*``.
 
-        Raises:
-            CollectionError: the file cannot be read or holds something else, or there is no such
-                file of the authority. No message repeats a secret.
+        Raises CollectionError if the file cannot be read or holds something else, or there is no
+        such file of the authority. No message repeats a secret.
         """
         names = ("user", "password", "api_key", "ca")
         found = {name: os.environ.get(_ENVIRONMENT + name.upper()) or None for name in names}
@@ -163,10 +161,9 @@ class Credentials:
         """The header that names the user."""
         if self.api_key:
             return {"authorization": f"ApiKey {self.api_key}"}
-        if self.user is None:
-            return {}
         pair = f"{self.user}:{self.password or ''}"
-        return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+        basic = f"Basic {b64encode(pair.encode()).decode()}"
+        return {} if self.user is None else {"authorization": basic}
 
 
 # --- Requests -------------------------------------------------------------------------------------
@@ -175,9 +172,8 @@ class Credentials:
 class EngineError(CollectionError):
     """A search engine refuses, does not answer, or answers something else.
 
-    Attributes:
-        status: of the answer; None without one.
-        kind: the engine's name of the error, such as ``index_not_found_exception``.
+    ``status`` is that of the answer, None without one; ``kind`` the engine's name of the error,
+    such as ``index_not_found_exception``.
     """
 
     def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
@@ -193,30 +189,27 @@ class EngineError(CollectionError):
 class Engine:
     """A connection to a search engine, which several threads may use.
 
-    Attributes:
-        address: of an index in it, for messages.
-        kind: ``opensearch`` or ``elasticsearch``.
-        version: such as (2, 19); () where the server does not tell.
+    ``address`` is that of an index in it, ``kind`` is ``opensearch`` or ``elasticsearch``,
+    ``version`` such as (2, 19), or () where the server does not tell.
     """
 
     def __init__(self, address: EngineAddress) -> None:
         """Find out which engine it is, from a node that answers.
 
-        Raises:
-            EngineError: nothing answers there, or no engine; the certificate or the user is not
-                accepted.
+        Raises EngineError if nothing answers there, or no engine, or if the certificate or the user
+        is not accepted.
         """
         self.address, self._nodes = address, deque(address.urls)
         self._session = _session(Credentials.read(address.auth))
-        for is_last in [False] * (len(self._nodes) - 1) + [True]:
+        for left in reversed(range(len(self._nodes))):
             try:
                 status, headers, content = self._send("GET", "/")
                 break
             except EngineError:
-                if is_last:
+                if not left:
                     raise
-        version = content.get("version") if isinstance(content, dict) else None
-        version = version if isinstance(version, dict) and status == 200 else {}
+        version = content.get("version") if isinstance(content, dict) and status == 200 else None
+        version = version if isinstance(version, dict) else {}
         is_opensearch = version.get("distribution") == "opensearch"
         # Who may not see the version may still search.
         if not version and "x-elastic-product" not in headers:
@@ -290,18 +283,16 @@ class Engine:
                             f"found an answer of more than {LARGEST:,} bytes, expected less; name "
                             "fewer hits"
                         )
+            is_json = "json" in answer.headers.get("content-type", "")
+            found = json.loads(content) if is_json else content.decode(errors="replace")
         except requests.exceptions.ChunkedEncodingError:
             raise self._broken_off() from None
         except requests.RequestException as error:
             if self._nodes[0] == url:
                 self._nodes.rotate(-1)
             raise unreachable(self.address, error) from None
-        found: Any = content.decode(errors="replace")
-        if "json" in answer.headers.get("content-type", ""):
-            try:
-                found = json.loads(content)
-            except ValueError:
-                raise self._broken_off() from None
+        except ValueError:  # Half of its JSON.
+            raise self._broken_off() from None
         return answer.status_code, answer.headers, found
 
     def _broken_off(self) -> EngineError:
@@ -355,16 +346,16 @@ def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
     kind, reason = reason_of(content)
     where = address.urls[0]
     message = f"{where}: the engine answers {status}: {reason}"
-    if not isinstance(content, dict):
-        message = (
-            f"{where}: found an answer that is not a search engine's ({status}: {reason}); name "
-            "the address of OpenSearch or Elasticsearch itself, such as http://localhost:9200"
-        )
     if status == 401:
         message = (
             f"{where}: the engine does not accept the user and password, or got none; set "
             f"{_ENVIRONMENT}USER and {_ENVIRONMENT}PASSWORD, or {_ENVIRONMENT}API_KEY, or name a "
             "file of them by `address.auth`"
+        )
+    elif not isinstance(content, dict) and status != 403:
+        message = (
+            f"{where}: found an answer that is not a search engine's ({status}: {reason}); name "
+            "the address of OpenSearch or Elasticsearch itself, such as http://localhost:9200"
         )
     elif kind == "cluster_block_exception":
         message = (
@@ -388,11 +379,11 @@ def reason_of(content: Any) -> tuple[str, str]:
     error = content.get("error", content) if isinstance(content, dict) else content
     if not isinstance(error, dict):
         return "", _cut(error, 80)
-    inner = error
-    while isinstance(inner.get("caused_by"), dict):
-        inner = inner["caused_by"]
-    if error.get("root_cause") and inner is error:
-        inner = error["root_cause"][0]
+    inner = error["root_cause"][0] if error.get("root_cause") else error
+    if isinstance(error.get("caused_by"), dict):
+        inner = error
+        while isinstance(inner.get("caused_by"), dict):
+            inner = inner["caused_by"]
     reason = inner.get("reason") or error.get("reason") or error.get("type") or error
     return str(error.get("type", "")), _cut(reason, 300)
 

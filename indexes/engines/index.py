@@ -5,12 +5,11 @@ import sqlite3
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import filterfalse
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 from indexes.engines import search as searches
@@ -19,20 +18,20 @@ from indexes.engines.layout import (
     CUT_HERE,
     ID,
     NUMBER,
+    SIGNALS,
     TEXT,
     URL,
     Layout,
     cut_words,
-    default_pipeline,
     kept_posts,
     without_scale,
 )
 from indexes.engines.search import Hit, all_hits, body_of, search, single_precision
 from indexes.errors import CollectionError
 from indexes.methods import EngineQuery, Method, Topic, id_limit
-from indexes.posts import Post
-from indexes.records import is_doc_id, listed, well_formed
-from indexes.store import GIVEN
+from indexes.posts import Post, with_signals
+from indexes.records import is_doc_id, listed, value_of, well_formed
+from indexes.store import COLUMNS, GIVEN, post_of, row_of
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -45,30 +44,36 @@ def open_index(
 ) -> "OwnIndex | ForeignIndex":
     """Open an index, whose posts are kept in ``directory``; ``sources`` are checked in one of ours.
 
-    Raises:
-        CollectionError: there is no such engine, index or field, or it does not fit the posts.
+    Raises CollectionError if there is no such engine, index or field, or it does not fit the posts.
     """
     engine = Engine(address)
-    description = engine.describe()
     if not address.has_methods:
-        return ForeignIndex(engine, description, directory)
-    return OwnIndex(engine, Layout.read(address, description), directory, sources)
+        return ForeignIndex(engine, engine.describe(), directory)
+    return OwnIndex(engine, engine.describe(), directory, sources)
 
 
 class EngineIndex(ABC):
     """An index that is open for searching; its ``posts`` are fetched once and kept in a file.
 
-    ``uuid`` is the engine's id of the index, ``pipeline`` that of every search, without which our
-    searches go if ``bypasses``. ``source``: the fields of a post, True for all.
+    Searches go without the index's own pipeline if that ``bypasses``. ``source``: the fields of a
+    post, True for all.
     """
 
+    _several: bool  # Whether word statistics are those of several shards
+
     def __init__(
-        self, engine: Engine, directory: Path, uuid: str, bypasses: bool, source: list[str] | bool
+        self,
+        engine: Engine,
+        settings: Mapping[str, Any],
+        directory: Path,
+        bypasses: bool,
+        source: list[str] | bool,
     ) -> None:
         self._engine, self._address, self._source = engine, engine.address, source
+        self._window = int(settings.get("max_result_window", 10_000))
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
-        self.posts = KeptPosts(kept_posts(directory, uuid), self)
+        self.posts = KeptPosts(kept_posts(directory, settings["uuid"], engine.address), self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled index is opened again."""
@@ -89,44 +94,66 @@ class EngineIndex(ABC):
         """Number of posts."""
         return self._engine.count()
 
+    def search(
+        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
+    ) -> dict[str, dict[str, float]]:
+        """As :meth:`indexes.index.LuceneIndex.search`; in an index as it is by its own query.
+
+        Its posts of equal score come from the highest id to the lowest, as text.
+        """
+        topics = list(topics)
+        bodies = {id_: body | self._keys for id_, body in self._bodies(topics, method, hits)}
+        found = search(self._engine, bodies, self._window, threads, self._several)
+        scores = {topic.query_id: found.get(topic.query_id, ()) for topic in topics}
+        return {query_id: self._scores(hits, method) for query_id, hits in scores.items()}
+
+    @abstractmethod
+    def _bodies(
+        self, topics: Sequence[Topic], method: Method, hits: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Ids and searches of the topics; raises CollectionError for a method it has not."""
+
+    @abstractmethod
+    def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
+        """Ids of the hits and scores, best first."""
+
     @abstractmethod
     def _post(self, hit: Hit) -> Post:
         """The post of a hit with its source."""
 
     def fetch(self, doc_ids: Sequence[str]) -> Iterator[Post]:
         """The posts with these ids, in any order."""
-        field, bodies = self._address.id_field, {}
+        field = self._address.id_field
         for start in range(0, len(doc_ids), _POSTS):
-            part = doc_ids[start : start + _POSTS]
+            part = [*doc_ids[start : start + _POSTS]]
             query = {"terms": {field: part}} if field else {"ids": {"values": part}}
-            shown = {"_source": self._source, "sort": ["_doc"]}
-            bodies[f"of the posts {part[0]} …"] = (
-                body_of(query, None, _POSTS, ()) | shown | self._keys
-            )
-        for found in search(self._engine, bodies, 10_000).values():
-            yield from map(self._post, found)
+            yield from self.fetch_all(query)
 
-    def fetch_all(self, query: Mapping[str, Any] = MappingProxyType({})) -> Iterator[Post]:
+    def fetch_all(self, query: Mapping[str, Any] | None = None) -> Iterator[Post]:
         """All posts, or those of a query."""
-        body = {"_source": self._source, **self._keys, **query}
-        return map(self._post, all_hits(self._engine, body))
+        chosen = {"query": query} if query else {}
+        hits = all_hits(self._engine, {"_source": self._source, **self._keys, **chosen})
+        return map(self._post, hits)
 
     def change_numbers(self) -> Mapping[str, int] | None:
         """Shard -> sequence number of its last change; None if nobody changes it, or tells."""
         return None
 
-    def changed_since(self, number: int) -> Iterator[Post]:
-        """At least the posts whose last change has a higher number."""
-        return self.fetch_all({"query": {"range": {"_seq_no": {"gt": number}}}})
-
 
 class OwnIndex(EngineIndex):
     """An index by :func:`indexes.engines.layout.build`."""
 
+    _several = False
+
     def __init__(
-        self, engine: Engine, layout: Layout, directory: Path, sources: Sequence[Path] | None
+        self,
+        engine: Engine,
+        description: Mapping[str, Any],
+        directory: Path,
+        sources: Sequence[Path] | None,
     ) -> None:
-        self.layout, self.manifest = layout, layout.manifest
+        self.layout = layout = Layout.read(engine.address, description)
+        self.manifest, settings = layout.manifest, description["settings"]["index"]
         if not layout.complete:
             raise CollectionError(
                 f"{engine.address}: this index is not complete; send the posts that it lacks with\n"
@@ -140,63 +167,49 @@ class OwnIndex(EngineIndex):
             )
         # Any pipeline would give others than the methods' scores. To leave out fields takes an
         # engine longer than to send them.
-        super().__init__(engine, directory, layout.uuid, bool(layout.pipeline), source=True)
+        super().__init__(engine, settings, directory, bool(_pipeline(settings)), source=True)
 
     @property
     def size(self) -> int:
         """Number of posts."""
         return self.manifest.posts
 
-    def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
-    ) -> dict[str, dict[str, float]]:
-        """As :meth:`indexes.index.LuceneIndex.search`."""
-        topics = list(topics)
+    def _bodies(
+        self, topics: Sequence[Topic], method: Method, hits: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         field, sort = self.layout.field_of(method, self._address), self.layout.sort
-        limits = [self._limit(topic) for topic in topics]
+        limits = [id_limit(t, self.manifest.numeric_ids, self._address) for t in topics]
         texts = [well_formed(topic.text) for topic in topics]
         if self.layout.analyzer == CUT_HERE:
             texts = cut_words(texts, self.manifest.analyzer)
-        # The values of the sort have all that is needed; stored fields need not be read.
-        keys = {"stored_fields": "_none_", **self._keys}
-        bodies = {
-            topic.query_id: body_of(searches.match(field, text), limit, hits, sort) | keys
-            for topic, text, limit in zip(topics, texts, limits, strict=True)
-            # A query without words finds nothing, and need not be sent.
-            if text.strip()
-        }
-        found = search(self._engine, bodies, self.layout.window, threads)
-        scale, place = without_scale(self._engine, method), len(sort) - 1
-        run = {}
-        for topic in topics:
-            # Elasticsearch adds another key to those of a point in time.
-            keyed = [hit["sort"] for hit in found.get(topic.query_id, ())]
-            scores = single_precision(key[0] for key in keyed)
-            pairs = zip(keyed, scores, strict=True)
-            run[topic.query_id] = {str(key[place]): score / scale for key, score in pairs}
-        return run
+        for topic, text, limit in zip(topics, texts, limits, strict=True):
+            if text.strip():  # A query without words finds nothing, and need not be sent.
+                up_to = None if limit is None else {"range": {NUMBER: {"lte": limit}}}
+                body = body_of({"match": {field: {"query": text}}}, up_to, hits, sort)
+                # The values of the sort have all that is needed; stored fields need not be read.
+                yield topic.query_id, body | {"stored_fields": "_none_"}
+
+    def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
+        scale, keys = without_scale(self._engine, method), [hit["sort"] for hit in hits]
+        pairs = zip(keys, single_precision(key[0] for key in keys), strict=True)
+        return {str(key[-1]): score / scale for key, score in pairs}
 
     @cached_property
     def id_range(self) -> tuple[str, str] | None:
         """The lowest and the highest id, None if the ids are not all whole numbers."""
         if not self.manifest.numeric_ids:
             return None
-        orders = ("asc", "desc")
         ends = {
             order: body_of({"match_all": {}}, None, 1, [{NUMBER: order}, {ID: order}]) | self._keys
-            for order in orders
+            for order in ("asc", "desc")
         }
-        found = search(self._engine, ends, self.layout.window)
-        lowest, highest = (found[order][0]["sort"][-1] for order in orders)
+        found = search(self._engine, ends, self._window)
+        lowest, highest = (found[order][0]["sort"][-1] for order in ends)
         return lowest, highest
-
-    def _limit(self, topic: Topic) -> dict[str, Any] | None:
-        limit = id_limit(topic, self.manifest.numeric_ids, self._address)
-        return None if limit is None else searches.up_to(NUMBER, limit)
 
     def _post(self, hit: Hit) -> Post:
         source = hit["_source"]
-        return Post(source[ID], source[TEXT], source[URL])
+        return Post(source[ID], source[TEXT], source[URL], source.get(SIGNALS, {}))
 
 
 class ForeignIndex(EngineIndex):
@@ -205,17 +218,16 @@ class ForeignIndex(EngineIndex):
     id_range = None  # Ids are texts.
 
     def __init__(self, engine: Engine, description: Mapping[str, Any], directory: Path) -> None:
-        settings = description["settings"]["index"]
-        self._window = int(settings.get("max_result_window", 10_000))
+        address, settings = engine.address, description["settings"]["index"]
         self._several = description["indexes"] > 1 or int(settings["number_of_shards"]) > 1
         self._types = dict(_fields(description["mappings"].get("properties", {})))
-        address = engine.address
         options = ("text_field", "url_field", "id_field", "time_field")
         fields = {option: name for option in options if (name := getattr(address, option))}
-        if unknown := [o for o, name in fields.items() if name not in self._types]:
+        named = [(f"`address.{option}`", name) for option, name in fields.items()]
+        named += [("`signals`", name) for name in address.signals]
+        if unknown := [f"{by} {name}" for by, name in named if name not in self._types]:
             raise CollectionError(
-                f"{address}: found no field "
-                f"{', '.join(f'`address.{option}` {fields[option]}' for option in unknown)}, "
+                f"{address}: found no field {', '.join(unknown)}, "
                 f"expected one of {listed(list(self._types), 20)}"
             )
         kind = self._types[fields.pop("time_field")] if address.time_field else "date"
@@ -224,11 +236,15 @@ class ForeignIndex(EngineIndex):
                 f"{address}: found the time field {address.time_field} of type {kind}, expected a "
                 "date or a whole number"
             )
-        self._query = {"query": searches.match(fields["text_field"], searches.PLACEHOLDER)}
+        self._query = {"query": {"match": {fields["text_field"]: {"query": searches.PLACEHOLDER}}}}
         if isinstance(address.query, Path):
             self._query = searches.read_query(address.query)
-        bypasses = _reranks(engine, default_pipeline(settings))
-        super().__init__(engine, directory, settings["uuid"], bypasses, [*fields.values()])
+        reranks = False
+        if pipeline := _pipeline(settings):  # A reranker belongs to no first stage.
+            content = engine.patiently("GET", f"/_search/pipeline/{pipeline}")[pipeline]
+            reranks = any("rerank" in part for part in content.get("response_processors", ()))
+        source = [*fields.values(), *address.signals]
+        super().__init__(engine, settings, directory, reranks, source)
 
     def change_numbers(self) -> Mapping[str, int] | None:
         """As :meth:`EngineIndex.change_numbers`: others may write to it."""
@@ -243,59 +259,38 @@ class ForeignIndex(EngineIndex):
             for number, copies in index["shards"].items()
         }
 
-    def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
-    ) -> dict[str, dict[str, float]]:
-        """The ranking of the index's own query.
-
-        Posts of equal score come from the highest id to the lowest, as text.
-
-        Raises:
-            CollectionError: ``method`` is another than :class:`indexes.methods.EngineQuery`.
-        """
+    def _bodies(
+        self, topics: Sequence[Topic], method: Method, hits: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(method, EngineQuery):
             raise CollectionError(
                 f"{self._address}: this index is ranked by its own query, expected no method "
                 f"({method.name}); only an index that this program built has those of its own"
             )
-        topics, id_field = list(topics), self._address.id_field
-        if id_field is None and hits > self._window:
-            raise CollectionError(
-                f"{self._address}: more than {self._window:,} hits need a field of ids to go on "
-                "from, expected its name by `address.id_field`"
-            )
+        id_field = self._address.id_field
         sort = [{"_score": "desc"}, *([{id_field: "desc"}] if id_field else [])]
-        bodies = {
-            topic.query_id: body_of(self._search(topic), self._limit(topic), hits, sort)
-            | self._keys
-            for topic in topics
-        }
-        found = search(self._engine, bodies, self._window, threads, self._several)
-        run = {}
         for topic in topics:
-            hits_of_topic = found[topic.query_id]
-            singles = single_precision(hit["_score"] for hit in hits_of_topic)
-            ids = [str(hit["sort"][1] if id_field else hit["_id"]) for hit in hits_of_topic]
-            for doc_id in filterfalse(is_doc_id, ids):
-                raise CollectionError(
-                    f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
-                    "run has them; name a field of such ids by `address.id_field`"
-                )
-            scores = dict(zip(ids, singles, strict=True))
-            best_first = sorted(scores.items(), key=lambda item: item[::-1], reverse=True)
-            run[topic.query_id] = dict(best_first)
-        return run
+            yield topic.query_id, body_of(self._search(topic), self._limit(topic), hits, sort)
 
-    def _search(self, topic: Topic) -> dict[str, Any]:
+    def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
+        has_field = bool(self._address.id_field)
+        ids = [str(hit["sort"][1] if has_field else hit["_id"]) for hit in hits]
+        for doc_id in filterfalse(is_doc_id, ids):
+            raise CollectionError(
+                f"{self._address}: found the id {doc_id!r}, expected ids without spaces, as a "
+                "run has them; name a field of such ids by `address.id_field`"
+            )
+        scores = dict(zip(ids, single_precision(hit["_score"] for hit in hits), strict=True))
+        return dict(sorted(scores.items(), key=lambda item: item[::-1], reverse=True))
+
+    def _search(self, topic: Topic) -> Any:
         """The index's own query for a topic."""
         text, template = well_formed(topic.text), self._address.query
         if not isinstance(template, str):
-            filled: dict[str, Any] = searches.filled(self._query, text)
-            return filled
+            return searches.filled(self._query, text)
         body = {"id": template, "params": {"query": text}}
         answer = self._engine.patiently("POST", "/_render/template", body)
-        origin = f"the search template {template}"
-        return searches.check_search(answer["template_output"], origin)
+        return searches.check_search(answer["template_output"], f"the search template {template}")
 
     def _limit(self, topic: Topic) -> dict[str, Any] | None:
         field = self._address.time_field
@@ -308,7 +303,7 @@ class ForeignIndex(EngineIndex):
             )
         if self._types[field] not in _DATES:
             limit = id_limit(topic, True, self._address)
-            return None if limit is None else searches.up_to(field, limit)
+            return None if limit is None else {"range": {field: {"lte": limit}}}
         if topic.time is None:
             raise CollectionError(
                 f"topic {topic.query_id} has the time limit {topic.max_doc_id}, and {field} of "
@@ -320,21 +315,20 @@ class ForeignIndex(EngineIndex):
         """The post of a hit; a text or link of several values is that of the first one."""
         address, source = self._address, hit.get("_source", {})
         names = (address.text_field, address.url_field, address.id_field)
-        text, url, doc_id = (_value(source, name) for name in names)
+        text, url, doc_id = (value_of(source, name) for name in names)
         if text is None and "_source" not in hit:
             raise CollectionError(
                 f"{address}: the index keeps no texts (_source is off); name one that does"
             )
         doc_id = doc_id if address.id_field else hit["_id"]
-        return Post(str(doc_id), well_formed(str(text or "")), well_formed(str(url or "")))
+        post = Post(str(doc_id), well_formed(str(text or "")), well_formed(str(url or "")))
+        return with_signals(post, source, address.signals)
 
 
-def _reranks(engine: Engine, pipeline: str | None) -> bool:
-    """Whether a search pipeline has a reranker, which belongs to no first stage."""
-    if pipeline is None:
-        return False
-    found = engine.patiently("GET", f"/_search/pipeline/{pipeline}")[pipeline]
-    return any("rerank" in processor for processor in found.get("response_processors", []))
+def _pipeline(settings: Mapping[str, Any]) -> str | None:
+    """The search pipeline that an index has by its settings, None without one."""
+    name: str | None = settings.get("search", {}).get("default_pipeline")
+    return None if name == "_none" else name
 
 
 def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -344,19 +338,6 @@ def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield prefix + name, one["type"]
         for inner in ("properties", "fields"):
             yield from _fields(one.get(inner, {}), f"{prefix}{name}.")
-
-
-def _value(source: Any, field: str | None) -> Any:
-    """The first value of a field, None without one; its name may lead into objects."""
-    if isinstance(source, list):
-        return next((v for one in source if (v := _value(one, field)) is not None), None)
-    if field is None or not isinstance(source, dict):
-        return None
-    if field in source:
-        value = source[field]
-        return value[0] if isinstance(value, list) and value else value
-    first, dot, rest = field.partition(".")
-    return _value(source.get(first), rest) if dot else None
 
 
 class KeptPosts:
@@ -372,19 +353,22 @@ class KeptPosts:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._told():
             self._connection = sqlite3.connect(path, check_same_thread=False, timeout=60)
-            for table in (
-                "posts (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT)",
-                "changes (shard TEXT PRIMARY KEY, number INTEGER)",
-            ):
-                self._connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+            self._connection.executescript(
+                "CREATE TABLE IF NOT EXISTS posts"
+                " (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT,"
+                " signals TEXT);"
+                "CREATE TABLE IF NOT EXISTS changes (shard TEXT PRIMARY KEY, number INTEGER);"
+            )
+            with suppress(sqlite3.OperationalError):  # Earlier versions had none.
+                self._connection.execute("ALTER TABLE posts ADD COLUMN signals TEXT")
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, each once, in an order of no meaning."""
         self._refreshed  # noqa: B018
         if not self._has_all():
             self._keep(self._index.fetch_all())
-            self._execute("PRAGMA user_version = 1")
-        return iter([*map(Post._make, self._execute("SELECT doc_id, text, url FROM posts"))])
+            self._select("PRAGMA user_version = 1")
+        return iter([*map(post_of, self._select(f"SELECT {COLUMNS} FROM posts"))])
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
@@ -406,47 +390,45 @@ class KeptPosts:
         """Read posts anew that have changed since they were read; say so, and since when."""
         if (numbers := self._index.change_numbers()) is None:
             return
-        before = {shard: int(number) for shard, number in self._execute("SELECT * FROM changes")}
+        before = {shard: int(number) for shard, number in self._select("SELECT * FROM changes")}
         if before == numbers:
             return
-        ((kept,),) = self._execute("SELECT count(*) FROM posts")
+        kept, whole = self._count(), False
         moment = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
-        text, whole = f"the posts kept here since {moment:%Y-%m-%d %H:%M} UTC", False
         is_later = all(numbers[shard] >= before[shard] for shard in before.keys() & numbers)
         if self._has_all() and before and before.keys() == numbers.keys() and is_later:
             changed = min(before[shard] for shard in before if numbers[shard] != before[shard])
-            self._keep(self._index.changed_since(changed))
-            text = f"{text} are brought up to date"
-            ((kept,),) = self._execute("SELECT count(*) FROM posts")
-            whole = int(kept) == self._index.size
-        if not whole:
-            # Posts are gone, or there is no telling which have changed.
-            text = f"{text} are read anew"
-            with self._told(), self._connection:
-                self._connection.execute("DELETE FROM posts")
-                self._connection.execute("PRAGMA user_version = 0")
+            self._keep(self._index.fetch_all({"range": {"_seq_no": {"gt": changed}}}))
+            whole = (kept := self._count()) == self._index.size
         if kept:
+            how = "brought up to date" if whole else "read anew"
+            text = f"the posts kept here since {moment:%Y-%m-%d %H:%M} UTC are {how}"
             print(f"{self.path.parent.name}: {text}", file=sys.stderr)
-        with self._told(), self._connection:
-            self._connection.execute("DELETE FROM changes")
-            self._connection.executemany("INSERT INTO changes VALUES (?, ?)", numbers.items())
+        with self._told(), self._connection as connection:
+            if not whole:  # Posts are gone, or there is no telling which have changed.
+                connection.execute("DELETE FROM posts")
+                connection.execute("PRAGMA user_version = 0")
+            connection.execute("DELETE FROM changes")
+            connection.executemany("INSERT INTO changes VALUES (?, ?)", numbers.items())
+
+    def _count(self) -> int:
+        return int(self._select("SELECT count(*) FROM posts")[0][0])
+
+    def _has_all(self) -> bool:
+        return bool(self._select("PRAGMA user_version")[0][0])
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
-        query = f"SELECT doc_id, text, url FROM posts WHERE doc_id {GIVEN}"
-        return {row[0]: Post._make(row) for row in self._execute(query, [json.dumps(wanted)])}
+        query = f"SELECT {COLUMNS} FROM posts WHERE doc_id {GIVEN}"
+        return {row[0]: post_of(row) for row in self._select(query, [json.dumps(wanted)])}
 
     def _keep(self, posts: Iterable[Post]) -> None:
         """Write posts; all of them or, on an error, none."""
         with self._told(), self._connection:
             self._connection.executemany(
-                "INSERT OR REPLACE INTO posts (doc_id, text, url) VALUES (?, ?, ?)", posts
+                f"INSERT OR REPLACE INTO posts ({COLUMNS}) VALUES (?, ?, ?, ?)", map(row_of, posts)
             )
 
-    def _has_all(self) -> bool:
-        ((version,),) = self._execute("PRAGMA user_version")
-        return bool(version)
-
-    def _execute(self, query: str, values: Sequence[str] = ()) -> list[tuple[str, ...]]:
+    def _select(self, query: str, values: Sequence[str] = ()) -> list[tuple[str, ...]]:
         with self._told():
             return self._connection.execute(query, values).fetchall()
 

@@ -11,13 +11,15 @@ changes nothing and leaves no deleted copy behind that would count in the statis
 import sqlite3
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+from zlib import crc32
 
 from indexes.engines.client import (
     Engine,
@@ -38,6 +40,8 @@ from indexes.store import POSTS_FILE, PostStore
 TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
 """Fields: the text, its words where they are cut here, the link, the id as a text, as a number."""
 
+SIGNALS = "signals"  # Object of further numbers, whose fields the engine makes as they come
+
 CUT_HERE = "whitespace"
 """Analyzer of words that are cut here."""
 
@@ -57,16 +61,12 @@ _REFUSED = (400, 413)
 """Status of a post that the engine will never take; others concern the whole index."""
 
 
+_TYPES = {QueryLikelihood.name: "LMDirichlet", BM25.name: "BM25"}  # Of similarities
+
+
 def _similarity(method: Ranked) -> dict[str, Any]:
     """The engine's settings of a method's similarity."""
-    if isinstance(method, BM25):
-        return {"type": "BM25", "k1": method.k1, "b": method.b}
-    return {"type": "LMDirichlet", "mu": method.mu}
-
-
-def _parameters(found: Mapping[str, Any]) -> str:
-    named = [f"{k}={v:g}" for k, v in sorted(found.items()) if k != "type"]
-    return ", ".join(named) or "no parameters"
+    return {"type": _TYPES[method.name], **vars(method)}
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,14 @@ class Layout:
     plain_ids: bool = False
     """Whether ids are whole numbers without zeros before them, so that the number tells the id; to
     sort by a text and to give it back takes an engine most of a search's time."""
-    uuid: str = ""  # The engine's own id of the index; "" for one that is to be
-    window: int = 10_000  # Hits of a search, at most; more are read page by page
-    pipeline: str | None = None
-    """Search pipeline of every search that names none (OpenSearch); None without one."""
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
         """Layout of an index, from the engine's ``GET /index``.
 
-        Raises:
-            CollectionError: it is not an index of ours, or of another version of this program.
+        Raises CollectionError if it is not of ours, or of another version of this program.
         """
-        settings, mappings = description["settings"]["index"], description["mappings"]
+        mappings = description["mappings"]
         meta = mappings.get("_meta", {}).get(_META)
         if not isinstance(meta, dict):
             fields = ", ".join(list(mappings.get("properties", {}))[:8]) or "none"
@@ -105,15 +100,10 @@ class Layout:
         similarities = {
             # The engines give back numbers as texts.
             name: {k: v if k == "type" else float(v) for k, v in one.items()}
-            for name, one in settings.get("similarity", {}).items()
+            for name, one in description["settings"]["index"].get("similarity", {}).items()
         }
-        return cls(
-            *(manifest, meta["analyzer"], similarities, meta["complete"]),
-            plain_ids=meta.get("plain_ids", False),
-            uuid=settings["uuid"],
-            window=int(settings.get("max_result_window", 10_000)),
-            pipeline=default_pipeline(settings),
-        )
+        flags = meta["complete"], meta.get("plain_ids", False)
+        return cls(manifest, meta["analyzer"], similarities, *flags)
 
     @property
     def field(self) -> str:
@@ -123,8 +113,7 @@ class Layout:
     def field_of(self, method: Method, index: EngineAddress) -> str:
         """The field whose similarity is the method's.
 
-        Raises:
-            CollectionError: there is none with these parameters, or the engine lacks the method.
+        Raises CollectionError if none has these parameters, or the engine lacks the method.
         """
         if not isinstance(method, Ranked):
             raise CollectionError(
@@ -133,9 +122,13 @@ class Layout:
             )
         found, wanted = self.similarities.get(method.name, {}), _similarity(method)
         if found != wanted:
+            has, expected = (
+                ", ".join(f"{k}={v:g}" for k, v in sorted(part.items()) if k != "type")
+                for part in (found, wanted)
+            )
             raise CollectionError(
-                f"{index}: this index ranks {method.name} with {_parameters(found)}, expected "
-                f"{_parameters(wanted)}; search with the former, or in a local index"
+                f"{index}: this index ranks {method.name} with {has or 'no parameters'}, expected "
+                f"{expected}; search with the former, or in a local index"
             )
         return self.field if isinstance(method, QueryLikelihood) else f"{self.field}.{method.name}"
 
@@ -166,6 +159,7 @@ class Layout:
                     # Also where its words are beside it: callers search it by their own queries.
                     TEXT: {"type": "text"},
                     self.field: words,
+                    SIGNALS: {"type": "object", "dynamic": True},
                 },
             },
         }
@@ -182,7 +176,7 @@ class Layout:
             found[NUMBER] = int(post.doc_id)
         if self.analyzer == CUT_HERE:
             found[WORDS] = words
-        return found
+        return found | ({SIGNALS: dict(post.signals)} if post.signals else {})
 
     @property
     def sort(self) -> list[dict[str, str]]:
@@ -208,13 +202,7 @@ class Layout:
         return found
 
 
-def default_pipeline(settings: Mapping[str, Any]) -> str | None:
-    """The search pipeline that an index has by its settings, None without one."""
-    found = settings.get("search", {}).get("default_pipeline")
-    return None if found in (None, "_none") else str(found)
-
-
-def new_layout(engine: Engine, manifest: IndexManifest) -> Layout:
+def new_layout(engine: Engine, manifest: IndexManifest, plain_ids: bool) -> Layout:
     """The layout of a new index in this engine, with the manifest's analyzer if it has that."""
     analyzer = manifest.analyzer
     try:
@@ -224,7 +212,7 @@ def new_layout(engine: Engine, manifest: IndexManifest) -> Layout:
             raise
         analyzer = CUT_HERE
     similarities = {name: _similarity(method) for name, method in RANKED.items()}
-    return Layout(manifest, analyzer, similarities)
+    return Layout(manifest, analyzer, similarities, False, plain_ids)
 
 
 def without_scale(engine: Engine, method: Method) -> float:
@@ -247,9 +235,10 @@ def cut_words(texts: Sequence[str], name: str) -> list[str]:
     return [" ".join(analyze(text, with_analyzer)) for text in texts]
 
 
-def kept_posts(directory: Path, uuid: str) -> Path:
-    """File of an index's posts that are kept here; an index made anew has another."""
-    return directory / f"posts-{uuid}.sqlite"
+def kept_posts(directory: Path, uuid: str, address: EngineAddress) -> Path:
+    """File of the posts kept here; an index made anew, or with other signals, has another."""
+    names = f"-{crc32(repr(address.signals).encode()):08x}" if address.signals else ""
+    return directory / f"posts-{uuid}{names}.sqlite"
 
 
 # --- Filling --------------------------------------------------------------------------------------
@@ -273,12 +262,9 @@ def build(
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
 
     Posts are kept in ``directory`` (:class:`indexes.engines.index.KeptPosts`); the other arguments
-    are those of :func:`indexes.index.build`.
-
-    Raises:
-        CollectionError: there are no posts, or an id is repeated; the engine refuses or is lost;
-            the index that is there has other posts or fields. What was sent remains, and another
-            call goes on from there.
+    are those of :func:`indexes.index.build`. Raises CollectionError if there are no posts, or an id
+    is repeated; the engine refuses or is lost; the index that is there has other posts or fields.
+    What was sent remains, and another call goes on from there.
     """
     from indexes.analysis import analyzer_name
     from indexes.index import progress
@@ -287,15 +273,8 @@ def build(
     described = tuple(Source.read(Path(source)) for source in sources)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".posts.", dir=directory) as folder:
-        path, are_plain = Path(folder) / POSTS_FILE, True
-
-        def watched() -> Iterator[Post]:
-            nonlocal are_plain
-            for post in progress(posts, None, "reading"):
-                are_plain = are_plain and (post.doc_id == "0" or not post.doc_id.startswith("0"))
-                yield post
-
-        summary = PostStore.build(path, watched())
+        path = Path(folder) / POSTS_FILE
+        summary = PostStore.build(path, progress(posts, None, "reading"))
         if not summary.posts:
             names = ", ".join(source.name for source in described) or "the input"
             raise CollectionError(f"{names}: found no posts, expected at least one")
@@ -309,13 +288,15 @@ def build(
                 rebuild=rebuild,
                 versions=software_versions(**{engine.kind: version}),
             )
-            plain_ids = summary.numeric_ids and are_plain
-            layout = _prepared(engine, replace(new_layout(engine, manifest), plain_ids=plain_ids))
+            is_plain = (post.doc_id == str(int(post.doc_id)) for post in store)
+            plain_ids = summary.numeric_ids and all(is_plain)
+            layout = _prepared(engine, new_layout(engine, manifest, plain_ids))
             sent = _completed(engine, layout, store)
         # Complete: it becomes the file where the index's posts are kept.
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("PRAGMA user_version = 1")
-        path.replace(kept_posts(directory, layout.uuid))
+        uuid = engine.describe()["settings"]["index"]["uuid"]
+        path.replace(kept_posts(directory, uuid, address))
     return Built(layout.manifest, sent)
 
 
@@ -344,9 +325,16 @@ def _prepared(engine: Engine, wanted: Layout) -> Layout:
 
 
 def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
-    """Send the posts that the index lacks, and mark it as complete; the number sent."""
+    """Send the posts that the index lacks, and mark it as complete; the number sent.
+
+    The index is not refreshed meanwhile; afterwards as it was before, whatever happened.
+    """
     path, sent = f"/{engine.address.index}", 0
-    with _without_refresh(engine):
+    before = engine.describe()["settings"]["index"].get("refresh_interval")
+    # An earlier run was killed before it could set it back.
+    before = None if before == "-1" else before
+    engine.patiently("PUT", f"{path}/_settings", {"index": {"refresh_interval": "-1"}})
+    try:
         engine.patiently("POST", f"{path}/_refresh")
         if (there := engine.count()) != len(store):
             known = set[str]()
@@ -355,7 +343,7 @@ def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
                 known = {hit["fields"][ID][0] for hit in all_hits(engine, body)}
             sent = len(store) - len(known)
             missing = (post for post in store if post.doc_id not in known)
-            _Sender(engine).send_all(_lines(layout, missing), sent)
+            _send_all(engine, _chunks(layout, missing), sent)
             engine.patiently("POST", f"{path}/_refresh")
             if (there := engine.count()) != len(store):
                 raise CollectionError(
@@ -366,126 +354,98 @@ def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
         if not layout.complete:
             meta = {"_meta": replace(layout, complete=True).meta()}
             engine.patiently("PUT", f"{path}/_mapping", meta)
-    return sent
-
-
-@contextmanager
-def _without_refresh(engine: Engine) -> Iterator[None]:
-    """No refresh of the index meanwhile; afterwards as it was before, whatever happened."""
-    path = f"/{engine.address.index}/_settings"
-    before = engine.describe()["settings"]["index"].get("refresh_interval")
-    # An earlier run was killed before it could set it back.
-    before = None if before == "-1" else before
-    engine.patiently("PUT", path, {"index": {"refresh_interval": "-1"}})
-    try:
-        yield
     finally:
-        engine.patiently("PUT", path, {"index": {"refresh_interval": before}})
+        engine.patiently("PUT", f"{path}/_settings", {"index": {"refresh_interval": before}})
+    return sent
 
 
 _Line = tuple[str, bytes]  # Id of a post, and its two lines of a bulk request
 
 
-def _lines(layout: Layout, posts: Iterable[Post]) -> Iterator[_Line]:
-    """The posts as lines, in batches whose words are cut together."""
-    left, name = iter(posts), layout.manifest.analyzer
+def _chunks(layout: Layout, posts: Iterable[Post]) -> Iterator[list[_Line]]:
+    """The posts as lines, about :data:`CHUNK` bytes together; words of many are cut together."""
+    left, name, chunk, size = iter(posts), layout.manifest.analyzer, list[_Line](), 0
     while batch := list(islice(left, 1000)):
         words = [""] * len(batch)
         if layout.analyzer == CUT_HERE:
             words = cut_words([post.text for post in batch], name)
         for post, cut in zip(batch, words, strict=True):
             parts = {"create": {"_id": post.doc_id}}, layout.document(post, cut)
-            yield post.doc_id, b"".join(encoded(part) + b"\n" for part in parts)
-
-
-def _chunks(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
-    """Lines of about :data:`CHUNK` bytes together."""
-    chunk, size = list[_Line](), 0
-    for line in lines:
-        if chunk and size + len(line[1]) > CHUNK:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(line)
-        size += len(line[1])
+            lines = b"".join(encoded(part) + b"\n" for part in parts)
+            if chunk and size + len(lines) > CHUNK:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append((post.doc_id, lines))
+            size += len(lines)
     if chunk:
         yield chunk
 
 
-class _Sender:
-    """Sends posts, in several threads."""
+def _send_all(engine: Engine, chunks: Iterable[Sequence[_Line]], total: int) -> None:
+    """Send posts in several threads; raises CollectionError with the ids of those refused."""
+    from tqdm import tqdm
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._stopped = engine, threading.Event()
-        self._refused: dict[str, str] = {}  # Id -> reason
+    refused, stopped = dict[str, str](), threading.Event()
+    pool, pending = ThreadPoolExecutor(IN_FLIGHT), deque[Future[int]]()
+    bar = tqdm(total=total, desc="indexing", unit=" posts", disable=None, mininterval=0.5)
+    try:
+        with bar:
+            for chunk in chunks:
+                if len(pending) == IN_FLIGHT:
+                    bar.update(pending.popleft().result())
+                pending.append(pool.submit(_send, engine, chunk, refused, stopped))
+            for one in pending:
+                bar.update(one.result())
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+    if refused:
+        reasons = "; ".join(f"post {key}: {text}" for key, text in [*refused.items()][:3])
+        more = f" and {len(refused) - 3:,} more" if len(refused) > 3 else ""
+        raise CollectionError(
+            f"{engine.address}: the engine has refused {len(refused):,} of {total:,} posts: "
+            f"{reasons}{more}; the others are there: correct these and try again"
+        )
 
-    def send_all(self, lines: Iterable[_Line], total: int) -> None:
-        """Send lines; raises CollectionError with the ids of those that were refused."""
-        from tqdm import tqdm
 
-        pool, pending = ThreadPoolExecutor(IN_FLIGHT), set[Future[None]]()
-        bar = tqdm(total=total, desc="indexing", unit=" posts", disable=None, mininterval=0.5)
-        try:
-            with bar:
-                for chunk in _chunks(lines):
-                    pending.add(pool.submit(self.send, chunk, bar.update))
-                    if len(pending) >= IN_FLIGHT:
-                        done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                        for one in done:
-                            one.result()
-                for one in pending:
-                    one.result()
-        finally:
-            self._stopped.set()
-            pool.shutdown(cancel_futures=True)
-        if refused := self._refused:
-            reasons = "; ".join(f"post {key}: {text}" for key, text in [*refused.items()][:3])
-            more = f" and {len(refused) - 3:,} more" if len(refused) > 3 else ""
-            raise CollectionError(
-                f"{self._engine.address}: the engine has refused {len(refused):,} of {total:,} "
-                f"posts: {reasons}{more}; the others are there: correct these and try again"
-            )
+def _send(
+    engine: Engine, chunk: Sequence[_Line], refused: dict[str, str], stopped: threading.Event
+) -> int:
+    """Send posts until each is there or ``refused``, with the reason; their number."""
+    left, address = dict(chunk), engine.address
+    shown = ",".join(f"items.*.{name}" for name in ("_id", "status", "error"))
 
-    def send(self, chunk: Sequence[_Line], report: Any) -> None:
-        """Send a chunk until each post is there or refused."""
-        left, address = dict(chunk), self._engine.address
-
-        def attempt() -> None:
-            before = len(left)
-            try:
-                items = self._answer(b"".join(left.values()))
-            except EngineError as error:
-                if error.status != _TOO_LARGE or before == 1:
-                    raise
-                lines = [*left.items()]
-                for part in (lines[: before // 2], lines[before // 2 :]):
-                    self.send(part, report)
-                left.clear()
-                return
-            for item in items:
-                status, doc_id = item["status"], item["_id"]
-                if status in _REFUSED:
-                    self._refused[doc_id] = reason_of(item)[1]
-                if status < 300 or status in (_CONFLICT, *_REFUSED):
-                    del left[doc_id]
-                elif not (problem := refusal(address, status, item)).is_passing:
-                    raise problem
-            report(before - len(left))
-            if left:
-                raise EngineError(
-                    f"{address}: the engine is too busy to take {len(left):,} posts (such as "
-                    f"{next(iter(left))}); try again, which sends only what is missing",
-                    429,
-                )
-
-        repeated(attempt, self._pause)
-
-    def _pause(self, seconds: float) -> None:
-        if self._stopped.wait(seconds):
+    def pause(seconds: float) -> None:
+        if stopped.wait(seconds):
             raise EngineError("interrupted")
 
-    def _answer(self, body: bytes) -> list[dict[str, Any]]:
-        self._pause(0)
-        path, shown = f"/{self._engine.address.index}/_bulk", ("_id", "status", "error")
-        params = {"filter_path": ",".join(f"items.*.{name}" for name in shown)}
-        answer = self._engine.request("POST", path, body, params)
-        return [next(iter(item.values())) for item in answer.get("items", [])]
+    def attempt() -> None:
+        pause(0)
+        path, body = f"/{address.index}/_bulk", b"".join(left.values())
+        try:
+            answer = engine.request("POST", path, body, {"filter_path": shown})
+        except EngineError as error:
+            if error.status != _TOO_LARGE or len(left) == 1:
+                raise
+            lines, half = [*left.items()], len(left) // 2
+            for part in (lines[:half], lines[half:]):
+                _send(engine, part, refused, stopped)
+            left.clear()
+            return
+        for item in (next(iter(each.values())) for each in answer.get("items", [])):
+            status, doc_id = item["status"], item["_id"]
+            if status in _REFUSED:
+                refused[doc_id] = reason_of(item)[1]
+            if status < 300 or status in (_CONFLICT, *_REFUSED):
+                del left[doc_id]
+            elif not (problem := refusal(address, status, item)).is_passing:
+                raise problem
+        if left:
+            raise EngineError(
+                f"{address}: the engine is too busy to take {len(left):,} posts (such as "
+                f"{next(iter(left))}); try again, which sends only what is missing",
+                429,
+            )
+
+    repeated(attempt, pause)
+    return len(chunk)

@@ -4,7 +4,7 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -27,43 +27,32 @@ _OURS = ("size", "from", "_source", "fields", "track_total_hits", "highlight", "
 _HITS = 10_000
 """Hits of one request to the engine, about: while one answer is read, the next is made."""
 
-_KEEP = "2m"  # How long the engine keeps a point in time, or a scroll, for the next page
+_TWITTER = "%a %b %d %H:%M:%S %z %Y"  # Form of a time
+_KEEP = "2m"  # How long the engine keeps a scroll for its next page
 
 _HIT = ("_id", "_score", "_source", "fields", "sort")
-_SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), "_shards.failed", "timed_out"])
+_PARTS = ("_shards.failed", "timed_out", "error", "status")
+_SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), *_PARTS])
 
 
 # --- Bodies ---------------------------------------------------------------------------------------
 
 
-def match(field: str, text: str) -> dict[str, Any]:
-    """Posts with any word of a text."""
-    return {"match": {field: {"query": text}}}
-
-
-def up_to(field: str, limit: int) -> dict[str, Any]:
-    """Posts with a number of at most ``limit``."""
-    return {"range": {field: {"lte": limit}}}
-
-
 def until(field: str, time: str, query_id: str) -> dict[str, Any]:
     """Posts not later than a time of a topic: ISO 8601, or as Twitter and TREC write it.
 
-    Raises:
-        CollectionError: it has another form.
+    Raises CollectionError if it has another form.
     """
-    try:
-        found = datetime.fromisoformat(time)
-    except ValueError:
-        try:
-            found = datetime.strptime(time, "%a %b %d %H:%M:%S %z %Y")
-        except ValueError:
-            raise CollectionError(
-                f"topic {query_id}: found the time {time!r}, expected one such as "
-                "2011-02-08T12:30:27Z or Tue Feb 08 12:30:27 +0000 2011"
-            ) from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
+    found: datetime | None = None
+    for read in (datetime.fromisoformat, lambda text: datetime.strptime(text, _TWITTER)):
+        with suppress(ValueError):
+            found = found or read(time)
+    if found is None:
+        raise CollectionError(
+            f"topic {query_id}: found the time {time!r}, expected one such as "
+            "2011-02-08T12:30:27Z or Tue Feb 08 12:30:27 +0000 2011"
+        )
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
     text = found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"range": {field: {"lte": text, "format": "strict_date_optional_time"}}}
 
@@ -88,8 +77,7 @@ def body_of(
 def read_query(path: Path) -> dict[str, Any]:
     """A query of one's own: a search, or its ``query`` alone, with :data:`PLACEHOLDER` in it.
 
-    Raises:
-        CollectionError: the file holds something else.
+    Raises CollectionError if the file holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -143,29 +131,23 @@ def search(
 ) -> dict[str, list[Hit]]:
     """The hits of searches with ``size``, by their labels (of topics, for messages).
 
-    More than ``window`` hits are read page by page. With ``several_shards``, word statistics are
+    More than ``window`` hits are read on page by page. With ``several_shards``, word statistics are
     collected from all of them before. ``threads`` requests are under way at a time.
-
-    Raises:
-        EngineError: a search got no answer; no other results are given then.
+    Raises EngineError if a search got no answer; no other results are given then.
     """
     size = max((body["size"] for body in bodies.values()), default=0)
     kind = {"search_type": "dfs_query_then_fetch"} if several_shards else {}
     if size > window:
-        with _point_in_time(engine) as point:
-            return {
-                label: list(_pages(engine, point, label, body, window, kind))
-                for label, body in bodies.items()
-            }
+        return {label: _deep(engine, label, body, window, kind) for label, body in bodies.items()}
     header = {"index": engine.address.index, "allow_partial_search_results": False, **kind}
     # The same copy of a shard each time, whose scores do not differ in the last digits.
     header["preference"] = "tweetrerank"
-    left = iter(bodies.items())
-    groups = iter(lambda: dict(islice(left, max(1, _HITS // max(1, size)))), {})
+    left, count = iter(bodies.items()), max(1, _HITS // max(1, size))
+    groups = [*iter(lambda: dict(islice(left, count)), {})]
     found: dict[str, list[Hit]] = {}
     pool = ThreadPoolExecutor(threads)
     try:
-        for part in pool.map(lambda group: _group(engine, header, group), list(groups)):
+        for part in pool.map(lambda group: _group(engine, header, group), groups):
             found |= part
     finally:
         pool.shutdown(cancel_futures=True)
@@ -177,7 +159,7 @@ def _group(
 ) -> dict[str, list[Hit]]:
     """The hits of searches in one request, in more for those that failed."""
     found: dict[str, list[Hit]] = {}
-    shown = ",".join(f"responses.{part}" for part in (*_SHOWN.split(","), "error", "status"))
+    shown = ",".join(f"responses.{part}" for part in _SHOWN.split(","))
 
     def attempt() -> None:
         left = [label for label in bodies if label not in found]
@@ -192,18 +174,12 @@ def _group(
                 found[label] = _hits(engine, one)
             except EngineError as error:
                 problems[label] = error
-        for label, problem in problems.items():
-            if not problem.is_passing:
-                raise _unanswered([label], problem)
-        if problems:
-            raise _unanswered(list(problems), next(iter(problems.values())))
+        lasting = {label: error for label, error in problems.items() if not error.is_passing}
+        if problems := lasting or problems:
+            raise _unanswered([*problems], next(iter(problems.values())))
 
     repeated(attempt)
     return {label: found[label] for label in bodies}
-
-
-def _found(engine: Engine, path: str, body: Any, params: Mapping[str, str]) -> list[Hit]:
-    return _hits(engine, engine.request("POST", path, body, params))
 
 
 def _hits(engine: Engine, answer: Mapping[str, Any]) -> list[Hit]:
@@ -227,59 +203,31 @@ def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
     )
 
 
-@contextmanager
-def _point_in_time(engine: Engine) -> Iterator[str]:
-    """The index as it is now, for searches page by page."""
-    index, keep = engine.address.index, {"keep_alive": _KEEP}
-    if engine.kind == "opensearch":
-        path, key, end = f"/{index}/_search/point_in_time", "pit_id", "/_search/point_in_time"
-    else:
-        path, key, end = f"/{index}/_pit", "id", "/_pit"
-    point = engine.patiently("POST", path, params=keep)[key]
-    try:
-        yield point
-    finally:
-        with suppress(EngineError):  # It ends by itself.
-            engine.request("DELETE", end, {key: [point] if key == "pit_id" else point})
-
-
-def _pages(
-    engine: Engine,
-    point: str,
-    label: str,
-    body: Mapping[str, Any],
-    window: int,
-    kind: Mapping[str, str],
-) -> Iterator[Hit]:
+def _deep(
+    engine: Engine, label: str, body: Mapping[str, Any], window: int, kind: Mapping[str, str]
+) -> list[Hit]:
     """The hits of one search of any depth."""
-    params = {"filter_path": f"{_SHOWN},error,status", **kind}
-    left, pit = body["size"], {"pit": {"id": point, "keep_alive": _KEEP}}
-    page = {**body, **pit}
-    while left > 0:
-        page["size"] = min(left, window)
-        try:
-            found = repeated(
-                lambda: _hits(engine, engine.request("POST", "/_search", page, params))
-            )
-        except EngineError as error:
-            raise _unanswered([label], error) from None
-        yield from found
-        if len(found) < page["size"]:
-            return
-        left, page["search_after"] = left - len(found), found[-1]["sort"]
+    try:
+        return repeated(lambda: [*islice(all_hits(engine, body, window, kind), body["size"])])
+    except EngineError as error:
+        raise _unanswered([label], error) from None
 
 
-def all_hits(engine: Engine, body: Mapping[str, Any], size: int = 5000) -> Iterator[Hit]:
-    """Every post of the index, in an order of no meaning (a scroll, which any index allows)."""
-    answer = engine.patiently(
-        "POST",
-        f"/{engine.address.index}/_search",
-        {"query": {"match_all": {}}, **body, "size": size, "sort": ["_doc"]},
-        {"scroll": _KEEP},
-    )
+def all_hits(
+    engine: Engine, body: Mapping[str, Any], size: int = 5000, kind: Mapping[str, str] | None = None
+) -> Iterator[Hit]:
+    """The hits of a search, by default every post of the index in an order of no meaning.
+
+    They are read ``size`` at a time, by a scroll, which any index allows.
+    """
+    body = {"query": {"match_all": {}}, "sort": ["_doc"], **body, "size": size}
+    path, params = f"/{engine.address.index}/_search", {"scroll": _KEEP, **(kind or {})}
+    answer = engine.patiently("POST", path, body | {"track_total_hits": True}, params)
     try:
         while found := _hits(engine, answer):
             yield from found
+            if len(found) < size:
+                return
             scroll = {"scroll": _KEEP, "scroll_id": answer["_scroll_id"]}
             # Asked twice, the engine would go on with the page after a lost one: not repeated.
             answer = engine.request("POST", "/_search/scroll", scroll)

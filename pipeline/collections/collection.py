@@ -143,6 +143,7 @@ class Collection:
     measures: Sequence[str] = DEFAULT_MEASURES  # Usual ones of its runs, by ir_measures' names
     language: str | None = None  # Of topics and posts (``en``), ``und`` if it is not known
     judged_only: bool = False  # Whether models are trained on few candidates without a judgment
+    signals: Sequence[str] = ()  # Fields of the posts with numbers that models trained on it read
     skips_own_id: bool = False  # Whether a post with the id of a query is none of its results
     file: Path | None = None  # That describes an own collection, or its folder
     data: Path | None = None  # Data folder of the ``--data`` option, for messages

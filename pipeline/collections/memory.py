@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,11 @@ Table = Any
 
 
 def collection_of(
-    posts: Table, topics: Mapping[str, str] | Table = None, qrels: Any = None, name: str = ""
+    posts: Table,
+    topics: Mapping[str, str] | Table = None,
+    qrels: Any = None,
+    name: str = "",
+    signals: Sequence[str] = (),
 ) -> Collection:
     """The collection of posts, topics and judgments.
 
@@ -38,13 +42,16 @@ def collection_of(
         topics: as :func:`pipeline.collections.topics.as_topics` takes them.
         qrels: as in :func:`qrels_of`.
         name: under which what is trained is kept, also for other posts; else one of these posts.
+        signals: further fields of the rows, see :mod:`pipeline.collections.own`.
 
     Raises:
         DataError, CollectionError: a row has another form; names the row.
     """
-    found = [as_post(row, where) for where, row in rows_of(posts, "posts", Post, DataError)]
+    rows = rows_of(posts, "posts", Post, DataError)
+    found = [as_post(row, where, signals) for where, row in rows]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
-    return _stored(f"posts-{digest[:12]}", found, topics, qrels, name=name, digest=digest)
+    folder = f"posts-{digest[:12]}"
+    return _stored(folder, found, topics, qrels, name=name, digest=digest, signals=signals)
 
 
 def topics_file(topics: Mapping[str, str] | Table, folder: Path | None = None) -> Path:
@@ -134,6 +141,7 @@ def _stored(
     is_beir: bool = False,
     name: str = "",
     digest: str = "",
+    signals: Sequence[str] = (),
 ) -> Collection:
     """The own collection of this folder in the home folder, whose posts are written once."""
     folder = home_directory() / "collections" / folder_name
@@ -149,6 +157,7 @@ def _stored(
         "qrels": qrels_file(qrels, folder).name if qrels is not None else None,
         "skip_own_id": is_beir or None,
         "name": name or None,
+        "signals": [*signals],
     }
     # The latest topics are those that a command sees.
     with atomic_file(file) as stream:
@@ -167,4 +176,6 @@ def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
 
 
 def _line(record: Post | Topic) -> str:
-    return json.dumps(record._asdict(), ensure_ascii=False) + "\n"
+    fields = record._asdict()
+    fields |= fields.pop("signals", {})
+    return json.dumps(fields, ensure_ascii=False, default=str) + "\n"

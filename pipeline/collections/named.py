@@ -5,7 +5,7 @@ A new collection is a row of ``catalogue.json``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,7 @@ def open_collection(
     topics: Any = None,
     beir: Path | str | None = None,
     ir_dataset: Any = None,
+    signals: Sequence[str] = (),
 ) -> Collection:
     """A collection: topics, the posts that they search, and judgments.
 
@@ -158,8 +159,9 @@ def open_collection(
     * ``ir_dataset``, the id of a data set of ir_datasets or such an object, which is written into
       the home folder once;
     * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
-      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, and a ``name``, under
-      which what is trained is found again when the posts have changed;
+      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, a ``name``, under which
+      what is trained is found again when the posts have changed, and ``signals``, further fields
+      with numbers;
     * ``index``, the folder of an index by :func:`indexes.build`, also in place of a named
       collection's own; with ``topics``, or as ``name`` a file of topics.
 
@@ -179,7 +181,7 @@ def open_collection(
     if key in [*names(), *_ALIASES]:
         raise UsageError(f"`name`: {key} is the name of another collection")
     if posts is not None:
-        return collection_of(posts, topics, qrels, str(key or ""))
+        return collection_of(posts, topics, qrels, str(key or ""), signals)
     if qrels is not None and not isinstance(qrels, str | Path):
         qrels = qrels_file(qrels)
     judged = [] if qrels is None else [Path(qrels)]

@@ -156,7 +156,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
     def loading(self) -> dict[str, Any]:
-        """Fields of :class:`pipeline.ranking.checkpoints.Loading`."""
+        """Arguments of :func:`pipeline.ranking.checkpoints.load_model`."""
         names = ("device", "threads", "idf", "batch_size")
         return {name: getattr(self, name) for name in names}
 

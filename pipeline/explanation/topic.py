@@ -150,6 +150,8 @@ def grade_text(grade: int | None) -> str:
 def plain(name: str) -> tuple[str, str]:
     """Plain name and meaning of a stage, a model or a family; a signal is the score of a search."""
     kind, _, signal = name.partition(":")
+    if kind == "number":
+        return signal, f"The post's {signal}, and how high it is among those of the other posts."
     method = signal.removeprefix("run_") if kind == "signal" else ""
     title, meaning = WORDS.get(method or name, (method or name, ""))
     if method:

@@ -96,6 +96,8 @@ def print_explanation(topic: ExplainedTopic) -> None:
             console.print(", ".join(places))
             console.print(_shaded(console, reasons.text) if reasons.text else "no text")
             console.print(_shaded(console, reasons.url) if reasons.url else "no URL")
+            if reasons.numbers:
+                console.print(visible(reasons.numbers))
             if reasons.rows:
                 show(console, explanation, reasons.rows)
     if explanation.importances:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from pipeline.collections.named import open_collection
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import heading
 from pipeline.ranking.checkpoints import (
-    Loading,
     best_trained,
     directory_for,
     load_model,
@@ -59,7 +59,7 @@ def ranker(
         checkpoint: folder of a trained model; None is the one that has not seen the topics.
         default_weight: λ without a ``weight``, in place of the tuned one; a fusion has none.
         skip_unknown: leave out posts of ``candidates`` that the collection lacks.
-        loading: fields of :class:`pipeline.ranking.checkpoints.Loading`.
+        loading: see :func:`pipeline.ranking.checkpoints.load_model`.
 
     Raises:
         UsageError: the arguments contradict one another.
@@ -80,19 +80,19 @@ def ranker(
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
         reranker = default_reranker(collection, is_mixed, folder, has_weight)
-    how = Loading(**loading)
     if models.reads(reranker) == "searches":
         if given:
             problem = f"{reranker} takes the rankers of its training; leave it out"
             raise UsageError([f"`{argument}`: {problem}" for argument in given])
-        known = None
-        if candidates:
-            known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        return Fusion.of(collection, load_model(reranker, collection, folder, how), known)
+        fusion = load_model(reranker, collection, folder, **loading)
+        if not candidates:
+            return Fusion.of(collection, fusion)
+        known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
+        return Fusion.of(collection, fusion, known)
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
         return Mixture(retriever, None, collection)
-    model = load_model(reranker, collection, folder, how)
+    model = load_model(reranker, collection, folder, **loading)
     if weight is not None:
         model = Mixed.of(model, weight)
     elif default_weight is not None:
@@ -144,10 +144,9 @@ def default_reranker(
 
 def _is_trained(model: str, collection: Collection) -> bool:
     """Whether there is a checkpoint of a model for the collection."""
-    try:
+    with suppress(DataError):
         return directory_for(model, collection).is_dir()
-    except DataError:
-        return False
+    return False
 
 
 def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
@@ -164,7 +163,7 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
         remedy = "pip install 'tweetrerank[neural]'"
         print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
         return None
-    model = tuned(load_model(name, collection, None, Loading(**loading)), collection)
+    model = tuned(load_model(name, collection, **loading), collection)
     method = METHODS[defaults.DEFAULT_METHOD]()
     retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
     return Mixture(retriever, model, collection)

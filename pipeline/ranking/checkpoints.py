@@ -11,14 +11,12 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.collections.collection import OWN, home_directory, models_directory
 from pipeline.collections.named import answers
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.tuning import Tuning
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
@@ -29,6 +27,7 @@ from rerankers.reranker import TUNING_FILE
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
+    from pipeline.ranking.ranker import Ranker
     from rerankers.reranker import Model
     from rerankers.text.vocabulary import Idf
 
@@ -78,8 +77,9 @@ def default_directory(
 
 def directory_for(model: str, collection: Collection) -> Path:
     """:func:`default_directory` of a collection."""
-    is_adapted = collection.adapted_file is not None
-    return default_directory(model, collection.key, collection.file, is_adapted)
+    return default_directory(
+        model, collection.key, collection.file, collection.adapted_file is not None
+    )
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
@@ -106,39 +106,35 @@ def _must_skip(folder: Path, collection: str) -> bool:
     return collection in trained_on
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How a trained model is loaded and run."""
-
-    device: str = "auto"  # See :func:`pipeline.runtime.choose_device`, also for ``threads``
-    threads: int | None = None
-    idf: str | None = None
-    """``wordfreq`` or a file; None is the one used in training. From wordfreq come the frequencies
-    of the collection's language, if it names one."""
-    batch_size: int = 256  # Pairs in a forward pass
-
-
 def load_model(
-    name: str, collection: Collection, checkpoint: Path | None = None, loading: Loading = Loading()
+    name: str,
+    collection: Collection,
+    checkpoint: Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    idf: str | None = None,
+    batch_size: int = 256,
 ) -> Model:
     """The trained model for a collection.
 
     Args:
         checkpoint: folder; None is :func:`default_directory`.
+        device: see :func:`pipeline.runtime.choose_device`, also for ``threads``.
+        idf: ``wordfreq`` or a file; None is the one used in training. From wordfreq come the
+            frequencies of the collection's language, if it names one.
+        batch_size: pairs in a forward pass.
     """
     if name not in models.names():
         raise UsageError(
             f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
         )
-    device = choose_device(loading.device, loading.threads, models.is_network(name))
+    device = choose_device(device, threads, models.is_network(name))
 
     def frequencies(of_training: str) -> Idf:
-        source = loading.idf or of_training
-        return checkpoints.idf_from(named_frequencies(source, collection.language))
+        return checkpoints.idf_from(named_frequencies(idf or of_training, collection.language))
 
     directory = checkpoint or directory_for(name, collection)
-    size = loading.batch_size
-    trained = checkpoints.load(directory, name, device, frequencies, batch_size=size)
+    trained = checkpoints.load(directory, name, device, frequencies, batch_size=batch_size)
     source = Path(trained.metrics.get("collection_file", ""))
     is_other = collection.file and source.is_file() and not source.samefile(collection.file)
     # The file of values in memory is another one with every change of these.

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from indexes.methods import METHODS
@@ -32,27 +31,32 @@ OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
 
 @dataclass(frozen=True)
-class Rankers:
-    """The rankers whose scores a fusion reads."""
+class UnionRetriever:
+    """Finds the best candidates of several rankers, with every ranker's score.
 
-    names: Sequence[str]
+    A post of an official run whose text is not here is a candidate too, with an empty text: its
+    ranks alone speak for it.
+    """
+
+    collection: Collection
+    rankers: Sequence[str]
     """Methods of search, and official runs with :data:`OFFICIAL` before their names."""
-    candidate_rankers: Sequence[str]  # Those of ``names`` whose best posts are the candidates
+    sources: Sequence[str]  # Those of ``rankers`` whose best posts are the candidates
     depth: int = DEFAULT_HITS  # Best posts of each of these that are candidates
+    name: str = "mean of min-max scores"  # Origin of the candidates' first score, for reports
 
     @classmethod
-    def from_config(cls, config: Any) -> Rankers:
-        """The rankers of a fusion's configuration: its families ``signal:NAME``."""
+    def of(cls, collection: Collection, config: Any) -> Self:
+        """The retriever of a fusion's configuration: its families ``signal:NAME``."""
         families = config.families.split(",")
         names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
         chosen = config.candidate_rankers.split(",") if config.candidate_rankers else names
+        known = ", ".join([*METHODS, f"{OFFICIAL}ql", f"{OFFICIAL}rm3"])
         problems = [
-            f"signal:{name}: found no ranker of this name, expected one of "
-            f"{', '.join([*METHODS, OFFICIAL + 'ql', OFFICIAL + 'rm3'])}"
+            f"signal:{name}: found no ranker of this name, expected one of {known}"
             for name in names
             if name not in METHODS and not name.startswith(OFFICIAL)
-        ]
-        problems += [
+        ] + [
             f"candidate_rankers: found {name}, expected one of {', '.join(names)}: methods of "
             "search and runs whose scores are a signal"
             for name in chosen
@@ -65,24 +69,7 @@ class Rankers:
             )
         if problems:
             raise UsageError(problems)
-        return cls(names, chosen, config.depth)
-
-
-@dataclass(frozen=True)
-class UnionRetriever:
-    """Finds the best candidates of several rankers, with every ranker's score.
-
-    A post of an official run whose text is not here is a candidate too, with an empty text: its
-    ranks alone speak for it.
-    """
-
-    collection: Collection
-    rankers: Rankers
-
-    @property
-    def name(self) -> str:
-        """Origin of the candidates' first score, for reports."""
-        return "mean of min-max scores"
+        return cls(collection, names, chosen, config.depth)
 
     @cached_property
     def index(self) -> SearchIndex:
@@ -100,15 +87,15 @@ class UnionRetriever:
             UsageError: there is no index.
             DataError: an official run is malformed, or there is no candidate ranker.
         """
-        watch, rankers = Stopwatch(), self.rankers
+        watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
-        of_candidates = [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        of_candidates = [run for name, run in signals.items() if name in self.sources]
         if not of_candidates:
             raise DataError(
-                f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
+                f"{self.collection.name}: found no run of {', '.join(self.sources)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
             )
-        best = _joined_runs([best_of(run, min(hits, rankers.depth)) for run in of_candidates])
+        best = _joined_runs([best_of(run, min(hits, self.depth)) for run in of_candidates])
         scores = _mean_of_normalized(list(signals.values()))
         run = _restricted(scores, best)
         rest = {
@@ -118,35 +105,45 @@ class UnionRetriever:
         doc_ids = doc_ids_of(run)
         known = self.index.posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
-        signals = {name: _restricted(scores, run) for name, scores in signals.items()}
-        watch.stop(self.name)
-        return Candidates(topics, run, posts, {}, signals, rest=rest, seconds=watch.seconds)
+        return self._found(Candidates(topics, run, posts, rest=rest), signals, watch)
 
     def read(self, candidates: Candidates) -> Candidates:
         """Given candidates with every ranker's score of them.
 
         The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
         """
-        watch, topics = Stopwatch(), candidates.topics
-        signals = self._signals(topics, DEFAULT_HITS, watch)
+        watch = Stopwatch()
+        signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
         scores = _mean_of_normalized(list(signals.values()))
         run = {
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
             for query_id, wanted in candidates.run.items()
         }
-        signals = {name: _restricted(scores, run) for name, scores in signals.items()}
+        given = Candidates(candidates.topics, run, candidates.posts)
+        return self._found(given, signals, watch)
+
+    def _found(self, known: Candidates, signals: Mapping[str, Run], watch: Stopwatch) -> Candidates:
+        """Candidates with the rankers' scores of them, and the seconds of the searches."""
+        signals = {name: _restricted(scores, known.run) for name, scores in signals.items()}
         watch.stop(self.name)
-        return Candidates(topics, run, candidates.posts, {}, signals, seconds=watch.seconds)
+        return replace(known, priors={}, signals=signals, seconds=watch.seconds)
 
     def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
-        """The runs of the rankers that the collection has."""
-        collection, signals, missing = self.collection, {}, []
+        """The runs of the rankers that the collection has; a warning names the others."""
+        collection, signals, missing = self.collection, dict[str, Run](), []
+        wanted, runs = {topic.query_id for topic in topics}, collection.runs
         # Of own collections and queries there are no official runs, which nobody misses there.
-        runs = collection.runs
-        if runs and not {t.query_id for t in topics} & {t.query_id for t in collection.topics}:
+        if runs and wanted.isdisjoint(topic.query_id for topic in collection.topics):
             runs = {}
-        for name in self.rankers.names:
-            if run := self._rank(name, topics, hits, runs):
+        for name in self.rankers:
+            run: Run = {}
+            if name in collection.methods:
+                retriever = IndexRetriever(self.index, METHODS[name](), collection.skips_own_id)
+                run = retriever.run(topics, hits)
+            elif name.startswith(OFFICIAL) and (path := runs.get(name.removeprefix(OFFICIAL))):
+                official = read_run(path)
+                run = best_of({q: official[q] for q in official if q in wanted}, hits)
+            if run:
                 signals[name] = run
                 watch.stop(name)
             elif runs or not name.startswith(OFFICIAL):
@@ -158,19 +155,6 @@ class UnionRetriever:
                 file=sys.stderr,
             )
         return signals
-
-    def _rank(self, name: str, topics: Sequence[Topic], hits: int, runs: Mapping[str, Path]) -> Run:
-        """One ranker's run; empty if the collection does not have it."""
-        if not name.startswith(OFFICIAL):
-            if name not in self.collection.methods:
-                return {}
-            skips = self.collection.skips_own_id
-            return IndexRetriever(self.index, METHODS[name](), skips).run(topics, hits)
-        path = runs.get(name.removeprefix(OFFICIAL))
-        if path is None:
-            return {}
-        wanted = {topic.query_id for topic in topics}
-        return best_of({q: run for q, run in read_run(path).items() if q in wanted}, hits)
 
 
 def _mean_of_normalized(runs: Sequence[Run]) -> Run:
@@ -222,8 +206,8 @@ class Fusion(Ranker):
                 f"`reranker`: found {model.name}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
-        rankers = Rankers.from_config(model.config)
-        return cls(UnionRetriever(collection, rankers), model, collection, first_stage)
+        retriever = UnionRetriever.of(collection, model.config)
+        return cls(retriever, model, collection, first_stage)
 
     @property
     def description(self) -> str:
@@ -246,14 +230,13 @@ class Fusion(Ranker):
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates by what all rankers say of them."""
         name = self.first_stage.name if self.first_stage else "first stage"
-        given, hits = candidates.run, max(map(len, candidates.run.values()), default=1)
+        hits = max(map(len, candidates.run.values()), default=1)
         ranking = self._ranked(self.retriever.read(candidates), hits, progress, Stopwatch())
-        return ranking._replace(stages={name: given, **ranking.stages})
+        return ranking._replace(stages={name: candidates.run, **ranking.stages})
 
     def _ranked(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
     ) -> Ranking:
-        """The stages of candidates that have all signals."""
         ranking = super()._ranked(candidates, hits, progress, watch)
         stages = {name: best_of(run, hits) for name, run in ranking.stages.items()}
         seconds = {**ranking.seconds, **candidates.seconds}

@@ -15,17 +15,18 @@ then a :class:`rerankers.reranker.Mixed`.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from indexes.posts import Post
 from pipeline.collections.topics import as_topics
 from pipeline.collections.trec import Run, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
+from rerankers.errors import warn
 from rerankers.reranker import Model, Progress, silent
 
 if TYPE_CHECKING:
@@ -75,23 +76,14 @@ class Ranking(NamedTuple):
         posts = self.candidates.posts
         topics = []
         for topic in self.candidates.topics:
-            stages = {
-                name: places(run.get(topic.query_id, {})) for name, run in self.stages.items()
-            }
-            found = [
-                {
-                    "doc_id": doc_id,
-                    "text": posts[doc_id].text if doc_id in posts else "",
-                    "url": posts[doc_id].url if doc_id in posts else "",
-                    "stages": {
-                        name: by_id[doc_id]._asdict()
-                        for name, by_id in stages.items()
-                        if doc_id in by_id
-                    },
-                }
-                for doc_id in [*stages.values()][-1]
-            ]
-            topics.append({"query_id": topic.query_id, "query": topic.text, "posts": found})
+            query_id, found = topic.query_id, []
+            stages = {name: places(run.get(query_id, {})) for name, run in self.stages.items()}
+            for doc_id in [*stages.values()][-1]:
+                _, text, url = posts.get(doc_id, Post(doc_id, ""))
+                of_post = ((name, by_id.get(doc_id)) for name, by_id in stages.items())
+                places_of = {name: place._asdict() for name, place in of_post if place}
+                found.append({"doc_id": doc_id, "text": text, "url": url, "stages": places_of})
+            topics.append({"query_id": query_id, "query": topic.text, "posts": found})
         name = self.collection.name if self.collection else None
         return {"collection": name, "seconds": dict(self.seconds), "topics": topics}
 
@@ -114,7 +106,7 @@ class Ranking(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranker(ABC):
+class Ranker:
     """Ranks posts for topics: finds candidates, scores them, combines the scores."""
 
     retriever: Retriever | None  # Finds the candidates; None if they are always given
@@ -132,9 +124,9 @@ class Ranker(ABC):
         return self.retriever.name if self.retriever else "first stage"
 
     @property
-    @abstractmethod
     def description(self) -> str:
-        """How its scores come about, for reports; "" without a model."""
+        """Use of the first stage's scores, λ and its origin, for reports; "" without a model."""
+        return self.model.description if self.model else ""
 
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
@@ -160,9 +152,9 @@ class Ranker(ABC):
         watch.stop(self.first_stage_name)
         return self._ranked(candidates, hits, progress, watch)
 
-    @abstractmethod
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates: of a run, a request, or a page of a search engine."""
+        return self._ranked(candidates, len(candidates), progress, Stopwatch())
 
     def _ranked(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
@@ -177,6 +169,8 @@ class Ranker(ABC):
                 candidates = with_space(candidates, self.collection)
             with progress(len(candidates)) as report:
                 pairs, before = candidates.pairs(), self.first_stage_name
+                if unknown := self.model.unknown_numbers(pairs):
+                    warn(unknown)
                 for name, scores in self.model.stages(pairs, report, before):
                     stages[name] = candidates.run_of(scores)
                     watch.stop(name)
@@ -221,18 +215,8 @@ def require_positive(name: str, value: object) -> int:
     return int(value)
 
 
-@dataclass(frozen=True)
 class Mixture(Ranker):
     """A model over the candidates of one retriever, mixed with its scores unless it reads these.
 
     The mixture is :class:`rerankers.reranker.Mixed`.
     """
-
-    @property
-    def description(self) -> str:
-        """λ and its origin."""
-        return self.model.description if self.model else ""
-
-    def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
-        """Score candidates and mix both scores; see :class:`Ranker`."""
-        return self._ranked(candidates, len(candidates), progress, Stopwatch())

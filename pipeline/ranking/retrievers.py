@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, islice, repeat
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,32 +69,34 @@ class Candidates:
         ]
 
     def pairs(self) -> Pairs:
-        """The candidates as pairs of texts, for a model."""
-        from rerankers.pairs import PRIOR
-
-        priors = priors_of([self.run]) if self.priors is None else self.priors
-        known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
-        signals = {
-            **{name: self._scores(scores, np.nan) for name, scores in self.signals.items()},
-            **self._first_stage(),
-            PRIOR: self._scores(priors, 0.0),
-        }
-        return replace(self.texts(), signals=signals, resources=known)
-
-    def _first_stage(self) -> dict[str, npt.NDArray[np.floating]]:
-        """The signals of the first stage, NaN where :attr:`forms` say that it is unknown."""
-        from rerankers.pairs import FIRST_STAGE, ORDER, places_of
+        """The candidates as pairs of texts, for a model; NaN where a first stage is unknown."""
+        from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, places_of
 
         pairs, scores = self.texts(), self._scores(self.run, np.nan, np.float64)
-        found = {
-            FIRST_STAGE: scores,
-            ORDER: places_of(pairs.query_index, scores.astype(np.float32)),
+        order = places_of(pairs.query_index, scores.astype(np.float32))
+        forms = [self.forms.get(topic.query_id, "scores") for topic in self.topics]
+        of_pairs = np.array(forms, dtype=object)[pairs.query_index]
+        priors = priors_of([self.run]) if self.priors is None else self.priors
+        signals = {
+            **{name: self._scores(run, np.nan) for name, run in self.signals.items()},
+            **self._numbers(),
+            FIRST_STAGE: np.where(of_pairs == "scores", scores, np.nan),
+            ORDER: np.where(of_pairs != "nothing", order, np.nan),
+            PRIOR: self._scores(priors, 0.0),
         }
-        for name, unknown in ((FIRST_STAGE, ("order", "nothing")), (ORDER, ("nothing",))):
-            rows = [n for n, t in enumerate(self.topics) if self.forms.get(t.query_id) in unknown]
-            if rows:
-                found[name][np.isin(pairs.query_index, rows)] = np.nan
-        return found
+        known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
+        return replace(pairs, signals=signals, resources=known)
+
+    def _numbers(self) -> dict[str, npt.NDArray[np.floating]]:
+        """The signals that are numbers beside the posts' texts, NaN where a post has none."""
+        from rerankers.pairs import NUMBER, number_of
+
+        posts, rows = self.posts.values(), self.texts().post_index
+        names = dict.fromkeys(name for post in posts for name in post.signals)
+        return {
+            NUMBER + name: np.array([number_of(post.signals.get(name)) for post in posts])[rows]
+            for name in names
+        }
 
     def scored_by(self, model: Model) -> Run:
         """The candidates' scores by a model, higher is better."""
@@ -120,9 +123,9 @@ class Candidates:
         """Pairs without signals; the same object for all copies that share ``memo``."""
         from rerankers.pairs import Pairs
 
-        source = (self.topics, self.run, self.posts)
+        source = self.topics, self.run, self.posts
         known, pairs = self.memo.get("pairs", ((None,) * 3, None))
-        if any(one is not other for one, other in zip(source, known, strict=True)):
+        if not all(map(is_, known, source)):
             query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
             post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
             keys = self.keys()
@@ -152,9 +155,7 @@ class Candidates:
 def with_space(candidates: Candidates, collection: Collection | None) -> Candidates:
     """Candidates with the word vectors adapted to their collection, if it has them."""
     space = collection.adapted_space if collection else None
-    if space is None:
-        return candidates
-    return with_resources(candidates, {ADAPTED: space})
+    return with_resources(candidates, {ADAPTED: space}) if space else candidates
 
 
 def with_resources(candidates: Candidates, known: Resources) -> Candidates:
@@ -198,14 +199,14 @@ class Retriever(Protocol):
 def without_own_ids(run: Run) -> Run:
     """A run in which a topic's results lack the post of its id, as in BEIR's evaluation."""
     if any(query_id in scores for query_id, scores in run.items()):
-        _note_own_ids()
+        _note("a post with the id of the query does not count as its result, as in BEIR's figures")
     return {q: {d: s for d, s in scores.items() if d != q} for q, scores in run.items()}
 
 
 @cache
-def _note_own_ids() -> None:
-    note = "a post with the id of the query does not count as its result, as in BEIR's figures"
-    print(note, file=sys.stderr)
+def _note(text: str) -> None:
+    """Print a text once."""
+    print(text, file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -324,24 +325,24 @@ def retriever_for(
 
 def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
     """The method of this name with its changes; that of the index, if it has one of its own."""
-    offered = collection.methods
+    offered, problem = collection.methods, ""
+    found: Method = EngineQuery()
     if collection.engine and not offered:
         if name or parameters:
-            raise UsageError(
-                f"`first_stage`: {collection.engine} is ranked by its own query; leave it and "
-                "`parameters` out"
-            )
-        return EngineQuery()
-    if name not in (None, *METHODS):
+            problem = f"{collection.engine} is ranked by its own query; leave it and "
+            problem += "`parameters` out"
+    elif name not in (None, *METHODS):
         similar = did_you_mean(str(name), list(METHODS))
-        expected = f"expected one of {', '.join(METHODS)}{similar}"
-        raise UsageError(f"`first_stage`: found {name!r}, {expected}")
-    found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
-    if found.name not in offered and collection.engine:
-        raise UsageError(
-            f"`first_stage`: found {found.name}, expected one of {', '.join(offered)}, which a "
-            "search engine offers; search a local index (without an engine's address) for others"
-        )
+        problem = f"found {name!r}, expected one of {', '.join(METHODS)}{similar}"
+    else:
+        found = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
+        if found.name not in offered and collection.engine:
+            problem = (
+                f"found {found.name}, expected one of {', '.join(offered)}, which a search engine "
+                "offers; search a local index (without an engine's address) for others"
+            )
+    if problem:
+        raise UsageError(f"`first_stage`: {problem}")
     return found
 
 

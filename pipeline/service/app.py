@@ -48,7 +48,7 @@ from pipeline.service.requests import (
     unless_gone,
 )
 from pipeline.service.worker import give_back
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -219,7 +219,7 @@ class Service:
         record: Record = state.record
         state.format = TEI if b'"texts"' in body else PATHS[path]
         deadline = deadline_of(request) or record.started + self.limits.answer
-        read = partial(formats.read, body, self.limits.documents)
+        read = partial(formats.read, body, self.limits.documents, self.models.numbers)
         wanted = await self._apart(read, deadline) if len(body) > LARGE else read()
         wire = state.format = TEI if wanted.is_tei else PATHS[path]
         record.format = wire.name
@@ -236,7 +236,7 @@ class Service:
     async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
         """The result of work that would hold Python's lock for long, by a process that scores."""
         scorer = self.models.default.scorer
-        call: Callable[[int], Result] = lambda number: scorer.ask(number, "", work)  # noqa: E731
+        call: Callable[[int], Result] = partial(scorer.ask, name="", given=work)
         return (await self.queue.run(call, deadline=deadline))[0]
 
     async def score(
@@ -265,6 +265,8 @@ class Service:
             texts = await self._apart(passages, deadline)
         in_order = self._in_order if request.in_order is None else request.in_order
         pairs, rows = pairs_of(replace(request, texts=texts, in_order=in_order), model)
+        numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
+        record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
         key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
         if (scores := self._windows.get(key)) is None:
@@ -298,12 +300,16 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         signals[PRIOR] = prior_of_rank(places.astype(np.int64))
         if request.mix != "neural":
             signals |= {FIRST_STAGE: scores, ORDER: places}
+    for name in model.numbers:
+        signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
     if not model.loaded.reads_lists:
         signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
         number: dict[tuple[Any, ...], int] = {}
         columns = texts, urls, *(values.tolist() for values in signals.values())
-        places = [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
-        rows, (texts, urls, *_) = np.array(places), zip(*number, strict=True)
+        rows = np.array(
+            [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
+        )
+        texts, urls, *_ = zip(*number, strict=True)
         first = np.unique(rows, return_index=True)[1]
         signals = {name: values[first] for name, values in signals.items()}
     every = np.arange(len(texts))
@@ -470,12 +476,12 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "docker_label": None,
         }
 
-    def listed(request: Request) -> Any:
-        return {"object": "list", "data": [*map(_described, models.served.values())]}
-
     def one_model(request: Request) -> Any:
         request.state.format = formats.RERANK
         return _described(models.choose(request.path_params["id"], False))
+
+    def listed(request: Request) -> Any:
+        return {"object": "list", "data": [*map(_described, models.served.values())]}
 
     async def health(request: Request) -> Response:
         return _status(await service.queue.is_well(models.default.scorer, models.default.name))
@@ -492,21 +498,19 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
 
         return endpoint
 
-    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/info": json(info)}
-    endpoints |= dict.fromkeys(("/models", "/v1/models"), json(listed))
-    endpoints |= {"/v1/models/{id}": json(one_model), "/metrics": metrics}
-    description = openapi([*endpoints], needs_key)
-    endpoints["/openapi.json"] = json(lambda request: description)
+    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
+    contents = {"/info": info, "/models": listed, "/v1/models": listed}
+    contents["/v1/models/{id}"] = one_model
+    description = openapi([*endpoints, *contents], needs_key)
+    contents["/openapi.json"] = lambda request: description
+    endpoints |= {path: json(content) for path, content in contents.items()}
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 
 def _described(model: ServedModel) -> dict[str, Any]:
-    own = {
-        "weight": model.loaded.weight,
-        "reads_order": model.loaded.reads_lists,
-        "model_type": "rerank",
-    }
-    return {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank", **own}
+    own = {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
+    own |= {"model_type": "rerank", "weight": model.loaded.weight}
+    return own | {"reads_order": model.loaded.reads_lists}
 
 
 def _status(is_well: bool) -> Response:

@@ -1,4 +1,4 @@
-"""Training sets of fusions: candidates of all rankers, or windows of first stages."""
+"""Training lists of trees: candidates of all searches, or windows of several first stages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import string
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy.typing as npt
 
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run, ranked
-from pipeline.ranking.fusion import Rankers, UnionRetriever
+from pipeline.collections.trec import Qrels, ranked
+from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import (
     Candidates,
     IndexRetriever,
@@ -25,7 +26,7 @@ from pipeline.ranking.retrievers import (
     with_space,
 )
 from pipeline.training.first_stages import ENGINES, memory_retrievers
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from pipeline.training.training_set import JudgedCandidates
 from rerankers.features.judged import JUDGED
 from rerankers.text.words import MENTION_OR_LINK
 from rerankers.trees.fusion import SEARCHES
@@ -37,10 +38,7 @@ WINDOW = 100  # Posts of the window that most clients rerank
 
 WINDOWS = (20, 50, WINDOW, WINDOW, 200)
 """Sizes of the windows of a model that reranks what it is given; one of them is drawn for each
-first stage and topic."""
-
-OFFICIAL_WINDOWS = (*WINDOWS, 1000)
-"""The same for collections with official runs, of which a thousand posts are reranked."""
+first stage and topic. Of collections with official runs a thousand posts are reranked, too."""
 
 BATCHES = (2, 4, 8, 8, 16, 32)
 """Sizes of the batches in which clients send a window of :data:`WINDOW` posts at most."""
@@ -57,34 +55,27 @@ _DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii
 """Letter -> letter of another alphabet, Georgian, which has no capitals and no accents."""
 
 
-def fusion_training_set(
-    rankers: Rankers,
-    training_set: TrainingSet,
-    collections: Sequence[Collection],
-    judged_posts: bool = False,
-) -> TrainingSet:
-    """Candidates and scores of all rankers, for the topics of a training set.
+def fusion_lists(
+    config: Any, collections: Sequence[Collection], judged_posts: bool = False
+) -> JudgedCandidates:
+    """Candidates and scores of all rankers of a fusion, for the topics of ``collections``.
 
-    ``collections`` are those of the training set; ``judged_posts``: whether the judgments of other
-    topics are read.
+    ``judged_posts``: whether the judgments of other topics are read.
     """
     lists = _Lists(collections)
     for collection in collections:
-        print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
+        retriever = UnionRetriever.of(collection, config)
+        print(f"candidates of {collection.name} by {', '.join(retriever.rankers)}", file=sys.stderr)
         topics, judged = lists.topics_of(collection)
-        found = _known(UnionRetriever(collection, rankers).search(topics), collection, judged_posts)
+        found = _known(retriever.search(topics), collection, judged_posts)
         prefix = f"{collection.name}/" * bool(judged.keys() & lists.qrels.keys())
         lists.add(collection.name, found, judged, prefix=prefix)
-    candidates = f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}"
-    return lists.training_set(training_set, candidates)
+    return lists.joined()
 
 
-def window_training_set(
-    training_set: TrainingSet,
-    collections: Sequence[Collection],
-    most: int,
-    judged_posts: bool = False,
-) -> TrainingSet:
+def window_lists(
+    collections: Sequence[Collection], most: int, judged_posts: bool = False
+) -> JudgedCandidates:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
     Each comes with scores or in its order, so a model knows what to read where scores are missing;
@@ -94,15 +85,13 @@ def window_training_set(
     together.
 
     Args:
-        training_set: what it is the training set of; its candidates are replaced.
-        collections: those of the training set.
         most: topics of each of several collections, drawn anew for each first stage. They bound
             time and memory.
         judged_posts: whether the judgments of other topics are read.
     """
     lists = _Lists(collections)
     for collection in collections:
-        name, sizes = collection.name, OFFICIAL_WINDOWS if collection.runs else WINDOWS
+        name, sizes = collection.name, (*WINDOWS, 1000) if collection.runs else WINDOWS
         print(f"windows of {name}", file=sys.stderr)
         every, of_every = lists.topics_of(collection)
         for number, retriever in enumerate(_first_stages(collection, lists.several)):
@@ -120,8 +109,7 @@ def window_training_set(
         # A set is the same set whoever found it.
         lists.add(name, _windows(found, lists.sizes(sizes, topics)), judged, FORMS[2:])
         lists.add_batches(name, _windows(found, lists.sizes((20, 50, WINDOW), topics)), judged)
-    candidates = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
-    return lists.training_set(training_set, candidates)
+    return lists.joined()
 
 
 def _known(found: Candidates, collection: Collection, judged_posts: bool) -> Candidates:
@@ -133,17 +121,15 @@ def _known(found: Candidates, collection: Collection, judged_posts: bool) -> Can
 class _Lists:
     """Lists of candidates in the forms in which they may come, drawn at random.
 
-    Attributes:
-        qrels: judgments of the lists.
-        several: whether there are several collections.
-        are_mixed: whether a model of these is for collections of any kind, whose signals may be
-            missing; then collections have the same weight.
+    Where collections are mixed, for models of collections of any kind, signals may be missing, and
+    all collections have the same weight.
     """
 
     def __init__(self, collections: Sequence[Collection]) -> None:
         self.qrels: Qrels = {}
         self.several = len(collections) > 1
         self.are_mixed = self.several and not all(collection.runs for collection in collections)
+        self._judged_only = any(collection.judged_only for collection in collections)
         self._parts: list[Candidates] = []
         self._twins: list[str] = []
         self._groups: list[str] = []
@@ -181,7 +167,6 @@ class _Lists:
         """Add the lists of a collection.
 
         Args:
-            name: of the collection.
             forms: of which one is drawn for each list.
             prefix: before each query_id; None is a new one.
             wholes: query_id of the topic that each list is a part of, if they are parts.
@@ -206,41 +191,43 @@ class _Lists:
 
     def add_batches(self, name: str, found: Candidates, judged: Qrels) -> None:
         """Add the lists in batches, half of them in no order, which compare with each other."""
-        topics: list[Topic] = []
-        run: Run = {}
-        whole_of: dict[str, str] = {}
+        batches: list[tuple[Topic, str, dict[str, float]]] = []
         for topic, size in zip(found.topics, self.sizes(BATCHES, found.topics), strict=True):
-            best = ranked(found.run.get(topic.query_id, {}))
+            best, whole = ranked(found.run.get(topic.query_id, {})), topic.query_id
             if self._rng.random() < 0.5:
                 best = [best[row] for row in self._rng.permutation(len(best)).tolist()]
             for start in range(0, len(best), int(size)):
-                new = f"{topic.query_id}/{start}"
-                topics.append(topic._replace(query_id=new))
-                run[new] = dict(best[start : start + int(size)])
-                whole_of[new] = topic.query_id
-        known = {new: found.resources.get(whole, {}) for new, whole in whole_of.items()}
-        grades = {new: judged[whole] for new, whole in whole_of.items()}
-        parts = replace(found, topics=topics, run=run, resources=known)
-        self.add(name, parts, grades, FORMS[::2], wholes=[*whole_of.values()])
-
-    def training_set(self, known: TrainingSet, candidates: str) -> TrainingSet:
-        """A training set with all lists, whose topics all differ, in place of its own."""
-        parts, signals = self._parts, dict[str, Run]()
-        for part in parts:
-            for name, run in part.signals.items():
-                signals[name] = {**signals.get(name, {}), **run}
-        joined = Candidates(
-            [topic for part in parts for topic in part.topics],
-            {query_id: scores for part in parts for query_id, scores in part.run.items()},
-            {doc_id: post for part in parts for doc_id, post in part.posts.items()},
-            {},
-            signals,
-            resources={query_id: of for part in parts for query_id, of in part.resources.items()},
-            forms={query_id: form for part in parts for query_id, form in part.forms.items()},
+                part = dict(best[start : start + int(size)])
+                batches.append((topic._replace(query_id=f"{whole}/{start}"), whole, part))
+        parts = replace(
+            found,
+            topics=[topic for topic, _, _ in batches],
+            run={topic.query_id: part for topic, _, part in batches},
+            resources={t.query_id: found.resources.get(whole, {}) for t, whole, _ in batches},
         )
-        groups, is_clicks = self._groups if self.are_mixed else (), known.training.judged_only
-        judged = JudgedCandidates(joined, self.qrels, is_clicks, groups, self._twins, self._wholes)
-        return replace(known, candidates=candidates, training=judged)
+        grades = {topic.query_id: judged[whole] for topic, whole, _ in batches}
+        self.add(name, parts, grades, FORMS[::2], wholes=[whole for _, whole, _ in batches])
+
+    def joined(self) -> JudgedCandidates:
+        """All lists, whose topics all differ."""
+
+        def union(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+            return dict(chain.from_iterable(part.items() for part in parts))
+
+        parts = self._parts
+        signals = dict.fromkeys(chain.from_iterable(part.signals for part in parts))
+        candidates = Candidates(
+            [topic for part in parts for topic in part.topics],
+            union([part.run for part in parts]),
+            union([part.posts for part in parts]),
+            {},
+            {name: union([part.signals.get(name, {}) for part in parts]) for name in signals},
+            resources=union([part.resources for part in parts]),
+            forms=union([part.forms for part in parts]),
+        )
+        groups = self._groups if self.are_mixed else ()
+        of_lists = groups, self._twins, self._wholes
+        return JudgedCandidates(candidates, self.qrels, self._judged_only, *of_lists)
 
 
 def _prefixed(mapping: Mapping[str, Any], prefix: str) -> dict[str, Any]:

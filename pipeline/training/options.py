@@ -107,22 +107,22 @@ def check(options: Options) -> None:
             f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
             + did_you_mean(options.model, models.names())
         )
-    if options.vectors not in (None, NO_FILE) and not vector_file(options).is_file():
-        folder = default_vectors(options.data).parent
-        raise UsageError(
-            f"--vectors: there is no file {options.vectors}, neither here nor in {folder}"
-        )
-    if options.development != "given" and not options.collection:
-        raise UsageError("--development: found no --collection, whose development part it is")
-    if options.test and options.collection:
-        raise UsageError("--test and --collection: found both, expected one of them")
-    if options.collection and (options.train_on or options.prior_runs):
-        raise UsageError(
-            "--collection: found with --train-on or --prior-runs, which choose microblog "
-            "collections and their runs; expected either"
-        )
-    if options.top and not options.prior_runs:
-        raise UsageError("--top: found without --prior-runs, of which it takes the best")
+    folder, given = default_vectors(options.data).parent, bool(options.collection)
+    is_missing = options.vectors not in (None, NO_FILE) and not vector_file(options).is_file()
+    problems = {
+        f"--vectors: there is no file {options.vectors}, neither here nor in {folder}": is_missing,
+        "--development: found no --collection, whose development part it is": (
+            options.development != "given" and not given
+        ),
+        "--test and --collection: found both, expected one of them": options.test and given,
+        "--collection: found with --train-on or --prior-runs, which choose microblog collections "
+        "and their runs; expected either": given and (options.train_on or options.prior_runs),
+        "--top: found without --prior-runs, of which it takes the best": (
+            options.top and not options.prior_runs
+        ),
+    }
+    if found := [problem for problem, is_true in problems.items() if is_true]:
+        raise UsageError(found)
 
 
 def vector_file(options: Options) -> Path:

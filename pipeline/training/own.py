@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run, best_of
+from pipeline.collections.trec import Run, best_of
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
 from pipeline.errors import DataError
 from pipeline.evaluation.measures import Evaluator, mean
@@ -23,83 +25,73 @@ from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, load_model
 from pipeline.ranking.fusion import OFFICIAL
-from pipeline.ranking.interpolation import interpolate
-from pipeline.ranking.retrievers import retriever_for
+from pipeline.ranking.retrievers import Candidates, retriever_for
 from pipeline.ranking.tuning import Tuning, tuning_of
 from pipeline.training.folds import Outcome
 from pipeline.training.training_set import JudgedCandidates, TrainingSet
-from pipeline.training.tuning import HeldOut, fold_topics, read_held_out
+from pipeline.training.tuning import HeldOut, cross_validated, read_held_out
 from rerankers import checkpoint as checkpoints
 from rerankers.features.judged import JUDGED
+from rerankers.pairs import NUMBER
+from rerankers.reranker import Reads
 
-_OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the families
+_ADDED = re.compile(f",({JUDGED}|{NUMBER}[^,]*)(?=,|$)")
+"""What training on an own collection adds to the families."""
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 
 
-def own_training_set(collection: Collection) -> TrainingSet:
-    """The first stage's candidates of the judged topics, and the words of all posts."""
-    judgments = require_judgments(collection)
+def own_training_set(collection: Collection, most: int | None = None) -> TrainingSet:
+    """The first stage's candidates of the judged topics, ``most`` of them.
+
+    Raises:
+        DataError: there are too few judged topics to train and validate on.
+    """
+    if (judgments := collection.training_qrels) is None:
+        raise DataError(f"{collection.missing_judgments}; training needs them")
+    topics = collection.training_topics
+    if len(topics) < 2:
+        where = f"in {collection.train_topics} " if collection.train_topics else ""
+        raise DataError(
+            f"{collection.title}: found {len(topics)} judged topic{'s' * (not topics)} {where}to "
+            "train on, expected at least 2: one to train on while the other is held out"
+        )
+    collection.check_judged_posts()
     retriever = retriever_for(collection)
-    candidates = retriever.search(collection.training_topics, DEFAULT_HITS)
+    candidates = retriever.search(topics[:most], DEFAULT_HITS)
+    for name in collection.signals:
+        if np.isnan(candidates.pairs().signals.get(NUMBER + name, np.array([np.nan]))).all():
+            raise DataError(
+                f"{collection.title}: found no number under {name} in the {len(candidates.posts):,}"
+                " candidates, expected some; correct `signals`, or build the index again"
+            )
     return TrainingSet(
-        trained_on=[collection.name],
-        left_out=None,
-        candidates=f"best {DEFAULT_HITS} by {retriever.name}",
-        training=JudgedCandidates(candidates, judgments, collection.judged_only),
-        development=None,
-        texts=[post.text for post in collection.posts()],
-        minimum_count=2,
+        [collection.name],
+        None,
+        f"best {DEFAULT_HITS} by {retriever.name}",
+        JudgedCandidates(candidates, judgments, collection.judged_only),
         collection_file=str(collection.file.resolve()) if collection.file else "",
     )
 
 
-def require_judgments(collection: Collection) -> Qrels:
-    """The judgments; raises DataError if there are too few topics to train and validate on."""
-    if (qrels := collection.training_qrels) is None:
-        raise DataError(f"{collection.missing_judgments}; training needs them")
-    if (found := len(collection.training_topics)) < 2:
-        where = f"in {collection.train_topics} " if collection.train_topics else ""
-        raise DataError(
-            f"{collection.title}: found {found} judged topic{'s' * (found != 1)} {where}to train "
-            "on, expected at least 2: one to train on while the other is held out"
-        )
-    collection.check_judged_posts()
-    return qrels
-
-
 def compare(
-    model: str,
-    collection: Collection,
-    training_set: TrainingSet,
-    outcome: Outcome,
-    is_mixed: bool,
-    beside_default: bool = True,
+    model: str, reads: Reads, collection: Collection, first_stage: TrainingSet, outcome: Outcome
 ) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
 
     λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
-    else it is 1 for a model that is not mixed. ``training_set`` has the first stage's candidates.
-    ``beside_default``: the default search is among the rankings.
+    else it is 1 for a model that is not mixed. ``first_stage`` has the first stage's candidates, a
+    model's windows if it reads lists.
     """
-    found, held_out = training_set.training.candidates, outcome.held_out_run
+    found, held_out = first_stage.training.candidates, outcome.held_out_run
     judgments, measure = collection.training_qrels or {}, collection.measures[0]
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
     topics = [topic for topic in found.topics if topic.query_id in qrels]
-    depth = max(map(len, first.values()), default=0)
-    runs: dict[str, Run] = {"first stage" + f", best {depth}" * (not beside_default): first}
-    if beside_default:
-        runs |= _default_run(collection, topics)
-    folder = checkpoints.SHIPPED / model / "all"
-    if f"shipped {model}" not in runs and (folder / "config.json").exists():
-        tuned = tuning_of(folder)
-        weight = tuned.weight if tuned else UNTUNED_WEIGHT
-        shipped = load_model(model, collection, folder).mixed(weight)
-        candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
-        runs[f"shipped {model}"] = candidates.scored_by(shipped)
-    name, origin = f"{model}/{collection.name}", training_set.candidates
-    parts = HeldOut([collection.name], first, held_out, qrels, name, origin)
-    if is_mixed:
+    candidates = dataclasses.replace(found, topics=topics, run=first, memo={})
+    runs = _beside(model, reads, collection, candidates)
+    name, origin = f"{model}/{collection.name}", first_stage.candidates
+    parts = HeldOut(first, held_out, qrels, [collection.name], name, origin)
+    if reads == "posts":
         tuning = parts.tune(measure, folds=min(5, len(qrels)))
         trained = cross_validated(first, held_out, tuning)
         attempt = f"--reranker {model} --lambda {tuning.weight:g}"
@@ -116,34 +108,36 @@ def compare(
     return without_gain(tuning, best, attempt)
 
 
-def calibrated(checkpoint: str, training_set: TrainingSet, outcome: Outcome) -> Tuning:
-    """The figures and the calibration of a model of windows, on topics held out in folds."""
-    data = training_set.training
-    runs = data.candidates.run, outcome.held_out_run
-    of = training_set.candidates
-    parts = HeldOut(training_set.trained_on, *runs, data.qrels, checkpoint, of)
-    # There are thousands of windows.
-    return dataclasses.replace(parts.unmixed("AP", outcome.folds), topics=())
+def _beside(
+    model: str, reads: Reads, collection: Collection, candidates: Candidates
+) -> dict[str, Run]:
+    """The rankings that a trained model is compared with: the first stage and the shipped models'.
 
-
-def _default_run(collection: Collection, topics: Sequence[Topic]) -> dict[str, Run]:
-    """The ranking of the shipped fusion, which searches use without training; {} without it."""
-    if not collection.methods:
-        return {}
-    suffix = ADAPTED_SUFFIX if collection.adapted_space else ""
-    folder = checkpoints.SHIPPED / DEFAULT_FUSION / f"all{suffix}"
-    if not (folder / "config.json").exists():
-        return {}
-    shipped = ranker(collection, DEFAULT_FUSION, checkpoint=folder)
-    return {f"shipped {DEFAULT_FUSION}": shipped.rank(topics).run}
+    The default search, the shipped fusion, is one of them unless the model reads lists.
+    """
+    depth = max(map(len, candidates.run.values()), default=0)
+    runs = {f"first stage, best {depth}" if reads == "lists" else "first stage": candidates.run}
+    shipped = checkpoints.SHIPPED / DEFAULT_FUSION
+    shipped /= f"all{ADAPTED_SUFFIX}" if collection.adapted_space else "all"
+    if reads != "lists" and collection.methods and (shipped / "config.json").exists():
+        default = ranker(collection, DEFAULT_FUSION, checkpoint=shipped)
+        runs[f"shipped {DEFAULT_FUSION}"] = default.rank(candidates.topics).run
+    folder = checkpoints.SHIPPED / model / "all"
+    if f"shipped {model}" not in runs and (folder / "config.json").exists():
+        tuned = tuning_of(folder)
+        weight = tuned.weight if tuned else UNTUNED_WEIGHT
+        mixed = load_model(model, collection, folder).mixed(weight)
+        runs[f"shipped {model}"] = candidates.scored_by(mixed)
+    return runs
 
 
 def shipped_start(model: str, config: Any) -> Path | None:
     """The shipped checkpoint of a fusion to start training from.
 
-    It has the same features but for those of judgments, which differ from collection to collection.
+    It has the same features but for those of judgments and numbers, which differ from collection to
+    collection.
     """
-    wanted = dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED))
+    wanted = dataclasses.replace(config, families=_ADDED.sub("", config.families))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
         known = json.loads((folder / "config.json").read_text())["config"]
         if type(config)(**known) == wanted:
@@ -176,32 +170,27 @@ def held_out_scores(
     The neural scores are those of the training's held-out topics. A checkpoint that was not trained
     on the collection, a shipped one, has not seen its topics, and scores them now.
     """
-    qrels = require_judgments(collection)
-    retriever = retriever_for(collection)
-    candidates = retriever.search(collection.training_topics[:most], DEFAULT_HITS)
+    data = own_training_set(collection, most)
+    candidates, qrels = data.training.candidates, data.training.qrels
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
         neural = candidates.scored_by(load_model(model, collection, checkpoint))
-    topics = [query_id for query_id in candidates.run if query_id in neural]
-    if any(candidates.run[q].keys() - neural[q].keys() for q in topics) or len(topics) < 2:
+    lexical = {
+        query_id: scores for query_id, scores in candidates.run.items() if query_id in neural
+    }
+    if any(scores.keys() - neural[q].keys() for q, scores in lexical.items()) or len(lexical) < 2:
         raise DataError(
             f"{checkpoint}: its scores of held-out topics are not of these topics and posts, which "
             f"have changed since; train again with `python -m pipeline.train {model} --collection "
             f"{collection.title}`"
         )
-    lexical = {query_id: candidates.run[query_id] for query_id in topics}
-    return HeldOut(
-        [collection.name],
-        lexical,
-        neural,
-        {query_id: qrels[query_id] for query_id in topics},
-        f"{model}/{checkpoint.name}",
-        f"best {DEFAULT_HITS} by {retriever.name}",
-    )
+    judged = {query_id: qrels[query_id] for query_id in lexical}
+    source = f"{model}/{checkpoint.name}"
+    return HeldOut(lexical, neural, judged, [collection.name], source, data.candidates)
 
 
-def own_config(config: Any, judged: bool) -> Any:
+def own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
     """The configuration of a fusion or of a model of windows for an own collection.
 
     Without the scores of official runs, which it does not have. With what its judgments say of a
@@ -209,14 +198,5 @@ def own_config(config: Any, judged: bool) -> Any:
     """
     families = config.families.split(",")
     kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
-    return dataclasses.replace(config, families=",".join(kept) + _OF_JUDGED * judged)
-
-
-def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:
-    """The mixture of each topic by the λ that was chosen without its fold."""
-    found: Run = {}
-    folds = fold_topics(tuning.topics, tuning.folds, tuning.seed)
-    for query_ids, weight in zip(folds, tuning.fold_weights, strict=True):
-        part = {query_id: lexical[query_id] for query_id in query_ids}
-        found |= interpolate(part, neural, weight)
-    return found
+    added = [JUDGED] * judged + [NUMBER + name for name in signals]
+    return dataclasses.replace(config, families=",".join([*kept, *added]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from indexes.files import atomic_directory
 from pipeline import runtime
@@ -17,30 +17,31 @@ from pipeline.command.ranking import engine_of
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
-from pipeline.ranking.fusion import Rankers
-from pipeline.ranking.tuning import TUNING_FILE, Tuning
+from pipeline.ranking.fusion import UnionRetriever
 from pipeline.training import trees
 from pipeline.training.folds import Outcome
-from pipeline.training.fusion import fusion_training_set, window_training_set
+from pipeline.training.fusion import BATCHES, fusion_lists, window_lists
 from pipeline.training.options import TRAINING, Options, vector_file
-from pipeline.training.own import calibrated, compare, own_config, own_training_set, shipped_start
-from pipeline.training.training_set import (
-    PriorRuns,
-    TrainingSet,
-    answer_training_set,
-    microblog_training_set,
-    searched_training_set,
-)
+from pipeline.training.own import compare, own_config, own_training_set, shipped_start
+from pipeline.training.training_set import TrainingSet, answer_training_set, microblog_training_set
+from pipeline.training.tuning import HELD_OUT_FILE, HeldOut
 from rerankers import checkpoint, models
 from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED
 from rerankers.networks.training.settings import Settings
-from rerankers.text.vocabulary import Idf
+from rerankers.reranker import TUNING_FILE, Reads
 from rerankers.trees.fusion import ADAPTED_FAMILY
 
-Given = tuple[str, Any, TrainingSet, Idf]
-"""Name of a model, its configuration, its training set, and word frequencies."""
+
+class _Plan(NamedTuple):
+    """A model's configuration and what it is trained on."""
+
+    configuration: str | None  # Its name; None is the model's first one
+    config: Any  # With the changes of ``--set``
+    data: TrainingSet
+    first_stage: TrainingSet  # What a model trained on an own collection is compared with
+    start: Path | None = None  # Checkpoint of trees that are extended
 
 
 def train(options: Options, own: Collection | None = None) -> Path:
@@ -50,29 +51,40 @@ def train(options: Options, own: Collection | None = None) -> Path:
         options: model, collections and settings.
         own: collection of one's own to train on, in place of the named ones.
     """
-    task = _task_of(options, own)
-    directory, settings = task.directory, task.settings()
-    device = runtime.choose_device(
-        options.device, options.threads, models.is_network(options.model)
-    )
-    first_stage = task.first_stage()
-    folds = min(options.folds, len(own.training_topics)) if own else options.folds
-    vectors = vector_file(options)
-    data = task.training_set(first_stage)
-    print(f"training {options.model} on {', '.join(data.trained_on)}", file=sys.stderr)
-    given = options.model, task.config, data, checkpoint.idf_from(task.idf)
-    outcome = task.fit(given, settings, folds, vectors, device)
-    model = dataclasses.replace(outcome.model, metrics=task.metrics(data, outcome, folds))
-    extras = task.extras(outcome)
-    if tuning := task.tuning(first_stage, data, outcome):
-        extras[TUNING_FILE] = tuning.content()
+    name, is_network = options.model, models.is_network(options.model)
+    reads = models.reads(name) or "posts"
+    settings = _settings(options)
+    device = runtime.choose_device(options.device, options.threads, is_network)
+    plan = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
+    data, folds = plan.data, options.folds
+    if own:
+        folds = min(folds, len(own.training_topics))
+    print(f"training {name} on {', '.join(data.trained_on)}", file=sys.stderr)
+    idf = checkpoint.idf_from(named_frequencies(options.idf, own.language if own else None))
+    given = name, plan.config, data, idf, settings, folds
+    if is_network:
+        from pipeline.training import networks  # PyTorch
+
+        outcome = networks.train(*given, vector_file(options), device)
+    else:
+        outcome = trees.train(*given, plan.start)
+    families = getattr(plan.config, "families", "").split(",")
+    directory = _directory(options, own, ADAPTED_FAMILY in families)
+    model = dataclasses.replace(outcome.model, metrics=_metrics(options, plan, outcome))
+    files = _own_files(own, families, reads) if own else {}
+    if reads != "lists":  # Of lists, each topic has many.
+        files[HELD_OUT_FILE] = outcome.held_out_file()
+    if own:
+        files[TUNING_FILE] = compare(name, reads, own, plan.first_stage, outcome).content()
+    elif reads == "lists":
+        runs = data.training.candidates.run, outcome.held_out_run, data.training.qrels
+        of = data.trained_on, f"{name}/{directory.name}", data.candidates
+        tuning = HeldOut(*runs, *of).unmixed("AP", folds)
+        # There are thousands of windows.
+        files[TUNING_FILE] = dataclasses.replace(tuning, topics=()).content()
     with atomic_directory(directory) as new:
-        checkpoint.save(new, model, extras)
-    for name, value in outcome.validation_map.items():
-        topics = "the development part" if name == "development" else "held-out topics"
-        print(f"{name}: AP {value:.4f} on {topics}")
-    if epochs := outcome.record.get("epochs"):
-        print(f"epochs: {epochs}")
+        checkpoint.save(new, model, files)
+    _print_figures(outcome, data, reads)
     print(f"wrote {directory}")
     return directory
 
@@ -85,229 +97,148 @@ def own_collection(options: Options) -> Collection | None:
     return named.on_engine(found, engine_of(options))
 
 
-def _task_of(options: Options, own: Collection | None) -> _Task:
-    """The training of the model, by its kind."""
-    if models.is_network(options.model):
-        return _NetworkTask(options, own)
-    kinds = {"posts": _Task, "lists": _WindowTask, "searches": _FusionTask}
-    return kinds[models.reads(options.model) or "posts"](options, own)
+def _of_posts(options: Options, own: Collection | None) -> _Plan:
+    """A training on official or given candidates, or on an own collection's first stage."""
+    config = _config(options, options.configuration)
+    if own:
+        data = own_training_set(own)
+        if models.is_network(options.model):
+            data = dataclasses.replace(data, texts=[post.text for post in own.posts()])
+    elif options.collection:
+        collection = named.find_answers(options.collection, options.data)
+        data = answer_training_set(collection, draws=options.development == "drawn")
+    else:
+        runs = options.train_on, options.prior_runs, options.top
+        data = microblog_training_set(options.test, options.data, *runs)
+    return _Plan(options.configuration, config, data, data)
 
 
-class _Task:
-    """A training of trees on given posts: collections, configuration and files that options name.
+def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
+    """A training on several searches or on windows; of an own collection it extends shipped trees.
 
-    Attributes:
-        options: of the command.
-        own: collection of one's own.
-        configuration: name of the configuration; None is the model's first one.
-        config: the configuration with the changes of ``--set``.
-        start: checkpoint of trees that are extended.
+    Without an own collection it is on microblog years for a microblog year, else on all collections
+    that are searched and have judgments.
     """
-
-    start: Path | None = None
-
-    def __init__(self, options: Options, own: Collection | None) -> None:
-        self.options, self.own = options, own
-        self.configuration = options.configuration
-        self.config = _config(options, self.configuration)
-
-    def settings(self) -> Settings:
-        """The settings of the training."""
-        return _settings(self.options, Settings(epochs=0))
-
-    def fit(
-        self, given: Given, settings: Settings, folds: int, vectors: Path, device: str
-    ) -> Outcome:
-        """Train the model."""
-        return trees.train(*given, settings.seed, folds, self.start)
-
-    def metrics(self, data: TrainingSet, outcome: Outcome, folds: int) -> dict[str, Any]:
-        """The content of ``metrics.json``."""
-        start, of_fold = self.start, outcome.validation_map
-        return {
-            "model": self.options.model,
-            "configuration": self.configuration or "default",
-            "changed_settings": self.options.model_changes,
-            "trained_on": list(data.trained_on),
-            **({"collection_file": data.collection_file} if data.collection_file else {}),
-            "left_out": data.left_out,
-            "topics": len(data.training.candidates.topics),
-            "pairs": len(data.training.candidates.keys()),
-            "candidates": data.candidates,
-            "started_from": start and f"{start.parent.name}/{start.name}",
-            "folds": folds if data.development is None else None,
-            "validation": {
-                "AP": round(mean(of_fold.values()), 4),
-                "by_fold": {name: round(value, 4) for name, value in of_fold.items()},
-            },
-            **outcome.record,
-            **runtime.provenance(),
-        }
-
-    def reads(self, family: str) -> bool:
-        """Whether it reads a family of features."""
-        return family in getattr(self.config, "families", "").split(",")
-
-    @property
-    def directory(self) -> Path:
-        """The checkpoint folder to write."""
-        options, name = self.options, "all"
-        if self.own:
-            name = self.own.key
-        elif options.collection:
-            name = named.find_answers(options.collection, options.data).name
-        elif options.test:
-            name = named.find(options.test, options.data).name
-        elif options.train_on:
-            years = [named.find(name, options.data).name for name in options.train_on]
-            name = "on-" + "-".join(years)
-        if self.reads(ADAPTED_FAMILY):
-            name += ADAPTED_SUFFIX
-        return options.output or models_directory() / "checkpoints" / options.model / name
-
-    def first_stage(self) -> TrainingSet:
-        """Official or given candidates with judgments."""
-        options = self.options
-        if self.own:
-            return own_training_set(self.own)
-        if options.collection:
-            collection = named.find_answers(options.collection, options.data)
-            return answer_training_set(collection, draws=options.development == "drawn")
-        prior_runs = PriorRuns(options.prior_runs, options.top) if options.prior_runs else None
-        return microblog_training_set(options.test, options.data, options.train_on, prior_runs)
-
-    def training_set(self, first_stage: TrainingSet) -> TrainingSet:
-        """The candidates that are trained on."""
-        return first_stage
-
-    def extras(self, outcome: Outcome) -> dict[str, bytes]:
-        """Further files of the checkpoint."""
-        extras = {"held_out.run.gz": outcome.held_out_file()}
-        if self.own and self.reads(JUDGED):
-            extras[JUDGMENTS] = self.own.judged_posts.content()
-        return extras
-
-    def tuning(
-        self, first_stage: TrainingSet, training_set: TrainingSet, outcome: Outcome
-    ) -> Tuning | None:
-        """Tuning and figures on an own collection, which are printed."""
-        if self.own is None:
-            return None
-        is_mixed = not isinstance(self, _FusionTask)
-        return compare(self.options.model, self.own, first_stage, outcome, is_mixed)
-
-    @property
-    def idf(self) -> str:
-        """The source of word frequencies; for an own collection in its language."""
-        return named_frequencies(self.options.idf, self.own.language if self.own else None)
-
-
-class _NetworkTask(_Task):
-    """A training of a network on given posts."""
-
-    def settings(self) -> Settings:
-        """The settings of the model's configuration with the changes of ``--set``."""
-        model = models.find(self.options.model)
-        return _settings(self.options, model.settings_of(self.options.configuration))
-
-    def fit(
-        self, given: Given, settings: Settings, folds: int, vectors: Path, device: str
-    ) -> Outcome:
-        """Train the model."""
-        from pipeline.training import networks  # PyTorch
-
-        return networks.train(*given, settings, folds, vectors, device)
-
-
-class _FusionTask(_Task):
-    """A training of trees on several searches, which may extend those of a shipped model."""
-
-    def __init__(self, options: Options, own: Collection | None) -> None:
-        if options.collection and not own:
-            raise UsageError(
-                f"--collection: {options.model} ranks what searches find; name the collection to "
-                "leave out by --test, or the file of an own one"
-            )
-        self.options, self.own = options, own
-        self.configuration = options.configuration or self._fusion_configuration()
-        self.config = _config(options, self.configuration)
-        if own and not any(change.startswith("families=") for change in options.set):
-            self.config = own_config(self.config, not options.forget_topics)
-        self.start = shipped_start(options.model, self.config) if own else None
-
-    @cached_property
-    def of_fusion(self) -> list[Collection]:
-        """The collections that a fusion is trained on.
-
-        Microblog years for a microblog year, else all collections that are searched and have
-        judgments.
-        """
-        if self.own:
-            return [self.own]
-        options = self.options
-        test = named.find(options.test, options.data) if options.test else None
-        of_any_kind = test is None or not test.runs
-        names = options.train_on or named.training_collections(
-            options.test, options.data, of_any_kind
+    if options.collection and not own:
+        raise UsageError(
+            f"--collection: {options.model} ranks what searches find; name the collection to "
+            "leave out by --test, or the file of an own one"
         )
-        collections = [named.find(name, options.data) for name in names]
-        engine = engine_of(options)
-        return [named.on_engine(each, engine) for each in collections if each.index]
-
-    def _fusion_configuration(self) -> str:
-        """The configuration of a fusion for the collections to train on.
-
-        For TREC Microblog its own one; with adapted word vectors if all collections have them.
-        """
-        known = models.find(self.options.model).configurations
-        adapted = all(collection.adapted_space for collection in self.of_fusion)
-        name = "microblog" if all(collection.runs for collection in self.of_fusion) else "general"
-        name = name if name in known else "general"
-        with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
-        return with_adapted if adapted and with_adapted in known else name
-
-    def first_stage(self) -> TrainingSet:
-        """Candidates of an own collection; of others none, as searches find them."""
-        if self.own:
-            return super().first_stage()
-        test = self.options.test
-        left_out = named.find(test, self.options.data).name if test else None
-        return searched_training_set([each.name for each in self.of_fusion], left_out)
-
-    def training_set(self, first_stage: TrainingSet) -> TrainingSet:
-        """Candidates of all searches, with their scores."""
-        rankers = Rankers.from_config(self.config)
-        return fusion_training_set(rankers, first_stage, self.of_fusion, self.reads(JUDGED))
+    test = named.find(options.test, options.data) if options.test else None
+    collections = [own] if own else _searched(options, test)
+    configuration = options.configuration or _list_configuration(options.model, collections)
+    config = _config(options, configuration)
+    if own and not any(change.startswith("families=") for change in options.set):
+        config = own_config(config, not options.forget_topics, own.signals)
+    first_stage = own_training_set(own) if own else None
+    judged = JUDGED in config.families.split(",")
+    if reads == "lists":
+        lists = window_lists(collections, config.topics, judged)
+        origin = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
+    else:
+        lists = fusion_lists(config, collections, judged)
+        sources = UnionRetriever.of(collections[0], config).sources
+        origin = f"the best {config.depth} of each of {', '.join(sources)}"
+    if first_stage is None:
+        left_out = test.name if test else None
+        data = TrainingSet([each.name for each in collections], left_out, origin, lists)
+        return _Plan(configuration, config, data, data)
+    data = dataclasses.replace(first_stage, training=lists, candidates=origin)
+    compared = data if reads == "lists" else first_stage
+    return _Plan(configuration, config, data, compared, shipped_start(options.model, config))
 
 
-class _WindowTask(_FusionTask):
-    """A training of trees on windows of several first stages."""
-
-    def training_set(self, first_stage: TrainingSet) -> TrainingSet:
-        """Windows in all forms."""
-        most = self.config.topics
-        return window_training_set(first_stage, self.of_fusion, most, self.reads(JUDGED))
-
-    def extras(self, outcome: Outcome) -> dict[str, bytes]:
-        """Further files of the checkpoint; no held-out run, which has every topic many times."""
-        extras = super().extras(outcome)
-        extras.pop("held_out.run.gz")
-        if self.own and self.reads(ADAPTED_FAMILY) and (path := self.own.adapted_file):
-            extras[ADAPTED_FILE] = path.read_bytes()
-        return extras
-
-    def tuning(
-        self, first_stage: TrainingSet, training_set: TrainingSet, outcome: Outcome
-    ) -> Tuning | None:
-        """Figures on an own collection, or on topics held out in folds."""
-        model = self.options.model
-        if self.own:
-            return compare(model, self.own, training_set, outcome, False, beside_default=False)
-        return calibrated(f"{model}/{self.directory.name}", training_set, outcome)
+def _searched(options: Options, test: Collection | None) -> list[Collection]:
+    """The collections that trees of lists are trained on."""
+    of_any_kind = test is None or not test.runs
+    names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
+    collections, engine = [named.find(each, options.data) for each in names], engine_of(options)
+    found = [named.on_engine(each, engine) for each in collections if each.index]
+    if not found:
+        raise UsageError("--test, --train-on: found no other collection to train on, expected one")
+    return found
 
 
-def _settings(options: Options, settings: Settings) -> Settings:
-    """Settings with the changes of ``--set training.NAME``."""
+def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
+    """The configuration of trees of lists for the collections to train on.
+
+    For TREC Microblog its own one; with adapted word vectors if all collections have them.
+    """
+    known = models.find(model).configurations
+    adapted = all(collection.adapted_space for collection in collections)
+    name = "microblog" if all(collection.runs for collection in collections) else "general"
+    name = name if name in known else "general"
+    with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
+    return with_adapted if adapted and with_adapted in known else name
+
+
+def _directory(options: Options, own: Collection | None, is_adapted: bool) -> Path:
+    """The checkpoint folder to write."""
+    name = "all"
+    if own:
+        name = own.key
+    elif options.collection:
+        name = named.find_answers(options.collection, options.data).name
+    elif options.test:
+        name = named.find(options.test, options.data).name
+    elif options.train_on:
+        years = [named.find(name, options.data).name for name in options.train_on]
+        name = "on-" + "-".join(years)
+    name += ADAPTED_SUFFIX * is_adapted
+    return options.output or models_directory() / "checkpoints" / options.model / name
+
+
+def _own_files(own: Collection, families: Sequence[str], reads: Reads) -> dict[str, bytes]:
+    """What a checkpoint keeps of an own collection for its families of features."""
+    files = {}
+    if JUDGED in families:
+        files[JUDGMENTS] = own.judged_posts.content()
+    if reads == "lists" and ADAPTED_FAMILY in families and (path := own.adapted_file):
+        files[ADAPTED_FILE] = path.read_bytes()
+    return files
+
+
+def _metrics(options: Options, plan: _Plan, outcome: Outcome) -> dict[str, Any]:
+    """The content of ``metrics.json``."""
+    data, start, of_fold = plan.data, plan.start, outcome.validation_map
+    return {
+        "model": options.model,
+        "configuration": plan.configuration or "default",
+        "changed_settings": options.model_changes,
+        "trained_on": list(data.trained_on),
+        **({"collection_file": data.collection_file} if data.collection_file else {}),
+        "left_out": data.left_out,
+        "topics": len(data.training.candidates.topics),
+        "pairs": len(data.training.candidates),
+        "candidates": data.candidates,
+        "started_from": start and f"{start.parent.name}/{start.name}",
+        "folds": outcome.folds or None,
+        "validation": {
+            "AP": round(mean(of_fold.values()), 4),
+            "by_fold": {name: round(value, 4) for name, value in of_fold.items()},
+        },
+        **outcome.record,
+        **runtime.provenance(),
+    }
+
+
+def _print_figures(outcome: Outcome, data: TrainingSet, reads: Reads) -> None:
+    for name, value in outcome.validation_map.items():
+        topics = "the development part" if name == "development" else "held-out topics"
+        print(f"{name}: AP {value:.4f} on {topics}")
+    if reads == "lists":
+        print(
+            f"AP of folds is over the lists of the training, {data.candidates}, part of them in no "
+            "order or without scores; it does not compare with that of a search"
+        )
+    if epochs := outcome.record.get("epochs"):
+        print(f"epochs: {epochs}")
+
+
+def _settings(options: Options) -> Settings:
+    """The settings of the training with the changes of ``--set training.NAME``; none of trees."""
+    model, is_network = models.find(options.model), models.is_network(options.model)
+    settings = model.settings_of(options.configuration) if is_network else Settings(epochs=0)
     given = [change for change in options.set if change.startswith(TRAINING)]
     changes = [change.removeprefix(TRAINING) for change in given]
     if any(change.startswith("seed=") for change in changes):

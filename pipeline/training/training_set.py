@@ -22,7 +22,6 @@ from pipeline.text import listed
 
 DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
 
-
 UNJUDGED = 10
 """Without any post that nobody was shown, a model knows nothing of those; with all, the relevant
 ones among them count for more than the clicked ones. Where users see ten posts, the judgments of
@@ -82,50 +81,70 @@ class JudgedCandidates:
 
 
 @dataclass(frozen=True)
-class PriorRuns:
-    """Runs whose ranks are the priors of training pairs (Severyn & Moschitti 2015, section 5)."""
+class TrainingSet:
+    """Judged candidates to train a model on, and the texts of its vocabulary."""
 
-    paths: Sequence[Path]
-    """Files of runs; a collection's own runs are those with results for its topics."""
-    top: int | None = None  # Of a collection's runs only so many are read, those with the best P@30
-
-    def of(self, collection: Collection) -> list[Run]:
-        """The best runs for the judged topics of a collection, best first.
-
-        Raises:
-            DataError: no run has results for one of the topics.
-        """
-        judgments = collection.qrels or {}
-        runs = []
-        for path in self.paths:
-            run = {q: scores for q, scores in read_run(path).items() if q in judgments}
-            if run:
-                runs.append((mean(evaluate(judgments, run, ["P@30"])["P@30"]), run))
-        if not runs:
-            raise DataError(
-                f"--prior-runs: found no results for the topics of {collection.name} in "
-                f"{listed([str(path) for path in self.paths])}, expected at least one run of them"
-            )
-        runs.sort(key=lambda pair: -pair[0])
-        return [run for _, run in runs[: self.top]]
+    trained_on: Sequence[str]  # Names of the collections
+    left_out: str | None  # The microblog collection that was left out, if any
+    candidates: str  # Origin of the candidates, for reports
+    training: JudgedCandidates
+    development: JudgedCandidates | None = None  # Ends the training; None holds out topics
+    texts: Sequence[str] = ()  # Of a network's vocabulary; no judgment chooses them
+    minimum_count: int = 2
+    """Of a word in ``texts``, to be in the vocabulary. Words of a single post are matched like
+    unknown words; their vectors need not ship."""
+    collection_file: str = ""  # That describes an own collection
 
 
-def load_training_data(
-    collections: Sequence[Collection], prior_runs: PriorRuns | None = None
-) -> JudgedCandidates:
-    """The official query-likelihood candidates and the judgments of judged collections.
+def microblog_training_set(
+    test: str | None,
+    data: Path | None,
+    years: Sequence[str] = (),
+    prior_runs: Sequence[Path] = (),
+    top: int | None = None,
+) -> TrainingSet:
+    """The official query-likelihood candidates of judged microblog years, with all posts' words.
 
-    A candidate's prior is the mean over ``prior_runs``, by default all official runs of its
-    collection.
+    A candidate's prior is the mean over ``prior_runs`` with results for its collection's topics,
+    ``top`` of them, those with the best P@30 (Severyn & Moschitti 2015, section 5); by default over
+    all official runs of its collection.
+
+    Args:
+        years: to train on; by default all judged ones but ``test``.
+
+    Raises:
+        UsageError: a year is none of the judged ones.
+        DataError: no run has results for one of the years.
     """
+    judged = named.training_collections(test, data)
+    trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
+    if wrong := [name for name in trained_on if name not in judged]:
+        raise UsageError(
+            f"--train-on: found {listed(wrong)}, expected some of {', '.join(judged)}, the judged "
+            "collections" + (f" other than {test}" if test else "")
+        )
+    origin = f", priors of the best of {len(prior_runs)} runs" if prior_runs else ""
+    texts = {post.doc_id: post.text for group in _index_groups(data) for post in group.posts()}
+    return TrainingSet(
+        trained_on,
+        named.find(test, data).name if test else None,
+        f"official query-likelihood runs{origin}",
+        _of_years([named.find(name, data) for name in trained_on], prior_runs, top),
+        texts=list(texts.values()),
+    )
+
+
+def _of_years(
+    collections: Sequence[Collection], prior_runs: Sequence[Path], top: int | None
+) -> JudgedCandidates:
     topics: list[Topic] = []
     run: Run = {}
+    priors: Run = {}
     posts: dict[str, Post] = {}
     qrels: Qrels = {}
-    priors: Run = {}
     groups: list[str] = []
     for collection in collections:
-        judgments, path = _judgments(collection), collection.runs["ql"]
+        judgments, path = collection.qrels or {}, collection.runs["ql"]
         judged = [topic for topic in collection.topics if topic.query_id in judgments]
         found = RunRetriever(read_run(path), collection.find_posts, str(path)).search(judged)
         topics += found.topics
@@ -133,26 +152,42 @@ def load_training_data(
         run |= found.run
         posts |= found.posts
         qrels |= judgments
-        official = PriorRuns(list(collection.runs.values()))
-        priors |= priors_of((prior_runs or official).of(collection))
+        official = list(collection.runs.values())
+        priors |= priors_of(_best_runs(prior_runs or official, collection, top))
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
 
 
-def _judgments(collection: Collection) -> Qrels:
-    """A collection's judgments; raises DataError without any."""
-    if (judgments := collection.qrels) is None:
-        path = collection.qrels_path
+def _best_runs(paths: Sequence[Path], collection: Collection, top: int | None) -> list[Run]:
+    """The runs with results for a collection's judged topics, those with the best P@30 first."""
+    judgments, runs = collection.qrels or {}, []
+    for path in paths:
+        if run := {q: scores for q, scores in read_run(path).items() if q in judgments}:
+            runs.append((mean(evaluate(judgments, run, ["P@30"])["P@30"]), run))
+    if not runs:
         raise DataError(
-            f"{collection.name} has no judgments here and cannot be trained on ({path} is absent)"
+            f"--prior-runs: found no results for the topics of {collection.name} in "
+            f"{listed([str(path) for path in paths])}, expected at least one run of them"
         )
-    return judgments
+    runs.sort(key=lambda pair: -pair[0])
+    return [run for _, run in runs[:top]]
+
+
+def _index_groups(data: Path | None) -> list[Collection]:
+    """One microblog collection of each index group with its posts on this machine."""
+    found = (named.find(name, data) for name in named.names() if name.startswith("mb"))
+    return [*{c.index.group: c for c in found if c.index and not c.missing()}.values()]
 
 
 def load_answers(part: Collection) -> JudgedCandidates:
     """The given candidates and the judgments of one part of an answer-selection collection."""
     posts = {post.doc_id: post for post in part.posts()}
+    if part.qrels is None:
+        raise DataError(
+            f"{part.name} has no judgments here and cannot be trained on ({part.qrels_path} is "
+            "absent)"
+        )
     found = Candidates(part.topics, part.given_candidates or {}, posts, {})
-    return JudgedCandidates(found, _judgments(part))
+    return JudgedCandidates(found, part.qrels)
 
 
 def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
@@ -195,59 +230,6 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
     return JudgedCandidates(Candidates(topics, run, posts, {}), qrels)
 
 
-@dataclass(frozen=True)
-class TrainingSet:
-    """Judged candidates to train a model on, and the texts of its vocabulary."""
-
-    trained_on: Sequence[str]  # Names of the collections
-    left_out: str | None  # The microblog collection that was left out, if any
-    candidates: str  # Origin of the candidates, for reports
-    training: JudgedCandidates
-    development: JudgedCandidates | None  # Chooses the epoch; None holds out topics of ``training``
-    texts: Sequence[str]  # Of the vocabulary; no judgment chooses them
-    minimum_count: int  # Of a word in ``texts``, to be in the vocabulary
-    collection_file: str = ""  # That describes an own collection
-
-
-def microblog_training_set(
-    test: str | None,
-    data: Path | None,
-    years: Sequence[str] = (),
-    prior_runs: PriorRuns | None = None,
-) -> TrainingSet:
-    """Judged microblog years, and the words of all posts on this machine.
-
-    Args:
-        years: to train on; by default all judged ones but ``test``.
-    """
-    judged = named.training_collections(test, data)
-    trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
-    if wrong := [name for name in trained_on if name not in judged]:
-        raise UsageError(
-            f"--train-on: found {listed(wrong)}, expected some of {', '.join(judged)}, the judged "
-            "collections" + (f" other than {test}" if test else "")
-        )
-    training = load_training_data([named.find(name, data) for name in trained_on], prior_runs)
-    texts = {post.doc_id: post.text for group in _index_groups(data) for post in group.posts()}
-    return TrainingSet(
-        trained_on=trained_on,
-        left_out=named.find(test, data).name if test else None,
-        candidates="official query-likelihood runs"
-        + (f", priors of the best of {len(prior_runs.paths)} runs" if prior_runs else ""),
-        training=training,
-        development=None,
-        texts=list(texts.values()),
-        # Words of a single post are matched like unknown words; their vectors need not ship.
-        minimum_count=2,
-    )
-
-
-def searched_training_set(names: Sequence[str], left_out: str | None) -> TrainingSet:
-    """A training set of collections whose candidates a fusion finds; without texts."""
-    nothing = JudgedCandidates(Candidates([], {}, {}, {}), {})
-    return TrainingSet(names, left_out, "", nothing, None, [], 1)
-
-
 def answer_training_set(collection: Collection, draws: bool = False) -> TrainingSet:
     """The training and development parts of ``collection``, and the words of all its parts.
 
@@ -258,22 +240,6 @@ def answer_training_set(collection: Collection, draws: bool = False) -> Training
     texts: list[str] = []
     for part in parts:
         texts += [topic.text for topic in part.topics] + [post.text for post in part.posts()]
-    return TrainingSet(
-        trained_on=[collection.name],
-        left_out=None,
-        candidates="given candidates",
-        training=load_answers(parts[0]),
-        development=draw_answers(parts[1]) if draws else load_answers(parts[1]),
-        texts=texts,
-        minimum_count=1,
-    )
-
-
-def _index_groups(data: Path | None) -> list[Collection]:
-    """One microblog collection of each index group with its posts on this machine."""
-    groups: dict[str, Collection] = {}
-    for name in named.names():
-        collection = named.find(name, data)
-        if name.startswith("mb") and collection.index and not collection.missing():
-            groups[collection.index.group] = collection
-    return list(groups.values())
+    training, load = load_answers(parts[0]), draw_answers if draws else load_answers
+    of_parts = training, load(parts[1]), texts, 1
+    return TrainingSet([collection.name], None, "given candidates", *of_parts)

@@ -15,7 +15,7 @@ from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
-from pipeline.ranking.interpolation import ManyScores, mix, normalized_pair
+from pipeline.ranking.interpolation import ManyScores, interpolate
 from pipeline.ranking.tuning import Calibration, Tuning
 from rerankers.logistic import logistic_regression
 
@@ -33,32 +33,24 @@ class HeldOut:
     the others.
     """
 
-    collections: Sequence[str]
     lexical: Run
     neural: Run
     qrels: Qrels
-    checkpoint: str
+    collections: Sequence[str] = ()
+    checkpoint: str = ""
     first_stage: str = "official query-likelihood runs"
 
     @classmethod
     def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
         """The scores of several collections, with its name before each query_id."""
+        names = [part.collections[0] for part in parts]
 
-        def joined(runs: Sequence[Any]) -> dict[str, Any]:
-            return {
-                f"{part.collections[0]}/{query_id}": scores
-                for part, run in zip(parts, runs, strict=True)
-                for query_id, scores in run.items()
-            }
+        def joined(field: str) -> dict[str, Any]:
+            named = zip(names, (getattr(part, field) for part in parts), strict=True)
+            return {f"{name}/{q}": scores for name, run in named for q, scores in run.items()}
 
-        return cls(
-            [name for part in parts for name in part.collections],
-            joined([part.lexical for part in parts]),
-            joined([part.neural for part in parts]),
-            joined([part.qrels for part in parts]),
-            parts[0].checkpoint,
-            parts[0].first_stage,
-        )
+        lexical, neural, qrels = map(joined, ("lexical", "neural", "qrels"))
+        return cls(lexical, neural, qrels, names, parts[0].checkpoint, parts[0].first_stage)
 
     @classmethod
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> HeldOut:
@@ -86,13 +78,35 @@ class HeldOut:
                 f"of the collections that {test} may be tuned on; name the checkpoint trained "
                 "without it"
             )
-        return cls(names, lexical, neural, qrels, f"{checkpoint.parent.name}/{checkpoint.name}")
+        return cls(lexical, neural, qrels, names, f"{checkpoint.parent.name}/{checkpoint.name}")
 
     def tune(self, measure: str = "AP", folds: int = 5, seed: int = 1) -> Tuning:
-        """:func:`tune_weight` on these topics, with its provenance."""
-        return self._described(
-            tune_weight(self.lexical, self.neural, self.qrels, folds, measure, seed)
-        )
+        """The λ of the grid 0, 0.05, … 1 with the best mean over all judged topics.
+
+        Among equally good weights the middle of their longest stretch is taken, the one least
+        sensitive to the topics at hand. Judged topics without results count as 0, whatever λ.
+
+        Raises:
+            UsageError: more folds than topics or fewer than 2, or an unknown measure.
+            DataError: as :func:`pipeline.ranking.interpolation.interpolate` does.
+        """
+        if not 2 <= folds <= (count := len(self.qrels)):
+            raise UsageError(f"found {folds} folds, expected 2 to {count}, the number of topics")
+        evaluator = Evaluator(self.qrels, [measure])
+        first = {q: self.lexical[q] for q in evaluator.query_ids if q in self.lexical}
+        values: dict[float, dict[str, float]] = {}  # λ -> query_id -> measure
+        for weight in (part / STEPS for part in range(STEPS + 1)):
+            (values[weight],) = evaluator(interpolate(first, self.neural, weight)).values()
+
+        def curve(query_ids: set[str]) -> dict[float, float]:
+            return {weight: mean(of[q] for q in query_ids) for weight, of in values.items()}
+
+        topics, parts = set(self.qrels), fold_topics(self.qrels, folds, seed)
+        weights = [_best(curve(topics - set(fold))) for fold in parts]
+        held_out = [values[w][q] for w, fold in zip(weights, parts, strict=True) for q in fold]
+        found = curve(topics)
+        of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, seed
+        return self._described(Tuning(_best(found), found, *of_folds, tuple(self.qrels)))
 
     def unmixed(self, measure: str, folds: int) -> Tuning:
         """The figures of a model without λ, whose scores of topics held out in folds are these."""
@@ -131,7 +145,7 @@ def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
 
 
 def read_held_out(checkpoint: Path, training: str) -> Run:
-    """The scores in a checkpoint's folder; ``training`` are the options that write them."""
+    """The scores in a checkpoint's folder, which are written with the options ``training``."""
     path = checkpoint / HELD_OUT_FILE
     if not path.exists():
         raise DataError(
@@ -141,53 +155,6 @@ def read_held_out(checkpoint: Path, training: str) -> Run:
     return read_run(path)
 
 
-def tune_weight(
-    lexical: ManyScores,
-    neural: ManyScores,
-    qrels: Qrels,
-    folds: int = 5,
-    measure: str = "AP",
-    seed: int = 1,
-) -> Tuning:
-    """The λ of the grid 0, 0.05, … 1 with the best mean over all judged topics.
-
-    Among equally good weights the middle of their longest stretch is taken, the one least
-    sensitive to the topics at hand. Judged topics without results count as 0, whatever λ.
-
-    Raises:
-        UsageError: more folds than topics or fewer than 2, or an unknown measure.
-        DataError: as :func:`pipeline.ranking.interpolation.interpolate` does.
-    """
-    if not 2 <= folds <= len(qrels):
-        raise UsageError(f"found {folds} folds, expected 2 to {len(qrels)}, the number of topics")
-    evaluator = Evaluator(qrels, [measure])
-    normalized = {
-        query_id: normalized_pair(query_id, lexical[query_id], neural)
-        for query_id in evaluator.query_ids
-        if query_id in lexical
-    }
-    values: dict[float, dict[str, float]] = {}  # λ -> query_id -> measure
-    for weight in (part / STEPS for part in range(STEPS + 1)):
-        run = {query_id: mix(*pair, weight) for query_id, pair in normalized.items()}
-        (values[weight],) = evaluator(run).values()
-    fold_weights, held_out = [], []
-    for fold in fold_topics(qrels, folds, seed):
-        fold_weights.append(_best(_curve(values, set(qrels) - set(fold))))
-        held_out += [values[fold_weights[-1]][query_id] for query_id in fold]
-    curve = _curve(values, set(qrels))
-    return Tuning(
-        weight=_best(curve),
-        curve=curve,
-        cross_validated=mean(held_out),
-        fold_weights=tuple(fold_weights),
-        measure=measure,
-        normalization="minmax",
-        folds=folds,
-        seed=seed,
-        topics=tuple(qrels),
-    )
-
-
 def fold_topics(query_ids: Iterable[str], folds: int, seed: int) -> list[list[str]]:
     """The query_ids in ``folds`` random parts, the same whatever their order."""
     shuffled = sorted(query_ids)
@@ -195,11 +162,13 @@ def fold_topics(query_ids: Iterable[str], folds: int, seed: int) -> list[list[st
     return [shuffled[number::folds] for number in range(folds)]
 
 
-def _curve(
-    values: Mapping[float, Mapping[str, float]], query_ids: Iterable[str]
-) -> dict[float, float]:
-    chosen = list(query_ids)
-    return {weight: mean(by_topic[q] for q in chosen) for weight, by_topic in values.items()}
+def cross_validated(lexical: Run, neural: Run, tuning: Tuning) -> Run:
+    """The mixture of each topic by the λ that was chosen without its fold."""
+    found: Run = {}
+    folds = fold_topics(tuning.topics, tuning.folds, tuning.seed)
+    for query_ids, weight in zip(folds, tuning.fold_weights, strict=True):
+        found |= interpolate({q: lexical[q] for q in query_ids}, neural, weight)
+    return found
 
 
 def _best(curve: Mapping[float, float]) -> float:

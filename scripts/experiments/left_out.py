@@ -22,11 +22,11 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
-from pipeline.ranking.fusion import Rankers, UnionRetriever
+from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
 from pipeline.ranking.tuning import Calibration
-from pipeline.training.fusion import FORMS, WINDOW, fusion_training_set, window_training_set
-from pipeline.training.training_set import JudgedCandidates, searched_training_set
+from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
+from pipeline.training.training_set import JudgedCandidates
 from pipeline.training.trees import grower
 from pipeline.training.tuning import calibrate, fold_topics
 from rerankers import checkpoint, features, models
@@ -52,8 +52,8 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
     with _LOCK:
         if form == "fusion":
             model = _model(form, "general", name, data)
-            rankers = Rankers.from_config(model.config)
-            found = replace(UnionRetriever(collection, rankers).search(topics), rest={})
+            found = UnionRetriever.of(collection, model.config).search(topics)
+            found = replace(found, rest={})
             return found.run_of(model.score(found.pairs()))
         found = retriever_for(collection, method="bm25").search(topics, WINDOW)
         if form == "bm25":
@@ -133,11 +133,11 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
     """The training set and its features; those of adapted vectors come last."""
     config = models.find(name).configurations["adapted"]
     names = named.training_collections(None, data, True)
-    empty, collections = searched_training_set(names, None), [named.find(n, data) for n in names]
+    collections = [named.find(n, data) for n in names]
     if name == "window":
-        found = window_training_set(empty, collections, config.topics).training
+        found = window_lists(collections, config.topics)
     else:
-        found = fusion_training_set(Rankers.from_config(config), empty, collections).training
+        found = fusion_lists(config, collections)
     table = features.table(found.candidates.pairs(), config.families.split(","), _idf())
     return found, table
 

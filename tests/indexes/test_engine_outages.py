@@ -76,15 +76,15 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
 
 def at_the_fifth_chunk(monkeypatch: Patch, act: Callable[[], object]) -> None:
     """Something happens while posts are sent, once."""
-    send, left = layout._Sender.send, [5]
+    send, left = layout._send, [5]
 
-    def counted(self: Any, chunk: Any, report: Any) -> Any:
+    def counted(*arguments: Any) -> int:
         left[0] -= 1
         if left[0] == 0:
             act()
-        return send(self, chunk, report)
+        return send(*arguments)
 
-    monkeypatch.setattr(layout._Sender, "send", counted)
+    monkeypatch.setattr(layout, "_send", counted)
 
 
 @pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])

@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -319,18 +320,16 @@ def test_busy_posts_are_sent_again(fake: Fake, tmp_path: Path) -> None:
 
 def test_an_interrupted_run_goes_on(fake: Fake, tmp_path: Path, monkeypatch: Patch) -> None:
     index, url = fake
-    lines = layout._lines
+    chunks = layout._chunks
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
-        for number, line in enumerate(lines(*arguments)):
-            if number == 25:
-                raise KeyboardInterrupt
-            yield line
+        yield from islice(chunks(*arguments), 3)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(layout, "_lines", interrupted)
+    monkeypatch.setattr(layout, "_chunks", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(url, tmp_path)
-    monkeypatch.setattr(layout, "_lines", lines)
+    monkeypatch.setattr(layout, "_chunks", chunks)
     assert 0 < (there := len(index.posts)) < 26
     assert index.settings == ["-1", None]
     assert not list(tmp_path.iterdir())

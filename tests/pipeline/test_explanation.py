@@ -98,7 +98,7 @@ def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: 
     assert not {name for name in attributes if name.startswith("on")}
     assert not attributes & {"src", "href", "style"}
     shown = "".join(root.itertext())
-    for expected in (*post, HOSTILE, "Topic <7>", "(<b>)", "<a>"):
+    for expected in (*post[:3], HOSTILE, "Topic <7>", "(<b>)", "<a>"):
         assert visible(expected) in shown
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", content)
     policy, style = root.find("head/meta[@http-equiv]"), root.findtext("head/style") or ""

@@ -20,7 +20,7 @@ from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.checkpoints import Loading, load_model
+from pipeline.ranking.checkpoints import load_model
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.ranking.tuning import Tuning
 from pipeline.training.own import FEWEST, own_training_set
@@ -233,7 +233,7 @@ def test_word_frequencies_of_the_language(folder: Path, toml: Path) -> None:
     toml.write_text(TOML + 'language = "de"\n')
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
     for idf, is_german in ((None, True), ("wordfreq", True), (str(folder / "idf.txt"), False)):
-        source = load_model("mp_hcnn", find(str(toml)), loading=Loading(idf=idf)).idf.source
+        source = load_model("mp_hcnn", find(str(toml)), idf=idf).idf.source
         assert (source == "wordfreq:de", "wordfreq" in source) == (is_german, is_german)
 
 

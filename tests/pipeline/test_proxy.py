@@ -238,6 +238,19 @@ def rerank(**more: Any) -> dict[str, Any]:
     return {"ext": {"rerank": more}}
 
 
+SYNTAX = {
+    "storm coast": "storm coast",
+    "who won?": "who won",
+    "x:storm~2 lang:(en de) +coast^3": "storm coast",
+    "NOT x:calm storm": "storm",
+    "!calm -(sea of) storm && coast || gale": "storm coast gale",
+    'x:"storm warning"~3 [1 TO 5] {a TO b} /re.*x/ n:[1 TO *]': "storm warning",
+    r"C\+\+ 1\:2 covid-19": "C++ 1:2 covid-19",
+    "_exists_:x lang:en": None,
+    "((((": None,
+    '"open': "open",
+    "a" * 5000: "a" * 2000,
+}
 MATCH, LANG = {"match": {"x": "s"}}, {"match": {"lang": "en"}}
 MATCHES = {"title": "t", "x.english": {"query": "a b"}}
 TEXTS: list[tuple[Any, str | None, str]] = [
@@ -266,8 +279,11 @@ TEXTS: list[tuple[Any, str | None, str]] = [
     ({"bool": {"must_not": MATCH}}, None, ""),
     ({"term": {"match": {"query": "no"}}}, None, ""),
     ({"match": {"x": {"query": True}}}, None, ""),
-    ({"match": "odd"}, None, ""),
-    ("odd", None, ""),
+    *(
+        ({"query_string": {"query": q, "default_field": "x"}}, words, "")
+        for q, words in SYNTAX.items()
+    ),
+    *((odd, None, "") for odd in ({"match": "odd"}, "odd")),
 ]
 """Queries, their texts in the field x, and paths that lead to these."""
 
@@ -282,28 +298,6 @@ def test_the_text_of_a_query(query: Any, text: str | None, path: str) -> None:
         assert (actual.window.query if actual.window else None) == text
         assert actual.outcome == ("unchanged" if text else "no_text")
         assert json.loads(actual.body) == content
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("storm coast", "storm coast"),
-        ("who won?", "who won"),
-        ("x:storm~2 lang:(en de) +coast^3", "storm coast"),
-        ("NOT x:calm storm", "storm"),
-        ("!calm -(sea of) storm && coast || gale", "storm coast gale"),
-        ('x:"storm warning"~3 [1 TO 5] {a TO b} /re.*x/ n:[1 TO *]', "storm warning"),
-        (r"C\+\+ 1\:2 covid-19", "C++ 1:2 covid-19"),
-        ("_exists_:x lang:en", ""),
-        ("((((", ""),
-        ('"open', "open"),
-        ("a" * 5000, "a" * 2000),
-    ],
-)
-def test_a_text_without_its_syntax(text: str, words: str) -> None:
-    given = {"q": text, "df": "x"}
-    window = searches.read_search({}, given, SearchDefaults(PostFields(("x",), None))).window
-    assert (window.query if window else "") == words
 
 
 def test_syntax_is_read_in_linear_time() -> None:
@@ -439,6 +433,7 @@ def test_forms_of_a_request(client: TestClient, engine: StubEngine) -> None:
     assert "content-encoding" not in engine.requests[-1][0].headers
 
 
+BOTH = [{"_index": "posts-1", "_id": "1"}, {"_index": "posts-2", "_id": "2"}]
 READS = """HEAD, GET _doc/7, HEAD _doc/7, GET _source/7, POST _count, GET _count?q=a,
 POST _field_caps?fields=*, GET _mapping, GET _mapping/field/a*, POST _validate/query,
 POST _async_search, OPTIONS _search, OPTIONS _doc/1"""
@@ -458,13 +453,9 @@ def test_reads_of_served_indexes_pass(limited: TestClient, engine: StubEngine, c
     if method == "POST":
         assert limited.request(method, path, json={"query": {"wrapper": {}}}).status_code == 403
     assert engine.requests == []
-
-
-def test_documents_by_their_ids(limited: TestClient, engine: StubEngine) -> None:
-    both = [{"_index": "posts-1", "_id": "1"}, {"_index": "posts-2", "_id": "2"}]
-    for path, body in (("/posts-1/_mget", {"ids": ["1", "2"]}), ("/_mget", {"docs": both})):
-        assert limited.post(path, json=body).status_code == 200
-        assert engine.bodies == [body]
+    for path, ids in (("/posts-1/_mget", {"ids": ["1", "2"]}), ("/_mget", {"docs": BOTH})):
+        assert limited.post(path, json=ids).status_code == 200
+        assert engine.bodies == [ids]
         assert engine.requests.pop()[0].url.path == path
 
 
@@ -550,18 +541,6 @@ def test_pages_in_each_format(engine: StubEngine, client: TestClient) -> None:
         assert (answer.headers["content-type"] == "application/yaml") == ("format" in more)
 
 
-OTHERS = "PUT /posts, POST /posts/_doc, DELETE /posts, POST /_bulk, PUT /posts/_search"
-OTHERS += ", POST /posts/_doc/_search, GET /_cluster/health"
-
-
-@pytest.mark.parametrize("other", OTHERS.split(", "))
-def test_nothing_else_passes(client: TestClient, engine: StubEngine, other: str) -> None:
-    answer = client.request(*other.split(), json={})
-    assert answer.status_code == answer.json()["status"] == 403
-    assert answer.json()["error"]["type"] == "security_exception"
-    assert engine.requests == []
-
-
 LOOKUP = {"terms": {"n": {"index": ".keys", "id": "1", "path": "x"}}}
 
 
@@ -572,8 +551,10 @@ def line_pair(header: Any, body: Any = None) -> str:
 ELSEWHERE = """.plugins-ml-config/_search _all/_search other/_search */_search p*/_search
     posts-a,b/_search %3Cposts-%7Bnow%7D%3E,posts-1/_search %2e%2e/_search _security/_search _search
     _search?index=posts-1 posts-1/_search?index=.keys %2ekeys/_pit %5fall/_pit posts-%2c.keys/_pit
-    r:posts-1/_pit _count _mapping _doc/1 _field_caps .k/_doc/1 _pit _async_search"""
-"""Paths for the indexes posts-* that do not pass, whatever their search."""
+    r:posts-1/_pit _count _mapping _doc/1 _field_caps .k/_doc/1 _pit _async_search PUT:posts-1
+    POST:posts-1/_doc DELETE:posts-1 _bulk PUT:posts-1/_search posts-1/_doc/_search
+    GET:_cluster/health"""
+"""Paths for the indexes posts-* that do not pass, whatever their search; POST but for some."""
 
 HEADERS: list[Any] = [
     *({key: no} for key in ("index", "indices") for no in ([], "", [""], ",", {})),
@@ -598,9 +579,11 @@ HEADERS: list[Any] = [
 )
 def test_other_indexes(limited: TestClient, engine: StubEngine, path: str, content: str) -> None:
     """Those of the engine itself first; nothing of the request reaches it."""
-    answer = limited.post(f"/{path}", content=content)
+    method, _, rest = path.partition(":") if path[:2].isupper() else ("POST", "", path)
+    answer = limited.request(method, f"/{rest}", content=content)
     assert answer.status_code in (400, 403), answer.text
     if answer.status_code == 403:
+        assert answer.json()["status"] == 403
         assert answer.json()["error"]["type"] == "security_exception"
         assert re.search("expected one of posts|not pass", answer.json()["error"]["reason"])
     assert engine.requests == []

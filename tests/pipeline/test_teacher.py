@@ -61,14 +61,20 @@ def test_encodings_are_those_of_transformers(
     teacher = open_teacher(str(folder))
     assert (teacher.name, teacher.dimension) == (name, 16)
     texts = [*TEXTS, "the cat " * 20]  # the last is cut
-    found = np.zeros((len(texts), 16), dtype=np.float32)
-    for places, vectors in teacher.embed(texts):
-        found[places] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = teacher.embed(texts)
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
     wanted = expected(model, [f"{prefix}{text}" for text in texts], pooling)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
     # float16 has eleven bits.
     kept = encodings(teacher, tmp_path / "kept", texts)
     np.testing.assert_allclose(kept, found, atol=2**-11)
+    # The fingerprint is that of the weights.
+    (folder / "README.md").write_text("the model", encoding="utf-8")
+    assert open_teacher(str(folder)).fingerprint == teacher.fingerprint
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.0.output.dense.bias"] += 1
+    save_file(weights, folder / "model.safetensors")
+    assert open_teacher(str(folder)).fingerprint != teacher.fingerprint
 
 
 @pytest.mark.slow
@@ -82,12 +88,12 @@ def test_missing_libraries_and_packages_are_named(
     with pytest.raises(DataError, match=r"no sentence-transformers(?s:.*)tweetrerank\[adapt\]"):
         open_teacher(str(tmp_path / "tiny"))
     monkeypatch.setattr(teachers, "find_spec", lambda _: None)
-    for name in teachers.NAMES:
+    for name in teachers.PACKAGES:
         with pytest.raises(DataError, match=rf"the teacher {name}(?s:.*)tweetrerank\[adapt\]"):
             teachers.check_installed(name)
 
 
-@pytest.mark.parametrize("name", teachers.NAMES)
+@pytest.mark.parametrize("name", teachers.PACKAGES)
 def test_a_package_with_other_weights_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,20 +101,6 @@ def test_a_package_with_other_weights_is_refused(
     monkeypatch.setattr(teachers, "_package", lambda *_: tmp_path)
     with pytest.raises(DataError, match=r"files with the SHA-256 .* install the tested package"):
         open_teacher(name)
-
-
-@pytest.mark.slow
-def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny"
-    write_folder(folder)
-    (folder / "README.md").write_text("a model", encoding="utf-8")
-    first = open_teacher(str(folder)).fingerprint
-    (folder / "README.md").write_text("the model", encoding="utf-8")
-    assert open_teacher(str(folder)).fingerprint == first
-    weights = load_file(folder / "model.safetensors")
-    weights["encoder.layer.0.output.dense.bias"] += 1
-    save_file(weights, folder / "model.safetensors")
-    assert open_teacher(str(folder)).fingerprint != first
 
 
 @pytest.mark.slow

@@ -11,18 +11,16 @@ from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import write_run
-from pipeline.errors import DataError, UsageError
+from pipeline.errors import DataError
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training.first_stages import MemoryRetriever, _bm25
 from pipeline.training.folds import split_topics
 from pipeline.training.fusion import _disguised
 from pipeline.training.training_set import (
     JudgedCandidates,
-    PriorRuns,
     answer_training_set,
     draw_answers,
     load_answers,
-    load_training_data,
     microblog_training_set,
 )
 from pipeline.training.trees import LOST, LOST_MEANING, _weights, _with_losses
@@ -46,24 +44,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def worth(rank: int) -> float:
-    return 1 / math.log(rank + 1)
-
-
-def lines(path: Path) -> list[list[str]]:
-    return [line.split() for line in path.read_text().splitlines()]
-
-
 def test_microblog_training_set(microblog: Path) -> None:
     """Of a year without judgments, the texts alone are read."""
     training_set, years = microblog_training_set(None, microblog), (2011, 2012, 2013)
     assert training_set.trained_on == [f"mb{year}" for year in years]
     folder, keys, relevant = microblog / "microblog", [], []
     for year in years:
-        judged = {(q, d): g for q, _, d, g in lines(folder / f"qrels.microblog{year}.txt")}
-        of_year = [(q, d) for q, _, d, *_ in lines(folder / f"trec-{year}" / "id.txt")]
-        keys += of_year
-        relevant += [judged[key] == "1" for key in of_year]
+        files = folder / f"qrels.microblog{year}.txt", folder / f"trec-{year}" / "id.txt"
+        judged, of_year = ([*map(str.split, f.read_text().splitlines())] for f in files)
+        grades = {(q, d): grade for q, _, d, grade in judged}
+        keys += [(q, d) for q, _, d, *_ in of_year]
+        relevant += [grades[q, d] == "1" for q, _, d, *_ in of_year]
     data = training_set.training
     assert data.candidates.keys() == keys
     assert data.relevant().tolist() == relevant
@@ -83,26 +74,17 @@ def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_pa
         scores = {doc_id: -float(rank) for rank, doc_id in enumerate(doc_ids)}
         write_run(tmp_path / name, {query_id: scores}, "t")
     paths = [tmp_path / name for name in runs]
-    trained = microblog_training_set("mb2012", microblog, ["mb11"], PriorRuns(paths, top=2))
+    trained = microblog_training_set("mb2012", microblog, ["mb11"], paths, top=2)
     assert trained.trained_on == ["mb2011"]
     candidates = trained.training.candidates
     found = dict(zip(candidates.keys(), candidates.pairs().signals[PRIOR].tolist(), strict=True))
     assert len(answers) > 1
-    best = {d: worth(rank) / 2 for rank, d in enumerate(answers[::-1], start=1)}
-    best[answers[0]] += worth(1) / 2
-    best[others[0]] = worth(2) / 2
+    best = {d: 0.5 / math.log(rank) for rank, d in enumerate(answers[::-1], start=2)}
+    best[answers[0]] += 0.5 / math.log(2)
+    best[others[0]] = 0.5 / math.log(3)
     assert {d: prior for (q, d), prior in found.items() if prior} == pytest.approx(best)
     with pytest.raises(DataError, match="no results for the topics of mb2013 in"):
-        microblog_training_set(None, microblog, ["mb2013"], PriorRuns(paths[:3]))
-
-
-def test_what_is_not_judged_cannot_be_trained_on(microblog: Path, answers: Path) -> None:
-    with pytest.raises(DataError, match="mb2014 has no judgments here and cannot be trained on"):
-        load_training_data([named.find("mb2014", microblog)])
-    with pytest.raises(UsageError, match="--collection trecqa-raw"):
-        microblog_training_set("trecqa-raw", microblog)
-    with pytest.raises(DataError, match="wikiqa has no judgments here and cannot be trained on"):
-        load_answers(named.find_answers("wikiqa", answers))
+        microblog_training_set(None, microblog, ["mb2013"], paths[:3])
 
 
 def test_right_answers_are_drawn_among_those_of_other_questions(
@@ -127,6 +109,8 @@ def test_right_answers_are_drawn_among_those_of_other_questions(
     collection = named.find_answers("wikiqa", answers)
     trained = answer_training_set(collection, draws=True)
     assert trained.development.qrels == draw_answers(collection.part("dev"), 3).qrels
+    with pytest.raises(DataError, match="wikiqa has no judgments here and cannot be trained on"):
+        load_answers(collection)
     few = [("Q1-1", "who", "a", 1), ("Q1-2", "who", "b", 0), ("Q2-1", "where", "c", 1)]
     write_part(tmp_path / "wikiqa" / "dev", few)
     with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
@@ -134,18 +118,16 @@ def test_right_answers_are_drawn_among_those_of_other_questions(
 
 
 def test_every_tenth_post_that_nobody_was_shown_is_trained_on() -> None:
-    posts = {f"{number}": Post(f"{number}", "storm") for number in range(1000)}
-    found = Candidates([Topic("q", "storm")], {"q": dict.fromkeys(posts, 0.0)}, posts, {})
-    shown, rows = {"3": 1, "4": 0}, np.arange(1000)
-    kept = JudgedCandidates(found, {"q": shown}, judged_only=True).to_train(rows)
-    assert {3, 4} <= {*kept.tolist()}
-    assert 70 < len(kept) < 130
-    assert len(JudgedCandidates(found, {"q": shown}).to_train(rows)) == 1000
+    run, rows = dict.fromkeys(map(str, range(1000)), 0.0), np.arange(1000)
+    found = Candidates([Topic("q", "storm")], {"q": run}, {}), {"q": {"3": 1, "4": 0}}
+    kept = JudgedCandidates(*found, judged_only=True).to_train(rows)
+    assert {3, 4} <= {*kept.tolist()} and 70 < len(kept) < 130
+    assert len(JudgedCandidates(*found).to_train(rows)) == 1000
 
 
 def test_a_share_of_every_group_of_topics_is_held_out() -> None:
-    (each,) = split_topics(np.arange(20), 1, 1, 0.2, ["a"] * 10 + ["b"] * 10)
-    assert sorted(each.held_out < 10) == [False] * 2 + [True] * 2
+    (held_out,) = split_topics(np.arange(20), 1, 1, 0.2, ["a"] * 10 + ["b"] * 10)
+    assert held_out[:10].sum() == held_out[10:].sum() == 2
 
 
 # Trees: forms of lists, and first stages of engines
@@ -178,9 +160,8 @@ def test_bm25_of_engines() -> None:
     scores = _bm25(texts)(Topic("1", "Storm the unknown"))
     np.testing.assert_allclose(scores, [expected(text) for text in texts])
     posts = [Post(str(n), text) for n, text in enumerate(texts)]
-    found = MemoryRetriever("standard", posts, _bm25(texts))
     topics = [Topic("1", "storm the"), Topic("2", "storm", max_doc_id="1"), Topic("3", "none")]
-    run = found.search(topics, 2).run
+    run = MemoryRetriever("standard", posts, _bm25(texts)).search(topics, 2).run
     assert [[*scores] for scores in run.values()] == [["2", "0"], ["1"]]
 
 

@@ -18,22 +18,9 @@ from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.interpolation import interpolate, normalize
 from pipeline.ranking.retrievers import Candidates
 from pipeline.ranking.tuning import Tuning, tuning_of
-from pipeline.training.tuning import calibrate, tune_weight
+from pipeline.training.tuning import HeldOut, calibrate
 from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import Mixed
-
-# Mixtures
-
-
-def test_normalization_by_hand() -> None:
-    scores = {"a": 1.0, "b": 4.0, "c": 2.0, "d": 1.0}
-    assert normalize(scores) == pytest.approx({"a": 0, "b": 1, "c": 1 / 3, "d": 0})
-    assert normalize({}) == {}
-    assert normalize({"a": 0.1, "b": 0.1}) == {"a": 0.5, "b": 0.5}
-    assert normalize({"a": 0.1}) == {"a": 0.5}
-    for widest in ({"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}):
-        assert all(map(math.isfinite, normalize(widest).values()))
-
 
 LEXICAL: Run = {"1": {"a": 10.0, "b": 5.0, "c": 0.0}, "2": {"x": 3.0}, "3": {}}
 NEURAL: Run = {"1": {"c": 0.9, "b": 0.6, "a": -0.1, "other": 99.0}, "2": {"x": -1.0}, "4": {}}
@@ -43,10 +30,9 @@ def test_mixing_by_hand() -> None:
     run = interpolate(LEXICAL, NEURAL, 0.25)
     # c 1, b 0.7, a 0 from the neural side: what is no candidate does not stretch the scale.
     expected = {"a": 0.75 * 1, "b": 0.25 * 0.7 + 0.75 * 0.5, "c": 0.25}
-    assert run["1"] == pytest.approx(expected)
-    assert run["2"] == {"x": 0.5}
-    assert run["3"] == {}
-    assert list(run) == ["1", "2", "3"]
+    assert run == {"1": pytest.approx(expected), "2": {"x": 0.5}, "3": {}}
+    for widest in ({"a": -3.4e38, "b": 0.0, "c": 3.4e38}, {"a": 0.0, "b": 5e-324, "c": 1e-323}):
+        assert all(map(math.isfinite, normalize(widest).values()))
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -1e39])
@@ -95,8 +81,6 @@ def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
 
 # Tuning
 
-WEIGHTS = [step / 20 for step in range(21)]
-
 
 def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
     """Two rankings that each know something about what is relevant."""
@@ -111,44 +95,32 @@ def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
     return lexical, neural, qrels
 
 
-@pytest.mark.parametrize("measure", ["AP", "P@5"])
-def test_curve_equals_separate_interpolations(measure: str) -> None:
-    lexical, neural, qrels = random_task(13, seed=1)
-    qrels["without results"] = {"a": 1}
-    lexical["not judged"] = {"a": 1.0}
-    tuning = tune_weight(lexical, neural, qrels, measure=measure)
-    del lexical["not judged"]
-    expected = {
-        weight: mean(evaluate(qrels, interpolate(lexical, neural, weight), [measure])[measure])
-        for weight in WEIGHTS
-    }
-    assert tuning.curve == pytest.approx(expected, abs=1e-12)
-    assert tuning.curve[tuning.weight] == max(tuning.curve.values())
-    assert tuning.topics == tuple(qrels)
-    assert tuning.measure == measure
-
-
-def test_cross_validation_chooses_without_the_fold_that_it_scores() -> None:
+def test_tuning_equals_a_naive_search() -> None:
     """With a topic a fold, the split is known and the estimate can be made naively."""
     lexical, neural, qrels = random_task(8, seed=2)
-    tuning = tune_weight(lexical, neural, qrels, folds=8)
+    qrels["without results"] = {"a": 1}
+    known = HeldOut(lexical | {"not judged": {"a": 1.0}}, neural, qrels)
+    tuning = known.tune(folds=9)
     values = {
         weight: evaluate(qrels, interpolate(lexical, neural, weight), ["AP"])["AP"]
-        for weight in WEIGHTS
+        for weight in (step / 20 for step in range(21))
     }
+    curve = {weight: mean(of.values()) for weight, of in values.items()}
+    assert tuning.curve == pytest.approx(curve, abs=1e-12)
+    assert tuning.curve[tuning.weight] == max(tuning.curve.values())
     held_out, chosen = [], []
     for query_id in qrels:
         best = max(values, key=lambda w: mean([values[w][q] for q in qrels if q != query_id]))
         chosen.append(best)
         held_out.append(values[best][query_id])
     assert len(set(chosen)) > 1
-    assert tuning.cross_validated == pytest.approx(mean(held_out))
+    assert max(tuning.curve.values()) > tuning.cross_validated == pytest.approx(mean(held_out))
     assert sorted(tuning.fold_weights) == sorted(chosen)
-    assert tuning.cross_validated < max(tuning.curve.values())
-    with pytest.raises(UsageError, match="found 9 folds, expected 2 to 8"):
-        tune_weight(lexical, neural, qrels, folds=9)
+    assert (tuning.topics, known.tune("P@5").measure) == (tuple(qrels), "P@5")
+    with pytest.raises(UsageError, match="found 10 folds, expected 2 to 9"):
+        known.tune(folds=10)
     with pytest.raises(UsageError, match="did you mean 'AP'"):
-        tune_weight(lexical, neural, qrels, measure="map")
+        known.tune("map")
 
 
 TUNING = Tuning(

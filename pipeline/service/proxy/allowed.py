@@ -10,41 +10,46 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from cachetools import LRUCache
+from starlette.requests import Request
 
 from pipeline.service.errors import RequestError
 from pipeline.service.record import Record
+from pipeline.service.requests import deadline_of
 
 Json = dict[str, Any]
 
 DEPTH = 100  # Levels of objects and lists in a body
 ELEMENTS = 100_000  # Values in it; a `terms` query may have 65,536
 _KNOWN = 100_000  # Ids that are remembered
+_MOST_NAMES = 1000  # Of indexes
+_JSON = "application/json"
 
-LISTS = json.loads((Path(__file__).parent / "allowed.json").read_text(encoding="utf-8"))
+
+def _listed(part: Json) -> Json:
+    """A part of the lists, with words in place of texts and of lists of them."""
+    texts = {key: [v] if isinstance(v, str) else v for key, v in part.items()}
+    return {key: v if isinstance(v, dict) else " ".join(v).split() for key, v in texts.items()}
 
 
-def names_of(listed: str | list[str]) -> list[str]:
-    """The names in a list of ``allowed.json``."""
-    return (listed if isinstance(listed, str) else " ".join(listed)).split()
-
+LISTS = json.loads((Path(__file__).parent / "allowed.json").read_text("utf-8"), object_hook=_listed)
 
 _CALLS: Mapping[str, Mapping[str, str]] = {
-    tail: dict(method.split(":") for method in methods.split())
-    for tail, methods in LISTS["calls"].items()
+    tail: dict(method.split(":") for method in methods) for tail, methods in LISTS["calls"].items()
 }
 """Path after the index -> method -> kind of work; ``*`` is an id or a list of fields."""
 
 _FIRST = {tail.partition("/")[0] for tail in _CALLS}
-_PARAMETERS = frozenset((*names_of(LISTS["parameters"]), "source", "source_content_type"))
+_PARAMETERS = frozenset((*LISTS["parameters"], "source", "source_content_type"))
 
 _PARTS: Mapping[str, Mapping[str, str]] = {
-    part: {key: inner for inner, keys in of_keys.items() for key in names_of(keys)}
+    part: {key: inner for inner, keys in of_keys.items() for key in keys}
     for part, of_keys in LISTS["parts"].items()
 }
 """Part of a search -> its keys, each with the part that its value is; ``*`` is any other key.
@@ -72,9 +77,10 @@ class EngineRequest:
     indexes: Sequence[str]  # Names and patterns in the path
     name: str  # Id at the end of the path; "" for none
     parameters: Mapping[str, str]
-    headers: Sequence[tuple[str, str]] = ()
-    body: bytes = b""
-    deadline: float | None = None  # On the clock of ``time.perf_counter``; None is never
+    headers: Sequence[tuple[str, str]]
+    body: bytes  # Else that of the parameter ``source``
+    is_yaml: bool  # Whether the response is to be YAML
+    deadline: float | None  # On the clock of ``time.perf_counter``; None is never
 
     @property
     def is_several(self) -> bool:
@@ -82,10 +88,10 @@ class EngineRequest:
         return self.kind in ("searches", "templates")
 
 
-def read_call(
-    record: Record, method: str, path: str, query: str, served: Sequence[str]
-) -> EngineRequest:
-    """A call by its path, which is still quoted; raises RequestError if it does not pass."""
+def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
+    """A call without its body; raises RequestError if it does not pass."""
+    scope, record, method = request.scope, request.state.record, request.method
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("utf-8", "replace")
     first, *rest = (unquote(part) for part in path.strip("/").split("/"))
     has_index = first not in _FIRST
     tail = rest if has_index or not first else [first, *rest]
@@ -97,21 +103,32 @@ def read_call(
         raise refused(f"{method} {path[:100]}")
     needs_index = kind in ("read", "query", "template", "open")
     indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
-    parameters = dict(parse_qsl(query.replace(";", "&"), keep_blank_values=True))
+    query = scope["query_string"].decode("utf-8", "replace").replace(";", "&")
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
     for key in parameters.keys() - _PARAMETERS:
         raise refused(f"the parameter {key[:100]!r}")
     parts = [quote(",".join(indexes), ",*:")] if indexes else []
     parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
     # Metrics have few names: those that are served.
     record.index = next((p for n in indexes[:1] for p in served if matches(p, n)), "")
-    return EngineRequest(record, method, kind, f"/{'/'.join(parts)}", indexes, name, parameters)
+    headers, body = request.headers.items(), parameters.pop("source", "").encode()
+    parameters.pop("source_content_type", "")
+    if is_yaml := "yaml" in parameters.pop("format", "") + request.headers.get("accept", ""):
+        headers = [*((n, v) for n, v in headers if n != "accept"), ("accept", _JSON)]
+    if "content-type" not in request.headers:
+        headers = [*headers, ("content-type", _JSON)]
+    deadline = None
+    with suppress(RequestError):  # The header may be meant for the engine.
+        deadline = deadline_of(request)
+    path = f"/{'/'.join(parts)}"
+    call = record, method, kind, path, indexes, name, parameters, headers, body, is_yaml
+    return EngineRequest(*call, deadline)
 
 
 _RESERVED = tuple("._-+<")
 """First characters of system indexes, ``_all``, exclusions and names computed from a date."""
 
 _NAME = re.compile(r'[^\x00-\x20\x7f"#,/<>?\\|]{1,255}')
-_MOST_NAMES = 1000
 
 
 def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
@@ -122,7 +139,7 @@ def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
         raise RequestError("index", problem)
     for name in wanted:
         # Those of a remote cluster have a colon.
-        inside = [p for p in served if matches(p, name) and (":" in p or ":" not in name)]
+        inside = any(matches(p, name) and (":" in p or ":" not in name) for p in served)
         if not _NAME.fullmatch(name) or name.startswith(_RESERVED) or not inside:
             problem = f"found the index {name[:100]!r}, expected one of {', '.join(served)}"
             raise RequestError("index", problem)
@@ -138,15 +155,13 @@ def matches(pattern: str, name: str) -> bool:
     first, *parts = pattern.split("*")
     if not parts:
         return pattern == name
-    at, end = len(first), len(name) - len(parts[-1])
-    if at > end or not name.startswith(first) or not name.endswith(parts.pop()):
-        return False
-    for part in parts:
-        # The first place of a part leaves most of the name for the others.
-        if (at := name.find(part, at, end)) < 0:
-            return False
-        at += len(part)
-    return True
+    at, end = len(first), len(name) - len(last := parts.pop())
+    with suppress(ValueError):
+        for part in parts:
+            # The first place of a part leaves most of the name for the others.
+            at = name.index(part, at, end) + len(part)
+        return at <= end and name.startswith(first) and name.endswith(last)
+    return False
 
 
 # --- Bodies ---------------------------------------------------------------------------------------
@@ -163,11 +178,9 @@ def strict(body: bytes) -> Json:
             raise ValueError("a key is there twice")
         return dict(pairs)
 
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"found {constant}")
-
     try:
-        content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+        # NaN and Infinity are no whole numbers, which is a ValueError, too.
+        content = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=int)
         if not isinstance(content, dict):
             raise ValueError("it is no object")
     except (ValueError, RecursionError) as error:
@@ -202,18 +215,17 @@ class Grammar:
         if not names or not all(_digest(name) in self._known for name in names):
             raise refused("no id of a search that goes on, or one that did not go out here")
 
-    def check(self, content: Any, part: str = "options") -> None:
-        """Raise RequestError unless all of a search, or of another body, is allowed."""
-        self._walk(part, content, "the body", 1)
-
-    def _walk(self, part: str, value: Any, inside: str, depth: int) -> None:
+    def check(
+        self, value: Any, part: str = "options", inside: str = "the body", depth: int = 1
+    ) -> None:
+        """Raise RequestError unless all of a search, or of another part, is allowed."""
         if depth > DEPTH:
             problem = f"found more than {DEPTH} levels in the body, expected at most that"
             raise RequestError("many", problem)
         if isinstance(value, list):
             part = "query" if part == "filters" else part
             for item in value:
-                self._walk(part, item, inside, depth + 1)
+                self.check(item, part, inside, depth + 1)
         elif not isinstance(value, dict):
             if part == "pit":
                 self.check_ids(value)
@@ -228,11 +240,10 @@ class Grammar:
                 part = "options" if isinstance(value.get("field"), str) else "names"
             if part == "lookup" and not value.get("index"):
                 raise refused(f"a look-up in {inside} without an index")
-            keys = _PARTS[part]
             for key, item in value.items():
-                if (inner := keys.get(key) or keys.get("*")) is None:
+                if (inner := _PARTS[part].get(key) or _PARTS[part].get("*")) is None:
                     raise refused(f"the key {key[:100]!r} in {inside}")
-                self._walk(inner, item, key[:100], depth + 1)
+                self.check(item, inner, key[:100], depth + 1)
 
 
 def _digest(name: str) -> bytes:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
@@ -30,7 +31,6 @@ from pipeline.service.proxy import allowed
 from pipeline.service.proxy.allowed import EngineRequest, dumped, strict
 from pipeline.service.proxy.response import (
     MARK,
-    Hit,
     Members,
     ResponseError,
     SearchResponse,
@@ -41,15 +41,14 @@ from pipeline.service.proxy.response import (
 from pipeline.service.proxy.search import Search, SearchDefaults, Window, read_search
 from pipeline.service.proxy.upstream import EngineResponse, Upstream
 from pipeline.service.record import LOG, Record
-from pipeline.service.requests import deadline_of, unless_gone
+from pipeline.service.requests import unless_gone
 from rerankers.interpolation import minmax, mix
 
 SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
 """Responses without hits to a window's search that the caller's own search may not get."""
 _THREAD = 200_000  # Bytes that are read in a thread of their own
-_MOST_PLACES = 1000  # Of the paths known to lack fields: the names in them are the callers'
-_JSON = "application/json"
+_MOST_PLACES = 1000  # Whose hits are known to lack fields: the names in them are the callers'
 _PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
 """Kind of a call around searches -> part of the grammar of its body."""
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
@@ -73,6 +72,15 @@ class EngineErrors(ErrorFormat):
 ENGINE_ERRORS = EngineErrors()
 
 
+class _Root(Route):
+    """The engine's root; browsers get the service's own page in its place."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        is_page = any(n == b"accept" and b"text/html" in v for n, v in scope.get("headers", ()))
+        match, child = super().matches(scope)
+        return (match, child) if match == Match.FULL and not is_page else (Match.NONE, {})
+
+
 class Proxy:
     """Answers searches in front of an engine."""
 
@@ -85,7 +93,7 @@ class Proxy:
     ) -> None:
         self.service, self.upstream, self.defaults = service, upstream, defaults
         self.log, self.grammar = log, allowed.Grammar(defaults.indexes)
-        self._lacking: LRUCache[tuple[str, ...], bool] = LRUCache(_MOST_PLACES)
+        self._lacking: LRUCache[int, bool] = LRUCache(_MOST_PLACES)
 
     def routes(self) -> Sequence[Route]:
         """The engine's root, which is not for browsers."""
@@ -97,31 +105,15 @@ class Proxy:
         await response(scope, receive, send)
 
     async def _endpoint(self, request: Request) -> Response:
-        request.state.format, record, scope = ENGINE_ERRORS, request.state.record, request.scope
-        path = (scope.get("raw_path") or scope["path"].encode()).decode("utf-8", "replace")
-        query, served = scope["query_string"].decode("utf-8", "replace"), self.defaults.indexes
-        call = allowed.read_call(record, scope["method"], path, query, served)
-        parameters = dict(call.parameters)
-        headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
-        accepted = parameters.pop("format", "") + request.headers.get("accept", "")
-        if is_yaml := "yaml" in accepted:
-            headers = [*((n, v) for n, v in headers if n != "accept"), ("accept", _JSON)]
-        deadline = None
-        with suppress(RequestError):  # The header may be meant for the engine.
-            deadline = deadline_of(request)
+        request.state.format = ENGINE_ERRORS
+        call = allowed.read_call(request, self.defaults.indexes)
         async with self.service.bodies.read(request) as body:
-            body = parameters.pop("source", "").encode() if not body.strip() else body
-            parameters.pop("source_content_type", "")
-            if "content-type" not in request.headers:
-                headers.append(("content-type", _JSON))
-            call = replace(
-                call, parameters=parameters, headers=headers, body=body, deadline=deadline
-            )
+            call = replace(call, body=body) if body.strip() else call
             work = self._pass if call.kind in _PASSED else self._search
             try:
-                return _written(await unless_gone(work(call), request), call, is_yaml)
+                return _written(await unless_gone(work(call), request), call)
             finally:
-                self.upstream.release(record)
+                self.upstream.release(call.record)
 
     async def _send(self, request: EngineRequest, body: bytes, **changes: Any) -> EngineResponse:
         """The engine's response to another body, and other parts of the call; a RequestError."""
@@ -167,19 +159,23 @@ class Proxy:
             for row in lost:
                 sent[row] = sent[row]._replace(window=None, outcome="failed", reason="it failed")
             response, parts = await self._ask(request, sent)
-        if not parts:
-            return self._unread(response, sent[0], request.record)
+        if not parts:  # An error, or not to be read.
+            is_well, content = response.status == 200, response.content
+            self.service.metrics.search(request.record, sent[0].outcome if is_well else "refused")
+            if sent[0].outcome == "failed" and content.lstrip().startswith(b"{"):
+                content = content.replace(b"{", b'{"_reranked":false,', 1)
+            return _response(response, content, sent[0].reason) if is_well else _response(response)
         work = (self._page(*pair, request) for pair in zip(parts, sent, strict=True))
         pages = await asyncio.gather(*work)
         if not request.is_several:
             [(page, ranked)] = pages
-            reason = sent[0].reason or "not scored"
-            answer = _response(response, bytes(page), ranked is not None, reason)
+            reason = "" if ranked else sent[0].reason or "not scored"
+            answer = _response(response, bytes(page), reason)
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
-        if len(sent) == len(searches) and not any(s.window or s.outcome == "failed" for s in sent):
-            return _response(response, None, False, sent[0].reason)
+        if searches == sent and not any(s.window or s.outcome == "failed" for s in sent):
+            return _response(response, None, sent[0].reason)
         left = (page for page, _ in pages)
         items = [
             next(left) if isinstance(search, Search) else encoded(ENGINE_ERRORS.explain(search, ""))
@@ -188,18 +184,8 @@ class Proxy:
         whole = members_of(response.content) | {"responses": encoded(items)}
         return _response(response, bytes(encoded(whole)))
 
-    def _unread(self, response: EngineResponse, search: Search, record: Record) -> Response:
-        """A response that is an error, or that cannot be read and so not be reranked."""
-        is_well, content = response.status == 200, response.content
-        self.service.metrics.search(record, search.outcome if is_well else "refused")
-        if search.outcome == "failed" and content.lstrip().startswith(b"{"):
-            content = content.replace(b"{", b'{"_reranked":false,', 1)
-        if not is_well:
-            return _response(response)
-        return _response(response, content, False, search.reason)
-
     async def _read(self, request: EngineRequest) -> list[Search | RequestError]:
-        """The searches of a request; raises RequestError for a single one that does not pass."""
+        """The searches of a request; raises RequestError for a body that has none."""
         bodies, headers = [request.body], [b"{}"]
         if request.is_several:
             lines = request.body.split(b"\n")
@@ -211,14 +197,8 @@ class Proxy:
                 raise RequestError("many", problem)
         if request.kind.startswith("template"):
             bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
-
-        def read() -> list[Search | RequestError]:
-            return [self._one(*pair, request) for pair in zip(headers, bodies, strict=True)]
-
-        searches = await _apart(len(request.body), read)
-        if not request.is_several and isinstance(searches[0], RequestError):
-            raise searches[0]
-        return searches
+        pairs = zip(headers, bodies, strict=True)
+        return await _apart(len(request.body), lambda: [self._one(*p, request) for p in pairs])
 
     def _one(self, line: bytes, body: bytes, call: EngineRequest) -> Search | RequestError:
         """A search as the engine is to see it, with its header; or the reason why it may not."""
@@ -233,7 +213,8 @@ class Proxy:
             if given or not (indexes or has_own):
                 names = [str(n) for v in given for n in (v if isinstance(v, list) else [v])]
                 indexes = allowed.readable(",".join(names).split(","), self.defaults.indexes)
-            search = read_search(content, {**call.parameters, **header}, self.defaults, indexes)
+            defaults = replace(self.defaults, numbers=self.service.models.numbers)
+            search = read_search(content, {**call.parameters, **header}, defaults, indexes)
             if search.window:
                 self._model(search.window)
             return search._replace(header=dumped(header | {"index": indexes}))
@@ -263,55 +244,51 @@ class Proxy:
         Texts are read from the hits' sources, which come anyway; where these lack a field, it is
         asked for, from then on at once.
         """
-        window = None if request.is_several else searches[0].window
-        bodies = [search.window.body if search.window else search.body for search in searches]
-        place = (request.path, *(window.added if window else ()))
-        short = window.short if window and place not in self._lacking else None
-        changed = ("from", "size") if window else ()
+        windows = [search.window for search in searches]
+        pairs = zip(windows, searches, strict=True)
+        bodies = [w.asked(self._lacking) if w else search.body for w, search in pairs]
+        changed = ("from", "size") if any(windows) else ()
         parameters = {name: v for name, v in request.parameters.items() if name not in changed}
-        body = short or bodies[0]
+        body = bodies[0]
         if request.is_several:
             lines = zip((search.header for search in searches), bodies, strict=True)
             body = b"".join(line + b"\n" for pair in lines for line in pair)
         try:
             response = await self._send(request, body, parameters=parameters)
         except RequestError as error:
-            if error.kind != "large" or not any(search.window for search in searches):
+            if error.kind != "large" or not changed:
                 raise
             return EngineResponse(200, [], b""), []
-        parts: Sequence[SearchResponse] = []
+        parts, content = list[SearchResponse](), response.content
         if response.status == 200:
             with suppress(*ResponseError):
-                content = response.content
-                parts = await _apart(
-                    len(content), lambda: read_responses(content, request.is_several)
-                )
-        if len(parts) != len(searches):
-            return response, []
-        if short and window:
-            hits = parts[0].hits or ()
-            if not all(hit.has(window.fields_of(hit).names) for hit in hits):
-                self._lacking[place] = True
-                return await self._ask(request, searches)
-        return response, parts
+                fields = [w and w.fields for w in windows]
+                read = partial(read_responses, content, request.is_several, fields)
+                parts = await _apart(len(content), read)
+        lacking = {
+            w.place: True
+            for w, sent, part in zip(windows, bodies, parts, strict=False)
+            if w and sent is w.short and not all(is_whole for *_, is_whole in part.posts)
+        }
+        self._lacking.update(lacking)
+        return await self._ask(request, searches) if lacking else (response, parts)
 
     async def _page(
         self, part: SearchResponse, search: Search, request: EngineRequest
     ) -> tuple[bytes | Raw, Ranked | None]:
         """The page of a response, and its ranking if it has one."""
         window, record, outcome, ranked = search.window, request.record, search.outcome, None
-        members = part.members
-        if part.hits is None or window is None:
+        members, hits = part.members, part.hits or ()
+        if window is None:
             self._remember(members)
             outcome = "refused" if "error" in members else outcome
             self.service.metrics.search(record, outcome)
             return encoded(MARK | members) if outcome == "failed" else part.content, None
-        rows: list[tuple[int, str | None]] = [(row, None) for row in range(len(part.hits))]
-        hits = part.hits[: window.depth]
-        if hits and all(hit.score is not None for hit in hits):
+        rows: list[tuple[int, str | None]] = [(row, None) for row in range(len(hits))]
+        if hits and all(hit.score is not None for hit in hits[: window.depth]):
             try:
-                ranked = await self._order(hits, window, request)
-                rows[: len(hits)] = ranked.rows
+                ranked = await self._order(part, window, request)
+                rows[: window.depth] = ranked.rows
                 outcome = "reranked"
             except RequestError as error:
                 outcome = "late" if error.kind in ("deadline", "overload") else "failed"
@@ -329,28 +306,26 @@ class Proxy:
             members = members | {"ext": encoded(ext)}
         return part.page(shown, window.added, members, ranked.rows[0][1]), ranked
 
-    async def _order(self, hits: Sequence[Hit], window: Window, request: EngineRequest) -> Ranked:
+    async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
-        fields, record = [window.fields_of(hit) for hit in hits], request.record
-        texts = [hit.text(of.texts) for hit, of in zip(hits, fields, strict=True)]
+        hits, record = (part.hits or ())[: window.depth], request.record
+        texts, urls, numbers, _ = zip(*part.posts[: window.depth], strict=True)
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        urls = [hit.text([of.url or ""]) for hit, of in zip(hits, fields, strict=True)]
-        model = self._model(window, hits[0].index_name)
+        model, weight = self._model(window, hits[0].index_name), window.weight
         first = single_precision(hit.score or 0.0 for hit in hits)
-        is_mixed = window.weight is not None
-        wanted = ScoreRequest(
-            *(window.query, texts, urls, first, window.model),
-            raw=is_mixed,
-            mix="neural" if is_mixed and not model.loaded.reads_lists else None,
-        )
+        names = [name for name, _ in window.fields[""].signals]
+        signals = dict(zip(names, zip(*numbers, strict=True), strict=True))
+        wanted = ScoreRequest(window.query, texts, urls, first, window.model, signals=signals)
+        if weight is not None:
+            wanted = replace(wanted, raw=True, mix=None if model.loaded.reads_lists else "neural")
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 
         async def score(model: ServedModel, record: Record) -> ScoreResponse:
             response = await self.service.score(wanted, model, record, deadline)
-            return response if window.weight is None else mixed(response, first, window.weight)
+            return response if weight is None else mixed(response, first, weight)
 
         record.format = "search"
         if self.log is None:
@@ -362,17 +337,6 @@ class Proxy:
         models, served = self.service.models, self.defaults.served.get(index)
         name = window.model or (served and served.model)
         return models.default if name is None else models.choose(name, False)
-
-
-class _Root(Route):
-    """The engine's root; browsers get the service's own page in its place."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for this path."""
-        if any(n == b"accept" and b"text/html" in v for n, v in scope.get("headers", ())):
-            return Match.NONE, {}
-        match, child = super().matches(scope)
-        return (match, child) if match == Match.FULL else (Match.NONE, {})
 
 
 def _lost(searches: Sequence[Search], parts: Sequence[SearchResponse]) -> Sequence[int]:
@@ -391,37 +355,33 @@ def mixed(response: ScoreResponse, first: Sequence[float], weight: float) -> Sco
     logits = [*map(float, response.scores)]
     scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
     order = sorted(range(len(scores)), key=lambda row: -scores[row])
-    texts = [*map(probability, scores)]
-    return replace(response, scores=texts, order=order)
+    return replace(response, scores=[*map(probability, scores)], order=order)
 
 
 def _response(
-    response: EngineResponse,
-    content: bytes | None = None,
-    is_reranked: bool | None = None,
-    reason: str = "",
+    response: EngineResponse, content: bytes | None = None, reason: str | None = None
 ) -> Response:
-    """A response of the engine with other content; the headers say whether it is reranked."""
+    """A response of the engine; a search tells why it is not reranked, "" if it is."""
     passed = Response(response.content if content is None else content, response.status)
     passed.raw_headers += [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
         for name, value in response.headers
     ]
-    if is_reranked is not None:
-        passed.headers["x-reranked"] = str(is_reranked).lower()
-        if not is_reranked:
-            passed.headers["x-not-reranked"] = re.sub("[^ -~]", "?", reason)[:200]
+    if reason is not None:
+        passed.headers["x-reranked"] = str(not reason).lower()
+    if reason:
+        passed.headers["x-not-reranked"] = re.sub("[^ -~]", "?", reason)[:200]
     return passed
 
 
-def _written(response: Response, call: EngineRequest, is_yaml: bool) -> Response:
+def _written(response: Response, call: EngineRequest) -> Response:
     """A response as it is asked for: pretty, or YAML, which JSON in many lines is, too."""
     is_ours = response.headers.get("x-reranked") == "true"
-    if is_yaml or (is_ours and call.parameters.get("pretty", "false") != "false"):
+    if call.is_yaml or (is_ours and call.parameters.get("pretty", "false") != "false"):
         with suppress(*ResponseError):
             text = msgspec.json.format(bytes(response.body), indent=2)
-            response.body = b"---\n" + text + b"\n" if is_yaml else text
+            response.body = b"---\n" + text + b"\n" if call.is_yaml else text
             response.headers["content-length"] = str(len(response.body))
-    if is_yaml:
+    if call.is_yaml:
         response.headers["content-type"] = "application/yaml"
     return response

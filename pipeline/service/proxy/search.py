@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from pipeline.service.errors import RequestError
-from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches, names_of
-from pipeline.service.proxy.response import Hit
+from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
+from pipeline.service.proxy.response import PostFields, at
 
-_CONTINUED = names_of(LISTS["continued"])
-"""Parts of a search that reads on from a hit, or whose hits are groups."""
-
-_TEXTS = {
-    kind: names_of(keys) for keys, kinds in LISTS["texts"].items() for kind in names_of(kinds)
-}
+_TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
 """Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
 
 _LONGEST_TEXT = 2000  # Characters of a query that are read; models read fewer
@@ -34,18 +29,6 @@ _SYNTAX = re.compile(
 
 _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
 """Escapes, which stay without their backslash, wildcards, and marks at a word's end."""
-
-
-class PostFields(NamedTuple):
-    """Fields of an index's posts: of their texts, joined by blanks, and of their links."""
-
-    texts: tuple[str, ...] = ("contents",)
-    url: str | None = "url"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All of them."""
-        return (*self.texts, self.url) if self.url else self.texts
 
 
 class ServedIndex(NamedTuple):
@@ -66,7 +49,30 @@ class SearchDefaults:
     weight: float | None = None  # Share of the model beside the engine's score; None: model alone
     indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
     served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
+    numbers: Sequence[str] = ()  # Those that models read; without other names they are the fields
     reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
+
+
+class Ubi(msgspec.Struct):
+    """``ext.ubi``, of OpenSearch's User Behavior Insights."""
+
+    query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+
+
+class _Rerank(msgspec.Struct):
+    """``ext.rerank``, in the form of OpenSearch's processor."""
+
+    query_context: dict[str, str | None] | None = None  # query_text, or query_text_path
+    document_fields: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
+    rerank_window: Annotated[int, Meta(gt=0)] | None = None
+    model: str | None = None
+    weight: Annotated[float, Meta(ge=0, le=1)] | None = None
+    signals: dict[str, str] | list[str] = {}
+
+
+class _Ext(msgspec.Struct):
+    rerank: _Rerank = msgspec.field(default_factory=_Rerank)
+    ubi: Ubi | None = None
 
 
 @dataclass(frozen=True)
@@ -79,15 +85,16 @@ class Window:
     depth: int  # Hits to rerank; those after them keep the engine's order
     fields: Mapping[str, PostFields]  # Index -> fields of its posts; "" for all others
     added: Sequence[str]  # Fields that only the reranker needs
+    place: int  # Hash of the indexes and these fields
+    body: bytes  # The search with them
+    short: bytes | None  # The same without them, for hits that show their whole sources
     model: str | None
     weight: float | None
-    body: bytes  # The search of the window
-    short: bytes | None  # The same without the added fields, for hits that show their whole source
-    ubi: Ubi | None = None  # ``ext.ubi``, if it is for the log
+    ubi: Ubi | None  # ``ext.ubi``, if it is for the log
 
-    def fields_of(self, hit: Hit) -> PostFields:
-        """The fields of a hit."""
-        return self.fields.get(hit.index_name, self.fields[""])
+    def asked(self, lacking: Container[int]) -> bytes:
+        """The search to send, where the sources of some places are known to lack fields."""
+        return self.short if self.short and self.place not in lacking else self.body
 
 
 class Search(NamedTuple):
@@ -104,25 +111,6 @@ class UnchangedError(Exception):
     """A search passes unchanged: the reason, and how it is counted."""
 
 
-class Ubi(msgspec.Struct):
-    """``ext.ubi``, of OpenSearch's User Behavior Insights."""
-
-    query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-
-
-class _Rerank(msgspec.Struct):
-    """``ext.rerank``, in the form of OpenSearch's processor."""
-
-    query_context: dict[str, str | None] | None = None  # query_text, or query_text_path
-    document_fields: Annotated[list[str], Meta(min_length=1)] | None = None
-    rerank_window: Annotated[int, Meta(gt=0)] | None = None
-    model: str | None = None
-    weight: Annotated[float, Meta(ge=0, le=1)] | None = None
-
-
-Options = TypeVar("Options", bound=msgspec.Struct)
-
-
 def read_search(
     content: Json,
     given: Mapping[str, str],
@@ -133,55 +121,43 @@ def read_search(
 
     ``given`` are the parameters of the path, or the header in several searches.
     """
+    own, given_ext = content, content.get("ext")
+    ext: Json = given_ext if isinstance(given_ext, dict) else {}
+    ours = ("rerank", "ubi") if defaults.reads_ubi else ("rerank",)
+    told = {name: ext[name] for name in ours if ext.get(name) is not None}
+    if told:
+        others = {name: value for name, value in ext.items() if name not in told}
+        own = {n: v for n, v in content.items() if n != "ext"} | ({"ext": others} if others else {})
     pipeline = given.get("search_pipeline") or content.get("search_pipeline")
-    own, rerank = _without(content, "rerank")
-    query = content.get("query")
-    if pipeline and not (rerank is None and isinstance(query, dict) and "hybrid" in query):
+    is_hybrid = isinstance(query := content.get("query"), dict) and "hybrid" in query
+    if pipeline and ("rerank" in told or not is_hybrid):
         return Search(dumped(content), None, "the search names a pipeline of the engine")
-    own, ubi = _without(own, "ubi") if defaults.reads_ubi else (own, None)
-    if rerank is False:
+    if told.get("rerank") is False:
         return Search(dumped(own), None, "ext.rerank is false")
-    options = _options(_Rerank, {} if rerank is None else rerank, "rerank")
-    told = None if ubi is None else _options(Ubi, ubi, "ubi")
     try:
-        return Search(dumped(own), _window(own, given, options, defaults, told, indexes))
-    except UnchangedError as error:
-        return Search(dumped(own), None, *error.args)
-
-
-def _without(content: Json, part: str) -> tuple[Json, Any]:
-    """A search without a part of its ``ext``, and that; None without one."""
-    ext = content.get("ext")
-    if not isinstance(ext, dict) or ext.get(part) is None:
-        return content, None
-    others = {name: value for name, value in ext.items() if name != part}
-    rest = {name: value for name, value in content.items() if name != "ext"}
-    return (rest | {"ext": others} if others else rest), ext[part]
-
-
-def _options(kind: type[Options], content: Any, part: str) -> Options:
-    try:
-        return msgspec.convert(content, kind)
+        options = msgspec.convert(told, _Ext)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
-        places = ("ext", part, path.rstrip("`")) if path else ("ext", part)
-        raise RequestError("value", message, places) from None
+        raise RequestError("value", message, ("ext", path.rstrip("`"))) from None
+    try:
+        return Search(dumped(own), _window(own, given, options, defaults, indexes))
+    except UnchangedError as error:
+        return Search(dumped(own), None, *error.args)
 
 
 def _window(
     content: Json,
     given: Mapping[str, str],
-    options: _Rerank,
+    ext: _Ext,
     defaults: SearchDefaults,
-    ubi: Ubi | None,
     indexes: Sequence[str],
 ) -> Window:
     """The window of a search; raises UnchangedError."""
+    options, shown, asked = ext.rerank, content.get("fields"), _asked(content)
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
     depth = min(options.rerank_window or defaults.window, defaults.most)
-    standard = _standard(content) or {}
-    parts, shown = (content, standard, given), content.get("fields")
-    if any(part.get(name) not in (None, "") for name in _CONTINUED for part in parts):
+    parts, both = (content, asked, given), (content, given)
+    if any(part.get(name) not in (None, "") for name in LISTS["continued"] for part in parts):
         raise UnchangedError("the search reads on from a hit, or groups hits")
     if not all(_by_score(part.get("sort")) for part in parts):
         raise UnchangedError("the sort has another key than _score")
@@ -189,39 +165,41 @@ def _window(
         raise UnchangedError("the search shows no hits")
     if start >= depth:
         raise UnchangedError(f"the page begins after the {depth} hits that are reranked")
-    is_partial = any("_none_" in _names(part.get("stored_fields")) for part in (given, content))
-    if is_partial or not (shown is None or isinstance(shown, list)) or "filter_path" in given:
+    is_partial = any("_none_" in _names(part.get("stored_fields")) for part in both)
+    if is_partial or not isinstance(shown, list | None) or "filter_path" in given:
         raise UnchangedError("the search leaves out parts of the response")
-    fields = _fields(options.document_fields, defaults, indexes)
-    text = _text(content, given, options, [n for each in fields.values() for n in each.texts])
-    values = [part.get("docvalue_fields") for part in (given, content)]
-    patterns = [n for v in (shown, *values, content.get("script_fields")) for n in _names(v)]
+    query = asked.get("query")
+    if given.get("q"):
+        query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
+    fields = _fields(options, defaults, indexes)
+    text = _text(query, content, options, [n for each in fields.values() for n in each.texts])
+    values = [shown, *(part.get("docvalue_fields") for part in both), content.get("script_fields")]
+    patterns = [name for value in values for name in _names(value)]
     needed = dict.fromkeys(name for each in fields.values() for name in each.names)
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
-    # Hits that show their whole sources need no further fields.
-    hides = any(n == "stored_fields" or n.startswith("_source") for n in given)
-    hides = hides or "stored_fields" in content or content.get("_source", True) is not True
     body = whole | {"fields": [*(shown or []), *added]} if added else whole
+    hides = any(name == "stored_fields" or name.startswith("_source") for name in given)
+    hides = hides or "stored_fields" in content or content.get("_source", True) is not True
     return Window(
-        *(text, start, size, depth, fields, added, options.model),
-        weight=defaults.weight if options.weight is None else options.weight,
-        body=dumped(body),
+        *(text, start, size, depth, fields, added, hash((*indexes, *added)), dumped(body)),
         short=None if hides or not added else dumped(whole),
-        ubi=ubi,
+        model=options.model,
+        weight=defaults.weight if options.weight is None else options.weight,
+        ubi=ext.ubi,
     )
 
 
-def _standard(content: Json) -> Json | None:
-    """The standard retriever of a search, {} in place of any other; None without a retriever."""
+def _asked(content: Json) -> Json:
+    """A search, or the standard retriever in its place; {} for another retriever."""
     if not isinstance(retriever := content.get("retriever"), dict):
-        return None
+        return content
     standard = retriever.get("standard")
     return standard if isinstance(standard, dict) else {}
 
 
 def _fields(
-    given: Sequence[str] | None, defaults: SearchDefaults, indexes: Sequence[str]
+    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
 ) -> Mapping[str, PostFields]:
     """The fields of posts as a search names them, else those of its indexes."""
     own = {
@@ -232,10 +210,16 @@ def _fields(
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
     fields = of_names.pop() if len(of_names) == 1 else defaults.fields
-    if given is None:
-        return {"": fields, **own}
-    url = fields.url if fields.url in given else None
-    return {"": PostFields(tuple(name for name in given if name != url), url)}
+    if (given := options.document_fields) is not None:
+        url = fields.url if fields.url in given else None
+        texts = tuple(name for name in given if name != url)
+        fields, own = fields._replace(texts=texts, url=url), {}
+    named, found = options.signals, {"": fields, **own}
+    for index, each in found.items():
+        of = dict(each.signals) | (named if isinstance(named, dict) else {})
+        signals = tuple((name, of.get(name) or name) for name in defaults.numbers)
+        found[index] = each._replace(signals=signals)
+    return found
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
@@ -254,7 +238,7 @@ def _by_score(sort: Any) -> bool:
     if isinstance(keys, list) and len(keys) == 1:
         keys = keys[0]
     if isinstance(keys, dict) and len(keys) == 1:
-        name, order = next(iter(keys.items()))
+        [(name, order)] = keys.items()
         order = order.get("order", "desc") if isinstance(order, dict) else order
         return name == "_score" and order == "desc"
     return keys in (None, "", [], "_score", "_score:desc")
@@ -272,40 +256,23 @@ def _names(value: Any) -> list[str]:
 # --- The text -------------------------------------------------------------------------------------
 
 
-def _text(content: Json, given: Mapping[str, str], options: _Rerank, fields: Sequence[str]) -> str:
+def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) -> str:
     """The text of the query, as told or of a query on text fields; raises UnchangedError."""
     context = options.query_context or {}
-    found = context.get("query_text")
-    if found is None and (path := context.get("query_text_path")) is not None:
-        values = _at(content, path)
-        found = next((value for value in values if value is not None), None)
-        if not isinstance(found, str):
+    text, path = context.get("query_text"), context.get("query_text_path")
+    if text is None and path is not None:
+        text = next((value for value in at(content, path) if value is not None), None)
+        if not isinstance(text, str):
             problem = "found something else, expected the path of a text in the search"
             location = ("ext", "rerank", "query_context", "query_text_path")
             raise RequestError("value", problem, location)
-    elif found is None:
-        standard = _standard(content)
-        query = (content if standard is None else standard).get("query")
-        if given.get("q"):
-            told = {"query": given["q"], "default_field": given.get("df", "*")}
-            query = {"query_string": told}
+    elif text is None:
         texts = [(is_sure, text) for text, is_sure in _texts(query, fields) if text.strip()]
-        found = max(texts, key=lambda pair: pair[0], default=(True, ""))[1]
-    if not found.strip():
+        text = max(texts, key=lambda pair: pair[0], default=(True, ""))[1]
+    if not text.strip():
         listed = ", ".join(dict.fromkeys(fields))
         raise UnchangedError(f"no text is searched in {listed}", "no_text")
-    return found
-
-
-def _at(value: Any, path: str) -> Iterator[Any]:
-    """The values at a path; names may have dots in them."""
-    if isinstance(value, list):
-        value = {str(place): item for place, item in enumerate(value)}
-    for name in sorted(value, key=len) if isinstance(value, dict) else ():
-        if path == name:
-            yield value[name]
-        elif path.startswith(f"{name}."):
-            yield from _at(value[name], path[len(name) + 1 :])
+    return text
 
 
 def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[str, bool]]:

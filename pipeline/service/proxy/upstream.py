@@ -14,7 +14,7 @@ import aiohttp
 from yarl import URL
 
 from pipeline.service.errors import RequestError
-from pipeline.service.proxy.allowed import LISTS, EngineRequest, names_of
+from pipeline.service.proxy.allowed import LISTS, EngineRequest
 from pipeline.service.record import Record
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
@@ -23,9 +23,6 @@ TIMEOUT = 60.0  # Seconds for a response, unless the client says how long it wai
 LARGEST = 32_000_000  # Bytes of a response
 HELD = 4 * LARGEST  # Bytes of all responses that are read or being answered
 _HEADER = 65_536  # Bytes of a header; answers with many nodes have long ones
-
-_OURS = frozenset(names_of(LISTS["connection"]))
-"""Headers of one connection, or of one side; all others pass, ``Authorization`` among them."""
 
 _NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
@@ -78,10 +75,10 @@ class Upstream:
         end = started + TIMEOUT if request.deadline is None else request.deadline
         try:
             # A connection that was kept open may be closed by now: a search may be sent twice.
-            for last in [False] * len(self._urls) + [True]:
-                if (left := end - time.perf_counter()) <= 0:
+            for left_over in range(len(self._urls), -1, -1):
+                url, left = self._urls[0], end - time.perf_counter()
+                if left <= 0:
                     raise RequestError("deadline", "the deadline of the request is past")
-                url = self._urls[0]
                 try:
                     return await self._exchange(request, url, left)
                 except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -91,7 +88,7 @@ class Upstream:
                         problem = f"{url}: the engine does not answer in time"
                         raise RequestError("deadline", problem) from None
                     # A page of a scroll that is lost cannot be read again.
-                    if last or (has_begun and request.kind == "known"):
+                    if not left_over or (has_begun and request.kind == "known"):
                         problem = f"{url}: the engine does not answer: {type(error).__name__}"
                         raise RequestError("away", problem) from None
                     # Unless another search has noticed it before.
@@ -139,7 +136,8 @@ def encoding_of(url: str) -> str:
 
 
 def passed(headers: Iterable[tuple[str, str]]) -> Headers:
-    """The headers that pass: neither ours, nor those that ``Connection`` names."""
+    """Headers that pass: neither of one connection or side, nor those that ``Connection`` names."""
     given = [(name.lower(), value) for name, value in headers]
     named = {n.strip().lower() for key, v in given if key == "connection" for n in v.split(",")}
-    return [(name, value) for name, value in given if name not in _OURS and name not in named]
+    left_out = {*LISTS["connection"], *named}
+    return [(name, value) for name, value in given if name not in left_out]
