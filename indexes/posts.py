@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from indexes.records import (
     read_records,
     short,
     short_json,
+    value_of,
     well_formed,
 )
 
@@ -42,9 +43,12 @@ class Post(NamedTuple):
     doc_id: str
     text: str
     url: str = ""
+    signals: Mapping[str, Any] = {}  # Name -> value of a further field
 
 
-def read_posts(path: Path | str, columns: Mapping[str, str] | None = None) -> Iterator[Post]:
+def read_posts(
+    path: Path | str, columns: Mapping[str, str] | None = None, signals: Sequence[str] = ()
+) -> Iterator[Post]:
     """Read posts from a file, plain or compressed (``.gz``, ``.bz2``), in the file's order.
 
     It has JSON objects as :func:`post_of` reads them, one a line or in an array, pages of a
@@ -54,26 +58,28 @@ def read_posts(path: Path | str, columns: Mapping[str, str] | None = None) -> It
 
     Args:
         columns: field (:data:`FIELDS`) -> its column or key, where it has another name.
+        signals: further fields to read; see :func:`indexes.records.value_of`.
 
     Raises:
         CollectionError: a line has another form, or the file cannot be read.
     """
-    for _, post in numbered_posts(path, columns):
+    for _, post in numbered_posts(path, columns, signals):
         yield post
 
 
 def numbered_posts(
-    path: Path | str, columns: Mapping[str, str] | None = None
+    path: Path | str, columns: Mapping[str, str] | None = None, signals: Sequence[str] = ()
 ) -> Iterator[tuple[int, Post]]:
     """The posts of :func:`read_posts` with the numbers of their lines, from 1."""
     notices = 0
     for number, value in read_records(path):
         where = f"{path}:{number}"
-        for record in [_chosen(value, columns, where)] if columns else posts_in(value):
+        for record in [value] if columns else posts_in(value):
             if record is None:
                 notices += 1
-            else:
-                yield number, post_of(record, where)
+                continue
+            post = post_of(_chosen(record, columns, where) if columns else record, where)
+            yield number, with_signals(post, record, signals)
     if notices:
         print(f"{path}: {notices:,} notices without a post, passed over", file=sys.stderr)
 
@@ -113,9 +119,19 @@ def post_of(record: Mapping[str, Any], where: str) -> Post:
     return Post(doc_id, well_formed(text), well_formed(url))
 
 
-def as_post(row: Any, where: str) -> Post:
-    """A post that is one, or the post of a row; see :func:`post_of`."""
-    return row if isinstance(row, Post) else post_of(row, where)
+def with_signals(post: Post, record: Any, signals: Sequence[str]) -> Post:
+    """A post with the values of further fields of its record, where there are any."""
+    if not signals:
+        return post
+    found = {name: value_of(record, name) for name in signals}
+    return post._replace(
+        signals={name: value for name, value in found.items() if value is not None}
+    )
+
+
+def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:
+    """A post that is one, or the post of a row; see :func:`post_of` and :func:`with_signals`."""
+    return row if isinstance(row, Post) else with_signals(post_of(row, where), row, signals)
 
 
 def _text(record: Mapping[str, Any], key: str, where: str) -> str:

@@ -168,10 +168,7 @@ def _object(record: Any, text: str, where: str, error_type: Errors) -> dict[str,
 
 
 def id_under(
-    keys: Sequence[str],
-    record: Mapping[str, Any],
-    where: str,
-    error_type: Errors = CollectionError,
+    keys: Sequence[str], record: Mapping[str, Any], where: str, error_type: Errors = CollectionError
 ) -> str:
     """The id under the first of these keys that the record has; raises ``error_type`` without."""
     key = next((key for key in keys if record.get(key) is not None), None)
@@ -188,6 +185,19 @@ def id_under(
     elif isinstance(value, Integral) and not isinstance(value, bool):
         return str(value)
     raise error_type(f"{where}: found {key} {short_json(value)}{expected}")
+
+
+def value_of(record: Any, name: str | None) -> Any:
+    """The first value of a field, None without one; its name may lead into objects by dots."""
+    if isinstance(record, list):
+        return next((v for one in record if (v := value_of(one, name)) is not None), None)
+    if name is None or not isinstance(record, Mapping):
+        return None
+    if name in record:
+        value = record[name]
+        return value[0] if isinstance(value, list) and value else value
+    first, dot, rest = name.partition(".")
+    return value_of(record.get(first), rest) if dot else None
 
 
 def rows_of(

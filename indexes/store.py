@@ -15,6 +15,9 @@ from indexes.posts import Post
 from indexes.records import is_doc_id, is_encodable
 
 _SORTED_KIB = 64 * 1024
+COLUMNS = "doc_id, text, url, signals"
+"""Columns of a post: signals are JSON, or NULL; files of earlier versions have none."""
+
 _KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
 GIVEN = "IN (SELECT value FROM json_each(?))"  # Any number of values, as JSON
@@ -58,6 +61,8 @@ class PostStore:
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         self._ids: dict[int, str] = {}
+        fields = [row[1] for row in self._select("PRAGMA table_info(posts)")]
+        self._columns = COLUMNS if "signals" in fields else COLUMNS.removesuffix(", signals")
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
         self._size = 0 if last is None else int(last) + 1
@@ -88,14 +93,13 @@ class PostStore:
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, in the order of their places."""
-        rows = self._select("SELECT doc_id, text, url FROM posts ORDER BY place")
-        return map(Post._make, rows)
+        return map(post_of, self._select(f"SELECT {self._columns} FROM posts ORDER BY place"))
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
-        query = f"SELECT doc_id, text, url FROM posts WHERE doc_id {GIVEN}"
-        found = {row[0]: Post._make(row) for row in self._select(query, json.dumps(wanted))}
+        query = f"SELECT {self._columns} FROM posts WHERE doc_id {GIVEN}"
+        found = {row[0]: post_of(row) for row in self._select(query, json.dumps(wanted))}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
     def ids_at(self, places: Sequence[int]) -> list[str]:
@@ -138,6 +142,17 @@ class PostStore:
         )
 
 
+def post_of(row: Sequence[Any]) -> Post:
+    """The post of a row of :data:`COLUMNS`."""
+    doc_id, text, url, *signals = row
+    return Post(doc_id, text, url, json.loads(signals[0]) if signals and signals[0] else {})
+
+
+def row_of(post: Post) -> Sequence[Any]:
+    """A post as a row of :data:`COLUMNS`."""
+    return (*post[:3], json.dumps(post.signals, default=str) if post.signals else None)
+
+
 def is_number(doc_id: str) -> bool:
     """Whether an id is a whole number from 0 to 2^63 - 1, like the ids of tweets."""
     return doc_id.isascii() and doc_id.isdigit() and len(doc_id) < 30 and int(doc_id) < 1 << 63
@@ -164,17 +179,19 @@ def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
         PRAGMA journal_mode = OFF;
         PRAGMA synchronous = OFF;
         PRAGMA cache_size = -{_SORTED_KIB};
-        CREATE TEMP TABLE unsorted (doc_id TEXT, text TEXT, url TEXT);
-        CREATE TABLE posts (place INTEGER PRIMARY KEY, doc_id TEXT, text TEXT, url TEXT);
+        CREATE TEMP TABLE unsorted (doc_id TEXT, text TEXT, url TEXT, signals TEXT);
+        CREATE TABLE posts
+            (place INTEGER PRIMARY KEY, doc_id TEXT, text TEXT, url TEXT, signals TEXT);
         BEGIN;
         """
     )
     counts = Counter[str]()
-    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?)", _checked(posts, counts))
+    rows = map(row_of, _checked(posts, counts))
+    connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?, ?)", rows)
     summary = Summary(counts["posts"], counts["empty"], not counts["named"])
     order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if summary.numeric_ids else "doc_id DESC"
     connection.execute(
-        f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, doc_id, text, url "
+        f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, {COLUMNS} "
         "FROM unsorted"
     )
     try:

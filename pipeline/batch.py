@@ -4,11 +4,12 @@
     python -m pipeline.batch --input night.jsonl --output scored.jsonl --collection my-posts.toml
     python -m pipeline.batch --input night/ --output scored/ --address ray://head:10001
 
-A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url
-and first_stage_score), or one pair (query_id, query, doc_id, text, …). The same rows come out with
-a score for each post. Where the first row has first_stage_score, the model window reads it, and the
-score of another is the mixture of both, from all posts of the query. Rows that cannot be read are
-in OUTPUT.rejected.jsonl, with the reason. All machines of a cluster see the same files.
+A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url,
+first_stage_score and signals of the model), or one pair (query_id, query, doc_id, text, …). The
+same rows come out with a score for each post. Where the first row has first_stage_score, the model
+window reads it, and the score of another is the mixture of both, from all posts of the query. Rows
+that cannot be read are in OUTPUT.rejected.jsonl, with the reason. All machines of a cluster see the
+same files.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import logging
 import os
 import re
 import sys
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from math import isnan
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
@@ -45,11 +48,12 @@ POSTS, FIRST_SCORE, SCORE = "posts", "first_stage_score", "score"
 TOGETHER = 5000  # Posts that are scored together, at least
 LARGEST_SCORE = 3.4e38  # Of a first stage: scores are mixed in single precision
 DATA = re.compile(r"[^._].*\.((jsonl|ndjson|json)(\.gz)?|parquet)", re.IGNORECASE)
+NUMBER = int | float
 KINDS = {
     **dict.fromkeys(("query_id", "doc_id"), (str | int, "a text or a whole number")),
     **dict.fromkeys(("query", "text"), (str, "a text")),
     "url": (str | None, "a text"),
-    FIRST_SCORE: (int | float, "a number, as the first row has one"),
+    FIRST_SCORE: (NUMBER, "a number, as the first row has one"),
 }
 LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 1"
 
@@ -140,7 +144,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     from pipeline.collections.named import open_collection
     from pipeline.ranking.build import best_source, mixed
     from rerankers import checkpoint as checkpoints
-    from rerankers.pairs import FIRST_STAGE, PRIOR
+    from rerankers.pairs import FIRST_STAGE, PRIOR, number_of
 
     form = _form_of(files)
     if options.order == "scores" and not form.has_first_stage:
@@ -162,13 +166,20 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     print(f"{trained.name}, {trained.description}", file=sys.stderr)
     rejected: list[Row] = []
     if not options.address:
-        posts, began = 0, perf_counter()
+        posts, began, unknown = 0, perf_counter(), Counter[str]()
+        warnings.filterwarnings("ignore", ".* reads numbers")  # They are counted below.
         with bar(0, "scoring", "row") as progress, _writer(options.output, files, form) as write:
             for rows in _chunks(_readable(files, form, rejected), form, reads_lists):
                 add_scores(rows, form, trained)
                 write(rows)
                 progress(len(rows))
-                posts += sum(len(form.posts(row)) for row in rows)
+                every = [post for row in rows for post in form.posts(row)]
+                posts += len(every)
+                for name in trained.numbers:
+                    unknown[name] += sum(isnan(number_of(post.get(name))) for post in every)
+        for name, count in unknown.items():
+            if count:
+                print(f"{name}: unknown of {counted(count, 'post')}", file=sys.stderr)
         print(f"scored {counted(posts, 'post')} in {perf_counter() - began:.1f} s", file=sys.stderr)
         return rejected
     if reads_lists:
@@ -227,22 +238,22 @@ def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | V
     for path in files:
         number = 0
         try:
-            for number, row in _numbered(path):
-                yield path, number, row
+            if _is_parquet(path):
+                import pyarrow.parquet as pq
+
+                batches = pq.ParquetFile(path).iter_batches(TOGETHER)
+                for number, row in enumerate(
+                    (r for batch in batches for r in batch.to_pylist()), 1
+                ):
+                    yield path, number, row
+                continue
+            with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
+                for number, line in enumerate(stream, 1):
+                    if line.strip():
+                        yield path, number, line
         except (EOFError, OSError, ValueError, zlib.error) as error:  # also those of pyarrow
             problem = f"the file is broken or cut off from about here on ({error})"
             yield path, number + 1, ValueError(problem)
-
-
-def _numbered(path: Path) -> Iterator[tuple[int, bytes | Row]]:
-    if _is_parquet(path):
-        import pyarrow.parquet as pq
-
-        batches = pq.ParquetFile(path).iter_batches(TOGETHER)
-        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-        return
-    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
-        yield from ((number, line) for number, line in enumerate(stream, 1) if line.strip())
 
 
 @contextmanager
@@ -278,17 +289,18 @@ class Form(NamedTuple):
         """The row of a line, or the row itself, checked; raises ValueError with the reason."""
         row = _parsed(raw)
         kind, expected = (list, "a list") if self.is_nested else (type(None), "nothing")
-        if not isinstance(posts := row.get(POSTS), kind):
-            raise _problem(POSTS, posts, f"{expected}, as in the first row")
-        _check(row, "", "query_id", "query")
+        _check(POSTS, row.get(POSTS), kind, f"{expected}, as in the first row")
+        for name in ("query_id", "query"):
+            _check(name, row.get(name), *KINDS[name])
         names = ["doc_id", "text", "url", *([FIRST_SCORE] if self.has_first_stage else [])]
         for place, post in enumerate(self.posts(row)):
-            where = f"{POSTS}[{place}]." if self.is_nested else ""
-            if not isinstance(post, dict):
-                raise _problem(where[:-1], post, "an object")
-            _check(post, where, *names)
+            where = f"{POSTS}[{place}]" if self.is_nested else ""
+            _check(where, post, dict, "an object")
+            where = where and f"{where}."
+            for name in names:
+                _check(where + name, post.get(name), *KINDS[name])
             if SCORE in post:
-                raise _problem(where + SCORE, post[SCORE], "no column of this name: rename it")
+                _check(where + SCORE, post[SCORE], (), "no column of this name: rename it")
         return row
 
 
@@ -300,19 +312,12 @@ def _parsed(raw: bytes | Row | ValueError) -> Row:
     return parsed(raw.decode("utf-8-sig", "surrogatepass"), "row", ValueError)
 
 
-def _check(record: Row, where: str, *names: str) -> None:
-    for name in names:
-        kind, expected = KINDS[name]
-        value: Any = record.get(name)
-        is_kind = isinstance(value, kind) and not isinstance(value, bool)
-        # Whole numbers may be too large for a float.
-        if not is_kind or (name == FIRST_SCORE and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
-            raise _problem(where + name, value, expected)
-
-
-def _problem(name: str, found: object, expected: str) -> ValueError:
-    text = "nothing" if found is None else short(str(found))
-    return ValueError(f"{name}: found {text}, expected {expected}")
+def _check(name: str, value: Any, kind: Any, expected: str) -> None:
+    is_kind = isinstance(value, kind) and not isinstance(value, bool)
+    # Whole numbers may be too large for a float.
+    if not is_kind or (kind == NUMBER and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
+        found = "nothing" if value is None else short(str(value))
+        raise ValueError(f"{name}: found {found}, expected {expected}")
 
 
 def line_of(row: Row) -> bytes:
@@ -356,9 +361,8 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
         rounds.setdefault(seen[query], []).extend((query, post) for post in posts)
         seen[query] += 1
     for pairs in rounds.values():
-        texts = [(query, (post["text"], post.get("url") or "")) for query, post in pairs]
         first = [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
-        values = model.predict(texts, first, in_order=form.is_ordered)
+        values = model.predict(pairs, first, in_order=form.is_ordered)
         # Of a mixture they are in double precision.
         scores = values.astype(float).round(7 if values.itemsize == 4 else 12)
         for (_, post), score in zip(pairs, scores.tolist(), strict=True):

@@ -56,6 +56,14 @@ PRELOADED = ("pipeline.service.worker", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 
+def renamed(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of ``NAME=FIELD,…``; a NAME alone is the field's, too."""
+    items = [item.strip().partition("=") for item in text.split(",")]
+    if not all(name for name, _, _ in items):
+        raise ValueError(f"found {text!r}, expected NAME=FIELD, several separated by commas")
+    return tuple((name, field or name) for name, _, field in items)
+
+
 def port(text: str) -> int:
     """A port; 0 is any free one."""
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
@@ -180,6 +188,13 @@ class Options:
         metavar="FIELD",
     )
     url_field: str | None = option("its field of links", metavar="FIELD")
+    signals: tuple[tuple[str, str], ...] = option(
+        "its fields of the numbers that the model was trained with, where they have other names "
+        "there: likes=favorite_count,created=date",
+        default=(),
+        parse=renamed,
+        metavar="NAME=FIELD,…",
+    )
     rerank_window: int = option(
         "hits of a search of the engine to rerank", default=100, parse=positive_int
     )
@@ -248,9 +263,8 @@ def serve(
     from pipeline.service import app, connections
     from pipeline.service.log import SearchLog
     from pipeline.service.models import Models
-    from pipeline.service.page.grades import Grades
     from pipeline.service.page.routes import routes
-    from pipeline.service.page.searching import SearchPage
+    from pipeline.service.page.searching import Grades, SearchPage
     from pipeline.service.record import log_as_json
     from pipeline.service.requests import Limits
 
@@ -367,7 +381,7 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
         ("log", options.engine, "--engine, whose reranked searches are logged"),
         ("challenger", options.log, "--log, expected the folder of one"),
         (
-            "engine_index text_field url_field",
+            "engine_index text_field url_field signals",
             options.engine,
             "--engine, expected the address of one",
         ),
@@ -387,14 +401,16 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
 
 def fields_of(options: Options, address: Any = None) -> PostFields:
     """The fields of posts: those of the options, of an engine's index, and else of ours."""
-    from indexes.engines.layout import TEXT, URL
+    from indexes.engines.layout import SIGNALS, TEXT, URL
     from pipeline.service.proxy.search import PostFields
 
     text, url = (
         getattr(options, name) or getattr(address, name, None)
         for name in ("text_field", "url_field")
     )
-    return PostFields((text or TEXT,), url or (None if text else URL))
+    of_ours = address.signals if address and address.has_methods else ()
+    signals = (*((name, f"{SIGNALS}.{name}") for name in of_ours), *options.signals)
+    return PostFields((text or TEXT,), url or (None if text else URL), signals)
 
 
 def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:

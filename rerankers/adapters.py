@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 def for_pyterrier(reranker: Model, weight: float | None = None) -> pyterrier.Transformer:
     """A transformer of PyTerrier: new scores and ranks for results with ``query`` and ``text``.
 
-    A column ``url`` has the URLs that posts link to, if there is one. Scores of a first stage in a
-    column ``score`` are mixed with the model's; see :meth:`Model.predict`, also for
-    ``weight`` and errors.
+    A column ``url`` has the URLs that posts link to, if there is one; numbers that the model reads
+    have columns of their names. Scores of a first stage in a column ``score`` are mixed with the
+    model's; see :meth:`Model.predict`, also for ``weight`` and errors.
     """
     import pyterrier as pt
 
     class Reranking(pt.Transformer):
         def transform(self, inp: Any) -> Any:
             pt.validate.result_frame(inp, extra_columns=["query", "text"])
-            urls = inp["url"].fillna("") if "url" in inp else [""] * len(inp)
-            posts = [*zip(inp["text"], urls, strict=True)]
+            names = ("text", "url", *reranker.numbers)
+            posts = inp[[name for name in names if name in inp]].to_dict("records")
             queries, first = inp["query"].tolist(), inp["score"].tolist() if "score" in inp else []
             scores = [0.0] * len(inp)
             # Two topics may have one text.
@@ -45,8 +45,9 @@ def for_langchain(
     """A document compressor of LangChain: the best ``top_n`` documents, or all, best first.
 
     Their scores go into the metadata as ``relevance_score``. ``url`` in the metadata is the URL
-    that a post links to. If all documents have the ``score`` of a first stage there, it is mixed
-    with the model's; see :meth:`Model.predict`, also for ``weight`` and errors.
+    that a post links to; numbers that the model reads are there, too. If all documents have the
+    ``score`` of a first stage there, it is mixed with the model's; see :meth:`Model.predict`, also
+    for ``weight`` and errors.
     """
     from langchain_core.documents import BaseDocumentCompressor
 
@@ -54,7 +55,7 @@ def for_langchain(
         def compress_documents(
             self, documents: Sequence[Document], query: str, callbacks: Any = None
         ) -> Sequence[Document]:
-            posts = [(each.page_content, each.metadata.get("url") or "") for each in documents]
+            posts = [{**each.metadata, "text": each.page_content} for each in documents]
             scores = [each.metadata.get("score") for each in documents]
             mixing = () if not documents or None in scores else (scores, weight)
             ranking = reranker.rank(query, posts, top_n, *mixing)

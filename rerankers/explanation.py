@@ -81,6 +81,8 @@ class Reasons:
     """Text and URL once more, by title, in the shades of other matches."""
     features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
+    numbers: str = ""
+    """Numbers beside the text and their places in the list: ``likes 37, 4th of 100``."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,17 @@ class Explanation:
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
     """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
-    cells = ([cell._asdict() for cell in row.cells] for row in reasons.rows)
-    values = (None if isnan(part.value) else part.value for part in reasons.features)
-    pairs = zip(reasons.rows, cells, strict=True), zip(reasons.features, values, strict=True)
+    rows = [row._asdict() | {"cells": [c._asdict() for c in row.cells]} for row in reasons.rows]
+    known = [part._asdict() for part in reasons.features]
     return {
         "text": reasons.text,
         "url": reasons.url,
-        "rows": [row._asdict() | {"cells": found} for row, found in pairs[0]],
+        "rows": rows,
         "further": [{"title": title, "segments": shaded} for title, shaded in reasons.further],
-        "features": [part._asdict() | {"value": value} for part, value in pairs[1]],
+        "features": [
+            part | {"value": None if isnan(part["value"]) else part["value"]} for part in known
+        ],
+        "numbers": reasons.numbers,
     }
 
 
@@ -146,6 +150,16 @@ def _visible(text: str) -> list[str]:
         start, end = entity.span()
         shown[start:end] = [unescape(entity[0]), *[""] * (end - start - 1)]
     return shown
+
+
+def placed(name: str, value: float, others: Iterable[float]) -> str:
+    """A number and its place among all known ones, from the highest: ``likes 37, 4th of 100``."""
+    if isnan(value):
+        return f"{name} unknown"
+    known = [other for other in others if not isnan(other)]
+    place = 1 + sum(other > value for other in known)
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(place % 10 if place // 10 % 10 != 1 else 0, "th")
+    return f"{name} {value:.15g}, {place:,}{ending} of {len(known):,}"
 
 
 def shade(

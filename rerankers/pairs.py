@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,12 @@ import numpy.typing as npt
 # Signals of a candidate: its first-stage score; its place in the given list, from 1, or NaN if that
 # says nothing; its mean prior over the runs to rerank (:func:`prior_of_rank`)
 FIRST_STAGE, ORDER, PRIOR = "first_stage", "order", "prior"
+NUMBER = "number:"
+"""Before the name of a number beside the text, ``number:likes``: a signal, and the family of
+features that reads it."""
+
+_LARGEST = 1e30  # Features are rounded in single precision
+_READERS: Sequence[Callable[[str], object]] = (float, datetime.fromisoformat)
 
 Resources = Mapping[str, Any]
 """Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
@@ -30,13 +39,10 @@ class Pairs:
     post_index: npt.NDArray[np.int64]  # [P] row of ``texts`` and ``urls``
     signals: Mapping[str, npt.NDArray[np.floating]] = field(default_factory=dict)
     """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
-    is 0; for the families ``given`` and ``signal:NAME`` it is unknown, as NaN is."""
+    is 0; for ``given``, ``signal:NAME`` and ``number:NAME`` it is unknown, as NaN is."""
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
     resources: Sequence[Resources] = ()
     """[Q] what is known of the query's collection; empty if nothing is."""
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
-    from; copies by ``dataclasses.replace`` share it."""
 
     def __len__(self) -> int:
         return len(self.query_index)
@@ -89,3 +95,22 @@ def lists_of(
     order = np.lexsort((query_index,) if key is None else (key, query_index))
     borders = np.flatnonzero(np.diff(query_index[order])) + 1
     return np.split(order, borders) if len(order) else []
+
+
+def numbers_of(signals: Iterable[str]) -> list[str]:
+    """Names of the numbers beside the text among signals, in their order."""
+    return sorted(name.removeprefix(NUMBER) for name in signals if name.startswith(NUMBER))
+
+
+def number_of(value: object) -> float:
+    """A number, also as a text; a flag as 0 or 1, an ISO date in seconds since the epoch.
+
+    A date without a zone is in UTC. NaN is anything else, and a number of more than 1e30.
+    """
+    for read in _READERS if isinstance(value, str) else ():
+        with suppress(ValueError):
+            return number_of(read(str(value).strip()))
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    is_number = isinstance(value, Real | np.bool_) and abs(value) <= _LARGEST  # type: ignore[operator]
+    return float(value) if is_number else np.nan  # type: ignore[arg-type]

@@ -24,11 +24,14 @@ from rerankers.errors import RerankerError, warn
 from rerankers.interpolation import minmax, mix
 from rerankers.pairs import (
     FIRST_STAGE,
+    NUMBER,
     ORDER,
     PRIOR,
     Pairs,
     Resources,
     lists_of,
+    number_of,
+    numbers_of,
     places_of,
     prior_of_rank,
 )
@@ -165,6 +168,19 @@ class Model(ABC):
         """Names of the signals that it reads; see :attr:`rerankers.pairs.Pairs.signals`."""
         return features.signals_of(self.families)
 
+    @property
+    def numbers(self) -> list[str]:
+        """Names of the numbers beside the text that it reads."""
+        return numbers_of(self.signals)
+
+    def unknown_numbers(self, pairs: Pairs) -> str:
+        """Numbers of posts without a number that it reads, for messages; "" if all have all."""
+        known = {name: pairs.signals.get(NUMBER + name) for name in self.numbers}
+        counts = {n: len(pairs) if v is None else np.isnan(v).sum() for n, v in known.items()}
+        found = [f"{name} of {count:,}" for name, count in counts.items() if count]
+        problem = f"{self.name} reads numbers that are not known: {', '.join(found)}"
+        return f"{problem} of {len(pairs):,} posts" if found else ""
+
     def remembering(self, max_bytes: int) -> Self:
         """A model that keeps what it reads of the last posts, if it has use for that."""
         return self
@@ -176,10 +192,6 @@ class Model(ABC):
 
     def warm_up(self) -> None:
         """Score pairs as requests bring them: first uses would make the first ones slow."""
-        self.check()
-
-    def check(self) -> None:
-        """Score some pairs; raises what goes wrong."""
         self.score(SOME)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -207,15 +219,12 @@ class Model(ABC):
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
         Args:
-            query: the query.
-            posts: texts, (text, URL) of posts with a link, or records with ``text`` and ``url``.
-            top_k: best posts to return; None returns all.
-            scores: of the posts by a first stage; see :meth:`predict`, also for what follows.
+            posts: texts, (text, URL) of posts with a link, or records with ``text``, ``url``, and
+                the :attr:`numbers` that the model reads under their names.
+            top_k: best posts to return, 0 or more; None returns all.
+            scores: of the posts by a first stage; see :meth:`predict`, also for errors.
             weight: the model's share.
             in_order: whether the posts stand in the order of a first stage, best first.
-
-        Raises:
-            RerankerError: as :meth:`predict`, or ``top_k`` is negative.
         """
         # The items of a mapping are its keys.
         if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
@@ -251,7 +260,8 @@ class Model(ABC):
         their scores, or their order, or does without. The others miss the scores of the lexical
         rankers, which ``pipeline.search`` gives them, and then rank worse, with a warning.
 
-        A text of more than 1,000 characters has the score of its best passage for the query.
+        A text of more than 1,000 characters has the score of its best passage for the query. Raises
+        RerankerError if a pair or a score is none, or λ is missing.
 
         Args:
             pairs: query and post; for its forms see :meth:`rank`.
@@ -259,13 +269,16 @@ class Model(ABC):
             weight: λ, from 0 to 1; None is the one tuned with the checkpoint.
             in_order: whether each query's pairs stand in the order of a first stage, best first;
                 it is read by ``window`` if there are no scores.
-
-        Raises:
-            RerankerError: a pair or a score is none, or λ is missing.
         """
         if not isinstance(pairs, Iterable):
             raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")
+        pairs = [*pairs]
         known = _distinct([_query_and_post(pair) for pair in pairs])
+        records = [post if isinstance(post, Mapping) else {} for _, post in pairs]
+        signals: dict[str, npt.NDArray[np.floating]] = {
+            NUMBER + name: np.array([number_of(record.get(name)) for record in records])
+            for name in self.numbers
+        }
         first = None if scores is None else _checked(scores, len(known))
         if first is None and weight is not None:
             raise RerankerError(f"weight: found {weight} without scores to mix, expected `scores`")
@@ -277,10 +290,10 @@ class Model(ABC):
         if first is not None:
             model = model.mixed() if weight is None else Mixed.of(model, weight)
             priors = prior_of_rank(places.astype(np.int64))
-            signals = {FIRST_STAGE: first, ORDER: places, PRIOR: priors}
-            known = dataclasses.replace(known, signals=signals)
+            signals |= {FIRST_STAGE: first, ORDER: places, PRIOR: priors}
         elif in_order:
-            known = dataclasses.replace(known, signals={ORDER: places})
+            signals[ORDER] = places
+        known = dataclasses.replace(known, signals=signals)
         self._warn_of_missing(known)
         # Of few, waiting for a second thread takes longer than its share.
         with one_thread_each() if is_few else nullcontext():
@@ -293,6 +306,8 @@ class Model(ABC):
                 f"{self.name} was trained with {', '.join(missing)}, which texts alone do not "
                 "have; without them window ranks better"
             )
+        if unknown := self.unknown_numbers(pairs):
+            warn(unknown)
 
     def tuned_weight(self) -> float | None:
         """The λ that was tuned with the checkpoint; None of a model that is not mixed."""

@@ -59,6 +59,7 @@ class EngineAddress:
     query: Path | str | None = None
     """File of a query in the engine's language, with ``{{query}}`` for the topic's text, or the id
     of a search template with the parameter ``query``; None matches the text field."""
+    signals: tuple[str, ...] = ()  # Further fields of its posts that are read
 
     def __post_init__(self) -> None:
         for url in self.urls:

@@ -5,7 +5,7 @@ import sqlite3
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import filterfalse
@@ -18,6 +18,7 @@ from indexes.engines.layout import (
     CUT_HERE,
     ID,
     NUMBER,
+    SIGNALS,
     TEXT,
     URL,
     Layout,
@@ -28,9 +29,9 @@ from indexes.engines.layout import (
 from indexes.engines.search import Hit, all_hits, body_of, search, single_precision
 from indexes.errors import CollectionError
 from indexes.methods import EngineQuery, Method, Topic, id_limit
-from indexes.posts import Post
-from indexes.records import is_doc_id, listed, well_formed
-from indexes.store import GIVEN
+from indexes.posts import Post, with_signals
+from indexes.records import is_doc_id, listed, value_of, well_formed
+from indexes.store import COLUMNS, GIVEN, post_of, row_of
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -72,7 +73,7 @@ class EngineIndex(ABC):
         self._window = int(settings.get("max_result_window", 10_000))
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
-        self.posts = KeptPosts(kept_posts(directory, settings["uuid"]), self)
+        self.posts = KeptPosts(kept_posts(directory, settings["uuid"], engine.address), self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled index is opened again."""
@@ -208,7 +209,7 @@ class OwnIndex(EngineIndex):
 
     def _post(self, hit: Hit) -> Post:
         source = hit["_source"]
-        return Post(source[ID], source[TEXT], source[URL])
+        return Post(source[ID], source[TEXT], source[URL], source.get(SIGNALS, {}))
 
 
 class ForeignIndex(EngineIndex):
@@ -222,10 +223,11 @@ class ForeignIndex(EngineIndex):
         self._types = dict(_fields(description["mappings"].get("properties", {})))
         options = ("text_field", "url_field", "id_field", "time_field")
         fields = {option: name for option in options if (name := getattr(address, option))}
-        if unknown := [o for o, name in fields.items() if name not in self._types]:
+        named = [(f"`address.{option}`", name) for option, name in fields.items()]
+        named += [("`signals`", name) for name in address.signals]
+        if unknown := [f"{by} {name}" for by, name in named if name not in self._types]:
             raise CollectionError(
-                f"{address}: found no field "
-                f"{', '.join(f'`address.{option}` {fields[option]}' for option in unknown)}, "
+                f"{address}: found no field {', '.join(unknown)}, "
                 f"expected one of {listed(list(self._types), 20)}"
             )
         kind = self._types[fields.pop("time_field")] if address.time_field else "date"
@@ -241,7 +243,8 @@ class ForeignIndex(EngineIndex):
         if pipeline := _pipeline(settings):  # A reranker belongs to no first stage.
             content = engine.patiently("GET", f"/_search/pipeline/{pipeline}")[pipeline]
             reranks = any("rerank" in part for part in content.get("response_processors", ()))
-        super().__init__(engine, settings, directory, reranks, [*fields.values()])
+        source = [*fields.values(), *address.signals]
+        super().__init__(engine, settings, directory, reranks, source)
 
     def change_numbers(self) -> Mapping[str, int] | None:
         """As :meth:`EngineIndex.change_numbers`: others may write to it."""
@@ -312,13 +315,14 @@ class ForeignIndex(EngineIndex):
         """The post of a hit; a text or link of several values is that of the first one."""
         address, source = self._address, hit.get("_source", {})
         names = (address.text_field, address.url_field, address.id_field)
-        text, url, doc_id = (_value(source, name) for name in names)
+        text, url, doc_id = (value_of(source, name) for name in names)
         if text is None and "_source" not in hit:
             raise CollectionError(
                 f"{address}: the index keeps no texts (_source is off); name one that does"
             )
         doc_id = doc_id if address.id_field else hit["_id"]
-        return Post(str(doc_id), well_formed(str(text or "")), well_formed(str(url or "")))
+        post = Post(str(doc_id), well_formed(str(text or "")), well_formed(str(url or "")))
+        return with_signals(post, source, address.signals)
 
 
 def _pipeline(settings: Mapping[str, Any]) -> str | None:
@@ -336,19 +340,6 @@ def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield from _fields(one.get(inner, {}), f"{prefix}{name}.")
 
 
-def _value(source: Any, field: str | None) -> Any:
-    """The first value of a field, None without one; its name may lead into objects."""
-    if isinstance(source, list):
-        return next((v for one in source if (v := _value(one, field)) is not None), None)
-    if field is None or not isinstance(source, dict):
-        return None
-    if field in source:
-        value = source[field]
-        return value[0] if isinstance(value, list) and value else value
-    first, dot, rest = field.partition(".")
-    return _value(source.get(first), rest) if dot else None
-
-
 class KeptPosts:
     """Posts of an index by id, in a file; those that are not yet there are fetched.
 
@@ -364,9 +355,12 @@ class KeptPosts:
             self._connection = sqlite3.connect(path, check_same_thread=False, timeout=60)
             self._connection.executescript(
                 "CREATE TABLE IF NOT EXISTS posts"
-                " (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT);"
+                " (place INTEGER PRIMARY KEY, doc_id TEXT UNIQUE, text TEXT, url TEXT,"
+                " signals TEXT);"
                 "CREATE TABLE IF NOT EXISTS changes (shard TEXT PRIMARY KEY, number INTEGER);"
             )
+            with suppress(sqlite3.OperationalError):  # Earlier versions had none.
+                self._connection.execute("ALTER TABLE posts ADD COLUMN signals TEXT")
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, each once, in an order of no meaning."""
@@ -374,7 +368,7 @@ class KeptPosts:
         if not self._has_all():
             self._keep(self._index.fetch_all())
             self._select("PRAGMA user_version = 1")
-        return iter([*map(Post._make, self._select("SELECT doc_id, text, url FROM posts"))])
+        return iter([*map(post_of, self._select(f"SELECT {COLUMNS} FROM posts"))])
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
@@ -424,14 +418,14 @@ class KeptPosts:
         return bool(self._select("PRAGMA user_version")[0][0])
 
     def _kept(self, wanted: Sequence[str]) -> dict[str, Post]:
-        query = f"SELECT doc_id, text, url FROM posts WHERE doc_id {GIVEN}"
-        return {row[0]: Post._make(row) for row in self._select(query, [json.dumps(wanted)])}
+        query = f"SELECT {COLUMNS} FROM posts WHERE doc_id {GIVEN}"
+        return {row[0]: post_of(row) for row in self._select(query, [json.dumps(wanted)])}
 
     def _keep(self, posts: Iterable[Post]) -> None:
         """Write posts; all of them or, on an error, none."""
         with self._told(), self._connection:
             self._connection.executemany(
-                "INSERT OR REPLACE INTO posts (doc_id, text, url) VALUES (?, ?, ?)", posts
+                f"INSERT OR REPLACE INTO posts ({COLUMNS}) VALUES (?, ?, ?, ?)", map(row_of, posts)
             )
 
     def _select(self, query: str, values: Sequence[str] = ()) -> list[tuple[str, ...]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+from zlib import crc32
 
 from indexes.engines.client import (
     Engine,
@@ -38,6 +39,8 @@ from indexes.store import POSTS_FILE, PostStore
 
 TEXT, WORDS, URL, ID, NUMBER = "contents", "words", "url", "id", "number"
 """Fields: the text, its words where they are cut here, the link, the id as a text, as a number."""
+
+SIGNALS = "signals"  # Object of further numbers, whose fields the engine makes as they come
 
 CUT_HERE = "whitespace"
 """Analyzer of words that are cut here."""
@@ -156,6 +159,7 @@ class Layout:
                     # Also where its words are beside it: callers search it by their own queries.
                     TEXT: {"type": "text"},
                     self.field: words,
+                    SIGNALS: {"type": "object", "dynamic": True},
                 },
             },
         }
@@ -172,7 +176,7 @@ class Layout:
             found[NUMBER] = int(post.doc_id)
         if self.analyzer == CUT_HERE:
             found[WORDS] = words
-        return found
+        return found | ({SIGNALS: dict(post.signals)} if post.signals else {})
 
     @property
     def sort(self) -> list[dict[str, str]]:
@@ -231,9 +235,10 @@ def cut_words(texts: Sequence[str], name: str) -> list[str]:
     return [" ".join(analyze(text, with_analyzer)) for text in texts]
 
 
-def kept_posts(directory: Path, uuid: str) -> Path:
-    """File of an index's posts that are kept here; an index made anew has another."""
-    return directory / f"posts-{uuid}.sqlite"
+def kept_posts(directory: Path, uuid: str, address: EngineAddress) -> Path:
+    """File of the posts kept here; an index made anew, or with other signals, has another."""
+    names = f"-{crc32(repr(address.signals).encode()):08x}" if address.signals else ""
+    return directory / f"posts-{uuid}{names}.sqlite"
 
 
 # --- Filling --------------------------------------------------------------------------------------
@@ -290,7 +295,8 @@ def build(
         # Complete: it becomes the file where the index's posts are kept.
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("PRAGMA user_version = 1")
-        path.replace(kept_posts(directory, engine.describe()["settings"]["index"]["uuid"]))
+        uuid = engine.describe()["settings"]["index"]["uuid"]
+        path.replace(kept_posts(directory, uuid, address))
     return Built(layout.manifest, sent)
 
 

@@ -143,6 +143,7 @@ class Collection:
     measures: Sequence[str] = DEFAULT_MEASURES  # Usual ones of its runs, by ir_measures' names
     language: str | None = None  # Of topics and posts (``en``), ``und`` if it is not known
     judged_only: bool = False  # Whether models are trained on few candidates without a judgment
+    signals: Sequence[str] = ()  # Fields of the posts with numbers that models trained on it read
     skips_own_id: bool = False  # Whether a post with the id of a query is none of its results
     file: Path | None = None  # That describes an own collection, or its folder
     data: Path | None = None  # Data folder of the ``--data`` option, for messages
@@ -281,7 +282,7 @@ class Collection:
     def part(self, name: str) -> Collection:
         """Another part of questions with given answers: ``train``, ``dev`` or ``test``."""
         assert self.answers
-        return of_answers(self.name, self.title, replace(self.answers, part=name))
+        return replace(self, answers=replace(self.answers, part=name))
 
     def posts(self) -> Iterator[Post]:
         """All posts, each once. An own collection's are those of its index, once it is built."""
@@ -455,13 +456,12 @@ class Collection:
         from rerankers.text.spaces import description_of
 
         made = description_of(path)
-        sample = dict[str, int](json.loads(made.get("sample", "{}")))
+        sample, name = json.loads(made.get("sample", "{}")), made.get("collection", self.key)
         present = len(sample)
         if sample and posts.is_file():
             with PostStore(posts) as store:
                 known = store.get_many(sample).values()
             present = sum(text_number(post.text) == sample[post.doc_id] for post in known)
-        name = made.get("collection", self.key)
         if (self.file and name != self.key) or 2 * present < len(sample):
             raise RerankerError(
                 f"{path}: found word vectors made from {made.get('posts')} posts of {name} "
@@ -469,8 +469,3 @@ class Collection:
                 "these posts; run pipeline.adapt again"
             )
         return path
-
-
-def of_answers(name: str, title: str, answers: Answers) -> Collection:
-    """Questions with given candidate answers."""
-    return Collection(name, answers=answers, title=title, measures=("AP", "RR"))

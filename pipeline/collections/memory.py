@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from indexes.files import atomic_file, sha256_of
+from indexes.files import atomic_file, sha256_of, write_bytes
 from indexes.posts import Post, as_post
 from indexes.records import id_under, rows_of, short, well_formed
 from pipeline.collections.collection import ENDING, Collection, home_directory
@@ -29,29 +29,34 @@ Table = Any
 
 
 def collection_of(
-    posts: Table, topics: Mapping[str, str] | Table = None, qrels: Any = None, name: str = ""
+    posts: Table,
+    topics: Mapping[str, str] | Table = None,
+    qrels: Any = None,
+    name: str = "",
+    signals: Sequence[str] = (),
 ) -> Collection:
     """The collection of posts, topics and judgments.
 
     Args:
         posts: rows as :func:`indexes.posts.post_of` reads them.
-        topics: query_id -> text, or rows as :func:`pipeline.collections.topics.topic_of` reads
-            them.
+        topics: as :func:`pipeline.collections.topics.as_topics` takes them.
         qrels: as in :func:`qrels_of`.
         name: under which what is trained is kept, also for other posts; else one of these posts.
+        signals: further fields of the rows, see :mod:`pipeline.collections.own`.
 
     Raises:
         DataError, CollectionError: a row has another form; names the row.
     """
-    found = [as_post(row, where) for where, row in rows_of(posts, "posts", Post, DataError)]
+    rows = rows_of(posts, "posts", Post, DataError)
+    found = [as_post(row, where, signals) for where, row in rows]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
-    return _stored(f"posts-{digest[:12]}", found, topics, qrels, name=name, digest=digest)
+    folder = f"posts-{digest[:12]}"
+    return _stored(folder, found, topics, qrels, name=name, digest=digest, signals=signals)
 
 
 def topics_file(topics: Mapping[str, str] | Table, folder: Path | None = None) -> Path:
     """A file of topics, in a folder or in the home folder."""
-    lines = map(_line, as_topics(topics))
-    return _written(folder, "topics", ".jsonl", "".join(lines))
+    return _written(folder, "topics", ".jsonl", "".join(map(_line, as_topics(topics))))
 
 
 def qrels_file(qrels: Any, folder: Path | None = None) -> Path:
@@ -65,8 +70,7 @@ def qrels_of(qrels: Any) -> Qrels:
     """Judgments: query_id -> doc_id -> grade, or rows with ``query_id`` or ``qid``, ``doc_id`` or
     ``docno``, and ``relevance`` or ``label``; or the name of a file, or a list of names.
 
-    Raises:
-        DataError: a row has another form.
+    DataError: a row has another form.
     """
     files = [qrels] if isinstance(qrels, str | Path) else qrels
     if isinstance(files, list | tuple) and all(isinstance(one, str | Path) for one in files):
@@ -92,9 +96,7 @@ def collection_of_ir_dataset(dataset: Any) -> Collection:
     Its documents are read once; later calls read topics and judgments only. Data sets that share
     their documents share the index.
 
-    Raises:
-        UsageError: there is no data set of this id.
-        DataError: ir_datasets is not installed, or the data set has no documents.
+    UsageError: there is no such data set. DataError: it has no documents, or cannot be read.
     """
     try:
         import ir_datasets
@@ -102,8 +104,7 @@ def collection_of_ir_dataset(dataset: Any) -> Collection:
         raise DataError(
             "found no ir_datasets; install it by\n  pip install 'tweetrerank[ir-datasets]'"
         ) from None
-    if isinstance(dataset, str):
-        name = dataset
+    if isinstance(name := dataset, str):
         try:
             dataset = ir_datasets.load(name)
         except KeyError:
@@ -124,8 +125,7 @@ def collection_of_ir_dataset(dataset: Any) -> Collection:
         if not hasattr(dataset, "dataset_id"):
             return collection_of(posts, topics, qrels)
         name = ir_datasets.docs_parent_id(dataset.dataset_id()) or dataset.dataset_id()
-        is_beir = name.startswith("beir/")
-        return _stored(name.replace("/", "-"), posts, topics, qrels, is_beir)
+        return _stored(name.replace("/", "-"), posts, topics, qrels, name.startswith("beir/"))
     except (OSError, RuntimeError) as error:
         raise DataError(
             f"{dataset}: ir_datasets cannot read or download it ({short(str(error))}); try again "
@@ -141,29 +141,29 @@ def _stored(
     is_beir: bool = False,
     name: str = "",
     digest: str = "",
+    signals: Sequence[str] = (),
 ) -> Collection:
     """The own collection of this folder in the home folder, whose posts are written once."""
     folder = home_directory() / "collections" / folder_name
-    path = folder / "posts.jsonl"
-    is_changed = digest and path.is_file() and sha256_of(path) != digest
-    if is_changed:
+    file, path = folder / f"{folder_name}{ENDING}", folder / "posts.jsonl"
+    if is_changed := digest and path.is_file() and sha256_of(path) != digest:
         print(f"note: {path} was changed; it is written anew", file=sys.stderr)
     if is_changed or not path.is_file():
         with atomic_file(path) as stream:
             stream.writelines(map(_line, posts))
     content = {
-        "posts": "posts.jsonl",
+        "posts": path.name,
         "topics": topics_file(topics, folder).name if topics is not None else None,
         "qrels": qrels_file(qrels, folder).name if qrels is not None else None,
         "skip_own_id": is_beir or None,
         "name": name or None,
+        "signals": [*signals],
     }
-    path = folder / f"{folder_name}{ENDING}"
     # The latest topics are those that a command sees.
-    with atomic_file(path) as stream:
+    with atomic_file(file) as stream:
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value)
         stream.writelines(lines)
-    return read_collection(path)
+    return read_collection(file)
 
 
 def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
@@ -171,10 +171,11 @@ def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = (folder or home_directory() / "collections") / f"{stem}-{digest[:12]}{ending}"
     if not path.is_file() or path.read_bytes() != text.encode():
-        with atomic_file(path) as stream:
-            stream.write(text)
+        write_bytes(path, text.encode())
     return path
 
 
 def _line(record: Post | Topic) -> str:
-    return json.dumps(record._asdict(), ensure_ascii=False) + "\n"
+    fields = record._asdict()
+    fields |= fields.pop("signals", {})
+    return json.dumps(fields, ensure_ascii=False, default=str) + "\n"

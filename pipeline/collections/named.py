@@ -5,7 +5,7 @@ A new collection is a row of ``catalogue.json``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from pipeline.collections.collection import (
     IndexPlace,
     data_directory,
     is_own,
-    of_answers,
 )
 from pipeline.collections.downloads import content
 from pipeline.collections.memory import (
@@ -127,7 +126,8 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
         )
     title, *folders = answers()[name]
     paths = [data_directory(data) / folder for folder in folders]
-    return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
+    source = Answers(dict(zip(PARTS, paths, strict=True)))
+    return Collection(name, answers=source, title=title, measures=("AP", "RR"))
 
 
 def open_collection(
@@ -141,6 +141,7 @@ def open_collection(
     topics: Any = None,
     beir: Path | str | None = None,
     ir_dataset: Any = None,
+    signals: Sequence[str] = (),
 ) -> Collection:
     """A collection: topics, the posts that they search, and judgments.
 
@@ -151,8 +152,9 @@ def open_collection(
     * ``ir_dataset``, the id of a data set of ir_datasets or such an object, which is written into
       the home folder once;
     * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
-      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, and a ``name``, under
-      which what is trained is found again when the posts have changed;
+      frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, a ``name``, under which
+      what is trained is found again when the posts have changed, and ``signals``, further fields
+      with numbers;
     * ``index``, the folder of an index by :func:`indexes.build`, also in place of a named
       collection's own; with ``topics``, or as ``name`` a file of topics.
 
@@ -172,7 +174,7 @@ def open_collection(
     if key in [*names(), *_ALIASES]:
         raise UsageError(f"`name`: {key} is the name of another collection")
     if posts is not None:
-        return collection_of(posts, topics, qrels, str(key or ""))
+        return collection_of(posts, topics, qrels, str(key or ""), signals)
     if qrels is not None and not isinstance(qrels, str | Path):
         qrels = qrels_file(qrels)
     judged = [] if qrels is None else [Path(qrels)]

@@ -8,6 +8,8 @@
     qrels  = "qrels.txt"             # optional: as of trec_eval, or a table; or a list of files
     name   = "my-posts"              # optional: what is trained is kept under it; else the file's
     columns = {id = "tweet_id", text = "body"}  # optional: other names of id, text, url and title
+    signals = ["likes", "created_at"]  # optional: fields with numbers, flags or ISO dates, which
+                                     # models trained on the collection read beside the text
     train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
     train_qrels = "qrels.train.txt"  # optional: the judgments to train on; then only topics that
                                      # qrels judges are searched
@@ -41,10 +43,12 @@ lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
@@ -66,7 +70,7 @@ _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 _FILES = ("posts", "topics", "qrels", "train", "train_qrels")
 _FLAGS = ("judged_only", "skip_own_id")
-KEYS = (*_FILES, "name", "columns", "language", *_FLAGS, *_ENGINE)
+KEYS = (*_FILES, "name", "columns", "signals", "language", *_FLAGS, *_ENGINE)
 
 JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 """The usual measures over posts with a judgment, as if a ranking had no others."""
@@ -93,9 +97,10 @@ def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
     return collection
 
 
-def _group(path: Path, columns: Mapping[str, str]) -> str:
+def _group(path: Path, columns: Mapping[str, str], signals: Sequence[str] = ()) -> str:
     """Name of a collection's index; files of one name in two folders have two indexes."""
-    source = os.fsencode(path.resolve()) + (repr(columns).encode() if columns else b"")
+    source = os.fsencode(path.resolve())
+    source += b"".join(repr(each).encode() for each in (columns, signals) if each)
     return f"{OWN}{path.stem}-{crc32(source):08x}"
 
 
@@ -161,7 +166,8 @@ class _Description:
         is_table = isinstance(columns, dict) and not columns.keys() - {*FIELDS}
         self._expect("columns", columns, is_table, expected)
         columns = {field: str(column) for field, column in columns.items()} if is_table else {}
-        group = _group(path, columns)
+        signals = self._signals()
+        group = _group(path, columns, signals)
         engine = self._engine(index_name(group))
         files = {key: self._files(key) for key in _FILES}
         self._check_topics(files)
@@ -172,17 +178,27 @@ class _Description:
             name=name,
             topic_files=files["topics"],
             qrels_files=files["qrels"],
-            post_source=PostFiles(files["posts"], columns) if files["posts"] else None,
+            post_source=PostFiles(files["posts"], columns, signals) if files["posts"] else None,
             train_topics=next(iter(files["train"]), None),
             train_qrels=next(iter(files["train_qrels"]), None),
-            index=IndexPlace(group, engine=engine),
+            index=IndexPlace(group, engine=engine and replace(engine, signals=signals)),
             title=str(path),
             measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
             language=self._language(),
             judged_only=judged_only,
+            signals=signals,
             skips_own_id=skips_own_id,
             file=path,
         )
+
+    def _signals(self) -> tuple[str, ...]:
+        """Fields of the posts with numbers."""
+        names = self.content.get("signals", [])
+        named: list[Any] = names if isinstance(names, list) else [None]
+        is_right = all(isinstance(n, str) and re.fullmatch(r"[A-Za-z0-9_.-]+", n) for n in named)
+        expected = "a list of fields in letters, digits, _, - and . (public_metrics.like_count)"
+        is_right = self._expect("signals", names, is_right, expected)
+        return tuple(dict.fromkeys(named)) if is_right else ()
 
     def _files(self, key: str) -> list[Path]:
         """The files that a key names, by their names or by patterns of these."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,11 +31,35 @@ class PostFiles(NamedTuple):
 
     files: Sequence[Path]
     columns: Mapping[str, str] = {}  # Field of a post -> its column or key, where it differs
+    signals: Sequence[str] = ()  # Further fields of the posts, which are numbers
 
     def posts(self) -> Iterator[Post]:
-        """The posts, in the order of the files."""
-        for path in self.files:
-            yield from read_posts(path, self.columns)
+        """The posts, in the order of the files, with their signals as numbers.
+
+        How many posts lack a number is printed; that all do is a DataError.
+        """
+        from rerankers.pairs import number_of
+
+        count, known = 0, Counter[str]()
+        for post in chain.from_iterable(read_posts(path, *self[1:]) for path in self.files):
+            numbers = {name: number_of(value) for name, value in post.signals.items()}
+            numbers = {name: number for name, number in numbers.items() if number == number}
+            known.update(numbers.keys())
+            count += 1
+            yield post._replace(signals=numbers) if self.signals else post
+        if lacking := [name for name in self.signals if count and not known[name]]:
+            raise DataError(
+                f"{self.files[0]}: found no number under {', '.join(lacking)} in {count:,} posts, "
+                "expected numbers, flags or ISO dates; correct `signals`"
+            )
+        for name in self.signals:
+            if known[name] < count:
+                _note(f"{name}: {count - known[name]:,} of {count:,} posts have no number there")
+
+
+@cache
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 class ForeignIndex(NamedTuple):

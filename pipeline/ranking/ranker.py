@@ -26,6 +26,7 @@ from pipeline.collections.topics import as_topics
 from pipeline.collections.trec import Run, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
+from rerankers.errors import warn
 from rerankers.reranker import Model, Progress, silent
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class Ranker:
                 candidates = with_space(candidates, self.collection)
             with progress(len(candidates)) as report:
                 pairs, before = candidates.pairs(), self.first_stage_name
+                if unknown := self.model.unknown_numbers(pairs):
+                    warn(unknown)
                 for name, scores in self.model.stages(pairs, report, before):
                     stages[name] = candidates.run_of(scores)
                     watch.stop(name)

@@ -79,12 +79,24 @@ class Candidates:
         priors = priors_of([self.run]) if self.priors is None else self.priors
         signals = {
             **{name: self._scores(run, np.nan) for name, run in self.signals.items()},
+            **self._numbers(),
             FIRST_STAGE: np.where(of_pairs == "scores", scores, np.nan),
             ORDER: np.where(of_pairs != "nothing", order, np.nan),
             PRIOR: self._scores(priors, 0.0),
         }
         known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
         return replace(pairs, signals=signals, resources=known)
+
+    def _numbers(self) -> dict[str, npt.NDArray[np.floating]]:
+        """The signals that are numbers beside the posts' texts, NaN where a post has none."""
+        from rerankers.pairs import NUMBER, number_of
+
+        posts, rows = self.posts.values(), self.texts().post_index
+        names = dict.fromkeys(name for post in posts for name in post.signals)
+        return {
+            NUMBER + name: np.array([number_of(post.signals.get(name)) for post in posts])[rows]
+            for name in names
+        }
 
     def scored_by(self, model: Model) -> Run:
         """The candidates' scores by a model, higher is better."""

@@ -48,7 +48,7 @@ from pipeline.service.requests import (
     unless_gone,
 )
 from pipeline.service.worker import give_back
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Pairs, places_of, prior_of_rank
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -219,7 +219,7 @@ class Service:
         record: Record = state.record
         state.format = TEI if b'"texts"' in body else PATHS[path]
         deadline = deadline_of(request) or record.started + self.limits.answer
-        read = partial(formats.read, body, self.limits.documents)
+        read = partial(formats.read, body, self.limits.documents, self.models.numbers)
         wanted = await self._apart(read, deadline) if len(body) > LARGE else read()
         wire = state.format = TEI if wanted.is_tei else PATHS[path]
         record.format = wire.name
@@ -265,6 +265,8 @@ class Service:
             texts = await self._apart(passages, deadline)
         in_order = self._in_order if request.in_order is None else request.in_order
         pairs, rows = pairs_of(replace(request, texts=texts, in_order=in_order), model)
+        numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
+        record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
         key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
         if (scores := self._windows.get(key)) is None:
@@ -298,6 +300,8 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         signals[PRIOR] = prior_of_rank(places.astype(np.int64))
         if request.mix != "neural":
             signals |= {FIRST_STAGE: scores, ORDER: places}
+    for name in model.numbers:
+        signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
     if not model.loaded.reads_lists:
         signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
         number: dict[tuple[Any, ...], int] = {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from operator import ne
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -19,6 +20,7 @@ from orjson import Fragment
 
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
+from rerankers.pairs import number_of
 from rerankers.text.words import MAX_CHARACTERS
 
 _SURROGATES = re.compile(
@@ -47,6 +49,10 @@ class Document(Struct):
     text: str
     url: Annotated[str | None, Meta(description="that the post links to")] = None
     first_stage_score: Score | None = None
+
+
+_OWN = {each.name for each in msgspec.structs.fields(Document)}
+_SIGNAL = "signal_"  # Before the number of a signal, as the attribute of a document
 
 
 class Request(Struct, kw_only=True):
@@ -112,6 +118,8 @@ class ScoreRequest:
     in_order: bool | None = None  # Best first by a first stage; None is as the service is set
     truncated: int = 0  # Number of documents that were cut as the request says
     is_tei: bool = False  # Whether the request had ``texts``
+    signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Name -> [D] numbers beside the texts, NaN where there are none."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +137,28 @@ class ScoreResponse:
         return ((row, self.scores[row]) for row in self.order[: self.request.top])
 
 
-def read(body: bytes, most: int) -> ScoreRequest:
-    """The request of a body; raises RequestError."""
+def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
+    """The request of a body, with these numbers of its documents; raises RequestError."""
+    kind, document = _kinds(tuple(name for name in signals if name not in _OWN))
     if b'"rank_fields"' in body and (request := decoded(body, RankFieldsRequest)).rank_fields:
-        return score_request(request, most)
-    return score_request(decoded(body, Request), most)
+        return score_request(request, most, document)
+    return score_request(decoded(body, kind), most, document)
+
+
+@cache
+def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
+    """Requests and documents that have fields with these names, of any type."""
+    if not signals:
+        return Request, Document
+    fields = [
+        (f"{_SIGNAL}{number}", Any, msgspec.field(name=name, default=None))
+        for number, name in enumerate(signals)
+    ]
+    document: Any = msgspec.defstruct("Document", fields, bases=(Document,))
+    listed = list[str | document] | None
+    names = [(name, listed, None) for name in ("documents", "texts")]
+    request: Any = msgspec.defstruct("Request", names, bases=(Request,), kw_only=True)
+    return request, document
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -159,11 +184,11 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def score_request(request: Request, most: int) -> ScoreRequest:
-    """A request, checked: its number of documents first. Raises RequestError."""
+def score_request(request: Request, most: int, kind: type[Document] = Document) -> ScoreRequest:
+    """A request of a ``kind`` of documents, checked: their number first. Raises RequestError."""
     is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
     name = "texts" if is_tei else "documents"
-    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most)
+    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most, kind)
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
     for row, post in enumerate(posts if request.links else ()):
         if not post.url:
@@ -193,11 +218,20 @@ def score_request(request: Request, most: int) -> ScoreRequest:
         in_order=None if request.order is None else request.order == "first_stage",
         truncated=truncated,
         is_tei=is_tei,
+        signals={
+            each.encode_name: [number_of(getattr(post, each.name)) for post in posts]
+            for each in msgspec.structs.fields(kind)
+            if each.name.startswith(_SIGNAL)
+        },
     )
 
 
 def _posts(
-    documents: Sequence[Any], fields: Sequence[str] | None, name: str, most: int
+    documents: Sequence[Any],
+    fields: Sequence[str] | None,
+    name: str,
+    most: int,
+    kind: type[Document],
 ) -> Sequence[Document]:
     """The documents of a request's field ``name``; raises RequestError."""
     if not documents:
@@ -206,22 +240,22 @@ def _posts(
         problem = f"found {len(documents)} documents, expected at most {most}"
         raise RequestError("many", problem, (name,))
     try:
-        posts = [_joined(post, fields) for post in documents] if fields else documents
+        posts = [_joined(post, fields, kind) for post in documents] if fields else documents
     except (ValueError, RecursionError) as error:
         problem = f"found a field that cannot be read: {error}"
         raise RequestError("value", problem, (name,)) from None
-    return [Document(post) if isinstance(post, str) else post for post in posts]
+    return [kind(post) if isinstance(post, str) else post for post in posts]
 
 
-def _joined(post: Any, names: Sequence[str]) -> Any:
+def _joined(post: Any, names: Sequence[str], kind: type[Document]) -> Any:
     """A document of the values of some fields, which are JSON if not texts; raises ValueError."""
     if not isinstance(post, dict):
         return post
     values = [bytes(post[name]) for name in names if name in post]
     texts = [str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values]
-    own = {name: post[name] for name in ("url", "first_stage_score") if name in post}
-    read = {name: msgspec.json.decode(value) for name, value in own.items()}
-    return msgspec.convert({**read, "text": " ".join(texts)}, Document, strict=False)
+    own = {each.encode_name for each in msgspec.structs.fields(kind)} & post.keys()
+    read = {name: msgspec.json.decode(post[name]) for name in own}
+    return msgspec.convert({**read, "text": " ".join(texts)}, kind, strict=False)
 
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:

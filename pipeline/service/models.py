@@ -19,7 +19,7 @@ from pipeline.service.record import LOG
 from pipeline.service.worker import Loaded, Scorer, Workers
 from rerankers import checkpoint as checkpoints
 from rerankers.errors import RerankerError
-from rerankers.pairs import FIRST_STAGE
+from rerankers.pairs import FIRST_STAGE, numbers_of
 from rerankers.reranker import Counts, Model
 
 CERTAIN = 1e-9  # Least distance of a mixture from 0 and 1 where its logit is asked for
@@ -40,6 +40,11 @@ class ServedModel:
         """The model in this process, without λ, loaded when it is first needed: for the page."""
         folder, adapted = self.source
         return checkpoints.load(folder, device=self.loaded.device, adapted=adapted)
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        """Names of the numbers beside the texts that it reads."""
+        return numbers_of(self.loaded.signals)
 
     @property
     def counts(self) -> Counts:
@@ -122,6 +127,11 @@ class Models:
     def challenger(self) -> ServedModel | None:
         """The model that is compared with the default one."""
         return self._all.get(self._challenger)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the numbers beside the texts that any of them reads."""
+        return tuple(sorted({name for model in self._all.values() for name in model.numbers}))
 
     def choose(self, name: str | None, takes_any: bool) -> ServedModel:
         """The model of this name, or the only one, which may answer to every name.

@@ -43,6 +43,7 @@ class Record:
     characters: int = 0
     truncated: int = 0  # Documents that were cut as the request says
     split: int = 0  # Long documents, of which the best passage is read
+    unknown_signals: int = 0  # Numbers that the model reads and documents lack
     cache_hits: int = 0
     words: int = 0
     queue: float = 0.0
@@ -71,6 +72,8 @@ class Record:
             fields |= {name: getattr(self, name) for name in names}
             fields["queue_ms"] = _milliseconds(self.queue)
             fields["inference_ms"] = _milliseconds(self.inference)
+        if self.unknown_signals:
+            fields["unknown_signals"] = self.unknown_signals
         if self.engine:
             fields |= {"index": self.index, "engine_ms": _milliseconds(self.engine)}
         if self.kind:
@@ -83,6 +86,8 @@ class Record:
         """TEI's headers of times and sizes."""
         times = {"total": self.total, "queue": self.queue, "inference": self.inference}
         headers = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
+        if self.unknown_signals:
+            headers["x-unknown-signals"] = str(self.unknown_signals)
         return headers | {
             "x-compute-type": self.device,
             "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",

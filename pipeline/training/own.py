@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Run, best_of
@@ -28,9 +32,11 @@ from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from pipeline.training.tuning import HeldOut, cross_validated, read_held_out
 from rerankers import checkpoint as checkpoints
 from rerankers.features.judged import JUDGED
+from rerankers.pairs import NUMBER
 from rerankers.reranker import Reads
 
-_OF_JUDGED = f",{JUDGED}"  # What training on an own collection adds to the families
+_ADDED = re.compile(f",({JUDGED}|{NUMBER}[^,]*)(?=,|$)")
+"""What training on an own collection adds to the families."""
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 
 
@@ -52,6 +58,12 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
     collection.check_judged_posts()
     retriever = retriever_for(collection)
     candidates = retriever.search(topics[:most], DEFAULT_HITS)
+    for name in collection.signals:
+        if np.isnan(candidates.pairs().signals.get(NUMBER + name, np.array([np.nan]))).all():
+            raise DataError(
+                f"{collection.title}: found no number under {name} in the {len(candidates.posts):,}"
+                " candidates, expected some; correct `signals`, or build the index again"
+            )
     return TrainingSet(
         [collection.name],
         None,
@@ -122,9 +134,10 @@ def _beside(
 def shipped_start(model: str, config: Any) -> Path | None:
     """The shipped checkpoint of a fusion to start training from.
 
-    It has the same features but for those of judgments, which differ from collection to collection.
+    It has the same features but for those of judgments and numbers, which differ from collection to
+    collection.
     """
-    wanted = dataclasses.replace(config, families=config.families.removesuffix(_OF_JUDGED))
+    wanted = dataclasses.replace(config, families=_ADDED.sub("", config.families))
     for folder in sorted((checkpoints.SHIPPED / model).glob("all*")):
         known = json.loads((folder / "config.json").read_text())["config"]
         if type(config)(**known) == wanted:
@@ -177,7 +190,7 @@ def held_out_scores(
     return HeldOut(lexical, neural, judged, [collection.name], source, data.candidates)
 
 
-def own_config(config: Any, judged: bool) -> Any:
+def own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
     """The configuration of a fusion or of a model of windows for an own collection.
 
     Without the scores of official runs, which it does not have. With what its judgments say of a
@@ -185,4 +198,5 @@ def own_config(config: Any, judged: bool) -> Any:
     """
     families = config.families.split(",")
     kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
-    return dataclasses.replace(config, families=",".join(kept) + _OF_JUDGED * judged)
+    added = [JUDGED] * judged + [NUMBER + name for name in signals]
+    return dataclasses.replace(config, families=",".join([*kept, *added]))

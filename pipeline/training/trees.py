@@ -16,6 +16,7 @@ from pipeline.training.training_set import JudgedCandidates, TrainingSet
 from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
 from rerankers.networks.training.settings import Settings
+from rerankers.pairs import NUMBER
 from rerankers.text.ragged import Rows
 from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import Trees
@@ -24,7 +25,8 @@ from rerankers.trees.fit import Report, grow
 Floats = npt.NDArray[np.float32]
 
 LOST, LOST_MEANING = 0.08, 0.25
-"""Share of the lists in which a family of features is missing, and one of meaning."""
+"""Share of the lists in which a family of features is missing, and one of meaning. Of a single
+collection only numbers beside the text are: what ranks it has all else."""
 
 MEANING, GIVEN = "meaning:", "given"
 """Families of word vectors, and the one that windows come without in forms of their own."""
@@ -66,8 +68,8 @@ def grower(
     """
     lists, relevant, values = data.candidates.texts().query_index, data.relevant(), table.values
     wholes = _numbered(data.wholes)[lists] if data.wholes else lists
-    if data.groups:
-        values = _with_losses(values, table.names, wholes)
+    if data.groups or any(name.startswith(NUMBER) for name in table.names):
+        values = _with_losses(values, table.names, wholes, "" if data.groups else NUMBER)
 
     def grow_on(rows: Rows, progress: Report = lambda message: None) -> list[str]:
         weights = _weights(_numbered(data.groups)[lists[rows]]) if data.groups else None
@@ -89,15 +91,15 @@ def _weights(collections: Rows) -> npt.NDArray[np.float64]:
     return weights / weights.mean()
 
 
-def _with_losses(values: Floats, names: Sequence[str], lists: Rows) -> Floats:
+def _with_losses(values: Floats, names: Sequence[str], lists: Rows, prefix: str = "") -> Floats:
     """Features [P, K] without some families in some lists, given by the number of each pair [P].
 
-    So trees learn to miss each of them.
+    So trees learn to miss each of those whose names begin with ``prefix``.
     """
-    families = np.array([name.partition(".")[0] for name in names])
+    families = np.array([name.rpartition(".")[0] for name in names])
     rng, count, found = np.random.default_rng(1), int(lists.max(initial=-1)) + 1, values.copy()
     for family in dict.fromkeys(families.tolist()):
-        if family != GIVEN:
+        if family != GIVEN and family.startswith(prefix):
             share = LOST_MEANING if family.startswith(MEANING) else LOST
             is_lost = rng.random(count) < share
             found[np.ix_(is_lost[lists], families == family)] = np.nan

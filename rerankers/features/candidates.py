@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.features.tables import Bools, Floats, PostTable, WordColumns, WordTable
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, Resources
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Resources
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.words import words
 
@@ -94,7 +94,8 @@ class CandidateList:
 
         A fusion's own searches found all of its candidates, so it compares few of them, too.
         """
-        is_given = self.signals.keys() <= {FIRST_STAGE, ORDER, PRIOR}
+        of_rankers = [name for name in self.signals if not name.startswith(NUMBER)]
+        is_given = {FIRST_STAGE, ORDER, PRIOR}.issuperset(of_rankers)
         return is_given and len(self) < FEWEST_COMPARED
 
     @property

@@ -1,4 +1,4 @@
-"""Scores and ranks of given candidates: by their first stage, by runs and by other rankers.
+"""Scores and ranks of given candidates by their first stage, runs and other rankers; their numbers.
 
 Scores of different rankers or topics have no common scale, so they are normalised.
 """
@@ -20,7 +20,7 @@ from rerankers.features.candidates import (
     normalised,
     z_score,
 )
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
+from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR
 
 
 @family("score minmax reciprocal_rank", FIRST_STAGE)
@@ -99,4 +99,30 @@ def signal(name: str) -> Family:
     return Family(("gap", "minmax", "z", "log_rank"), (name,), columns)
 
 
-PARAMETRIC["signal"] = "NAME", signal
+def number(name: str) -> Family:
+    """A number beside the text, and how it compares with those of the other candidates.
+
+    ``value``: as it is, in single precision.
+    ``rank_share``: share of the known numbers that are higher, in [0, 1).
+    ``z``: standard score; 0 if all are equal.
+    All are NaN for a post without the number, the last two for all posts of a short list.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise RerankerError(
+            f"found the feature family number with the name {name!r}, expected number:NAME with "
+            "the name of a field in letters, digits, _, - and ., as in number:likes"
+        )
+
+    def columns(candidates: CandidateList) -> Columns:
+        found = np.full((3, len(candidates)), np.nan)
+        values = candidates.signals.get(NUMBER + name)
+        if values is not None and (known := ~np.isnan(values)).any():
+            numbers = values[known].astype(np.float64)
+            found[:, known] = numbers, higher(numbers) / len(numbers), z_score(numbers)
+            found[1:] *= candidates.compared
+        return [*found]
+
+    return Family(("value", "rank_share", "z"), (NUMBER + name,), columns)
+
+
+PARAMETRIC.update(signal=("NAME", signal), number=("NAME", number))

@@ -32,10 +32,11 @@ from rerankers.explanation import (
     Feature,
     Reasons,
     Row,
+    placed,
     shade_words,
 )
 from rerankers.features import CandidateLists
-from rerankers.pairs import Pairs
+from rerankers.pairs import NUMBER, Pairs
 from rerankers.reranker import Counts, Model, Progress, check_finite, silent
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
 from rerankers.trees.recent import RecentPosts
@@ -165,6 +166,8 @@ class Trees(Model):
         by_meaning = any(family.startswith("meaning:") for family in importances)
         posts = [(pairs.texts[row], pairs.urls[row]) for row in pairs.post_index[rows]]
         shaded = shade_words(pairs.queries[0], posts, by_meaning)
+        unknown = np.full(len(pairs), np.nan)
+        known = {n: pairs.signals.get(NUMBER + n, unknown).tolist() for n in self.numbers}
         found = []
         for row, (text, url) in zip(rows, shaded, strict=True):
             parts = [*map(Feature, self.names, values[row].tolist(), added[row].tolist())]
@@ -173,7 +176,9 @@ class Trees(Model):
             most = [part for part in order[:SHOWN] if part.added > 0]
             least = [part for part in order[-SHOWN:] if part.added < 0]
             families = [Row(name, None, (Cell(sums[name]),)) for name in importances]
-            found.append(Reasons(text, url, families, features=most + least))
+            numbers = (placed(name, of[row], of) for name, of in known.items())
+            told = "; ".join(numbers)
+            found.append(Reasons(text, url, families, features=most + least, numbers=told))
         base = sum(float(scores[row]) - added[row].sum() for row in rows) / len(rows)
         columns = [Column("contribution")]
         return Explanation(
@@ -264,7 +269,7 @@ class Trees(Model):
 
     def warm_up(self) -> None:
         """Score posts of common words: first uses would make the first requests slow."""
-        self.check()
+        super().warm_up()
         common, size = [*islice(self.idf.known(), COMMON if self.recent else 0)], 100
         texts = [" ".join(common[at : at + size]) for at in range(0, len(common), size)]
         rows = np.arange(len(texts))

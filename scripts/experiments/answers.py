@@ -67,7 +67,7 @@ def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]
 
 def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
     """Measure -> mean; empty without judgments."""
-    values = {} if qrels is None else evaluate(qrels, run, measures)
+    values = evaluate(qrels, run, measures) if qrels else {}
     return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 
 

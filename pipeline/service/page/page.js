@@ -702,7 +702,7 @@ function matchesOf(post, { groups, columns, measure, steps }) {
 
 /** The contribution of each family of features, as bars. */
 function contributionsOf(post, { base, extent, measure }) {
-  const { features: parts, rows } = post.why;
+  const { features: parts, rows, numbers } = post.why;
   const families = rows.map((row) => ({ family: row.label, added: row.cells[0].score }));
   const [most, least] = [
     parts.filter(({ added }) => added > 0),
@@ -735,6 +735,7 @@ function contributionsOf(post, { base, extent, measure }) {
         )
       : "";
   return [
+    numbers ? h.p(visible(numbers)) : "",
     h.h3("What moves the post up and down"),
     bars(large),
     h.p(

@@ -14,9 +14,13 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
+from rerankers.pairs import number_of
+
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
 
 Members = dict[str, Raw]
+Post = tuple[str, str, Sequence[float], bool]
+"""Text, link and numbers of a hit, and whether it has all fields."""
 
 MARK: Members = {"_reranked": Raw(b"false")}
 """First member of a response that should have been reranked."""
@@ -26,15 +30,18 @@ ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class PostFields(NamedTuple):
-    """Fields of an index's posts: of their texts, joined by blanks, and of their links."""
+    """Fields of an index's posts: of their texts, joined by blanks, of their links, and of the
+    numbers that a model reads (its name, field)."""
 
     texts: tuple[str, ...] = ("contents",)
     url: str | None = "url"
+    signals: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
-        return (*self.texts, self.url) if self.url else self.texts
+        texts = (*self.texts, self.url) if self.url else self.texts
+        return (*texts, *(field for _, field in self.signals))
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -48,20 +55,23 @@ class Hit(msgspec.Struct, frozen=True):
     fields: dict[str, Any] | None = None
     ignored_field_values: dict[str, Any] | None = None
 
-    def post(self, fields: PostFields) -> tuple[str, str, bool]:
-        """Its text and link, and whether it has all of the fields."""
-        parts, is_whole = list[str](), True
+    def post(self, fields: PostFields) -> Post:
+        """Its text, link and numbers, and whether it has all of the fields."""
+        values, is_whole = list[Any](), True
         for name in fields.names:
             for group in (self.source, self.fields, self.ignored_field_values):
                 if group and name in group:
                     value = group[name]
                     break
             else:
-                value = _inside(self.source, name)
-                is_whole = is_whole and value is not None
-            parts.append(value if type(value) is str else " ".join(_leaves(value)))
+                value = [*at(self.source, name)] if "." in name else None
+                is_whole = is_whole and bool(value)
+            values.append(value)
+        count = len(values) - len(fields.signals)
+        parts = [v if type(v) is str else " ".join(_leaves(v)) for v in values[:count]]
         text = " ".join(filter(None, parts[: len(fields.texts)]))
-        return text, parts[-1] if fields.url else "", is_whole
+        numbers = [number_of(next(iter(v), None) if type(v) is list else v) for v in values[count:]]
+        return text, parts[-1] if fields.url else "", numbers, is_whole
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
@@ -78,7 +88,7 @@ class SearchResponse:
     found: Members  # Members of ``hits``
     raws: Sequence[Raw]  # The hits, in the engine's order
     hits: Sequence[Hit] | None  # The same; None if there is no list of them to read
-    posts: Sequence[tuple[str, str, bool]]  # Text and link of each, and whether it has all fields
+    posts: Sequence[Post]
 
     @classmethod
     def read(
@@ -147,14 +157,17 @@ def read_responses(
     return [*map(SearchResponse.read, parts, fields)] if len(parts) == len(fields) else []
 
 
-def _inside(value: Any, name: str) -> Any:
-    """The values of a field in a source: with dots in its key, or an object for each dot."""
+def at(value: Any, path: str) -> Iterator[Any]:
+    """The values at a path: names may have dots in them, and items of lists need no place."""
     if isinstance(value, list):
-        return [_inside(item, name) for item in value]
-    if not isinstance(value, dict) or name in value:
-        return value[name] if isinstance(value, dict) else None
-    head, _, rest = name.partition(".")
-    return _inside(value.get(head), rest) if rest else None
+        for place, item in enumerate(value):
+            yield from at({str(place): item}, path)
+            yield from at(item, path)
+    for name in sorted(value, key=len) if isinstance(value, dict) else ():
+        if path == name:
+            yield value[name]
+        elif path.startswith(f"{name}."):
+            yield from at(value[name], path[len(name) + 1 :])
 
 
 def _leaves(value: Any) -> Iterator[str]:

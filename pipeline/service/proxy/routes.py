@@ -213,7 +213,8 @@ class Proxy:
             if given or not (indexes or has_own):
                 names = [str(n) for v in given for n in (v if isinstance(v, list) else [v])]
                 indexes = allowed.readable(",".join(names).split(","), self.defaults.indexes)
-            search = read_search(content, {**call.parameters, **header}, self.defaults, indexes)
+            defaults = replace(self.defaults, numbers=self.service.models.numbers)
+            search = read_search(content, {**call.parameters, **header}, defaults, indexes)
             if search.window:
                 self._model(search.window)
             return search._replace(header=dumped(header | {"index": indexes}))
@@ -308,14 +309,16 @@ class Proxy:
     async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
         hits, record = (part.hits or ())[: window.depth], request.record
-        texts, urls, _ = zip(*part.posts[: window.depth], strict=True)
+        texts, urls, numbers, _ = zip(*part.posts[: window.depth], strict=True)
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
         model, weight = self._model(window, hits[0].index_name), window.weight
         first = single_precision(hit.score or 0.0 for hit in hits)
-        wanted = ScoreRequest(window.query, texts, urls, first, window.model)
+        names = [name for name, _ in window.fields[""].signals]
+        signals = dict(zip(names, zip(*numbers, strict=True), strict=True))
+        wanted = ScoreRequest(window.query, texts, urls, first, window.model, signals=signals)
         if weight is not None:
             wanted = replace(wanted, raw=True, mix=None if model.loaded.reads_lists else "neural")
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)

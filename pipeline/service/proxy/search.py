@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
-from pipeline.service.proxy.response import PostFields
+from pipeline.service.proxy.response import PostFields, at
 
 _TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
 """Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
@@ -49,6 +49,7 @@ class SearchDefaults:
     weight: float | None = None  # Share of the model beside the engine's score; None: model alone
     indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
     served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
+    numbers: Sequence[str] = ()  # Those that models read; without other names they are the fields
     reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
 
 
@@ -66,6 +67,7 @@ class _Rerank(msgspec.Struct):
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
     weight: Annotated[float, Meta(ge=0, le=1)] | None = None
+    signals: dict[str, str] | list[str] = {}
 
 
 class _Ext(msgspec.Struct):
@@ -169,7 +171,7 @@ def _window(
     query = asked.get("query")
     if given.get("q"):
         query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
-    fields = _fields(options.document_fields, defaults, indexes)
+    fields = _fields(options, defaults, indexes)
     text = _text(query, content, options, [n for each in fields.values() for n in each.texts])
     values = [shown, *(part.get("docvalue_fields") for part in both), content.get("script_fields")]
     patterns = [name for value in values for name in _names(value)]
@@ -197,7 +199,7 @@ def _asked(content: Json) -> Json:
 
 
 def _fields(
-    given: Sequence[str] | None, defaults: SearchDefaults, indexes: Sequence[str]
+    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
 ) -> Mapping[str, PostFields]:
     """The fields of posts as a search names them, else those of its indexes."""
     own = {
@@ -208,10 +210,16 @@ def _fields(
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
     fields = of_names.pop() if len(of_names) == 1 else defaults.fields
-    if given is None:
-        return {"": fields, **own}
-    url = fields.url if fields.url in given else None
-    return {"": PostFields(tuple(name for name in given if name != url), url)}
+    if (given := options.document_fields) is not None:
+        url = fields.url if fields.url in given else None
+        texts = tuple(name for name in given if name != url)
+        fields, own = fields._replace(texts=texts, url=url), {}
+    named, found = options.signals, {"": fields, **own}
+    for index, each in found.items():
+        of = dict(each.signals) | (named if isinstance(named, dict) else {})
+        signals = tuple((name, of.get(name) or name) for name in defaults.numbers)
+        found[index] = each._replace(signals=signals)
+    return found
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
@@ -253,7 +261,7 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
     context = options.query_context or {}
     text, path = context.get("query_text"), context.get("query_text_path")
     if text is None and path is not None:
-        text = next((value for value in _at(content, path) if value is not None), None)
+        text = next((value for value in at(content, path) if value is not None), None)
         if not isinstance(text, str):
             problem = "found something else, expected the path of a text in the search"
             location = ("ext", "rerank", "query_context", "query_text_path")
@@ -265,17 +273,6 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
         listed = ", ".join(dict.fromkeys(fields))
         raise UnchangedError(f"no text is searched in {listed}", "no_text")
     return text
-
-
-def _at(value: Any, path: str) -> Iterator[Any]:
-    """The values at a path; names may have dots in them."""
-    if isinstance(value, list):
-        value = {str(place): item for place, item in enumerate(value)}
-    for name in sorted(value, key=len) if isinstance(value, dict) else ():
-        if path == name:
-            yield value[name]
-        elif path.startswith(f"{name}."):
-            yield from _at(value[name], path[len(name) + 1 :])
 
 
 def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[str, bool]]:
