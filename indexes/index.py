@@ -15,17 +15,7 @@ from indexes.errors import CollectionError
 from indexes.files import atomic_directory, sha256_of
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import IndexManifest, Source, check_replaceable, software_versions
-from indexes.methods import (
-    CONTENTS,
-    ID,
-    METHODS,
-    PLACE,
-    Method,
-    Ranker,
-    Ranking,
-    Topic,
-    id_limit,
-)
+from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Ranking, Topic, id_limit
 from indexes.posts import Post, as_post, places_of
 from indexes.records import parsed, rows_of
 from indexes.store import POSTS_FILE, PostStore, RepeatedIdError

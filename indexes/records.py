@@ -168,10 +168,7 @@ def _object(record: Any, text: str, where: str, error_type: Errors) -> dict[str,
 
 
 def id_under(
-    keys: Sequence[str],
-    record: Mapping[str, Any],
-    where: str,
-    error_type: Errors = CollectionError,
+    keys: Sequence[str], record: Mapping[str, Any], where: str, error_type: Errors = CollectionError
 ) -> str:
     """The id under the first of these keys that the record has; raises ``error_type`` without."""
     key = next((key for key in keys if record.get(key) is not None), None)

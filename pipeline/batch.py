@@ -48,11 +48,12 @@ POSTS, FIRST_SCORE, SCORE = "posts", "first_stage_score", "score"
 TOGETHER = 5000  # Posts that are scored together, at least
 LARGEST_SCORE = 3.4e38  # Of a first stage: scores are mixed in single precision
 DATA = re.compile(r"[^._].*\.((jsonl|ndjson|json)(\.gz)?|parquet)", re.IGNORECASE)
+NUMBER = int | float
 KINDS = {
     **dict.fromkeys(("query_id", "doc_id"), (str | int, "a text or a whole number")),
     **dict.fromkeys(("query", "text"), (str, "a text")),
     "url": (str | None, "a text"),
-    FIRST_SCORE: (int | float, "a number, as the first row has one"),
+    FIRST_SCORE: (NUMBER, "a number, as the first row has one"),
 }
 LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 1"
 
@@ -237,22 +238,22 @@ def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | V
     for path in files:
         number = 0
         try:
-            for number, row in _numbered(path):
-                yield path, number, row
+            if _is_parquet(path):
+                import pyarrow.parquet as pq
+
+                batches = pq.ParquetFile(path).iter_batches(TOGETHER)
+                for number, row in enumerate(
+                    (r for batch in batches for r in batch.to_pylist()), 1
+                ):
+                    yield path, number, row
+                continue
+            with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
+                for number, line in enumerate(stream, 1):
+                    if line.strip():
+                        yield path, number, line
         except (EOFError, OSError, ValueError, zlib.error) as error:  # also those of pyarrow
             problem = f"the file is broken or cut off from about here on ({error})"
             yield path, number + 1, ValueError(problem)
-
-
-def _numbered(path: Path) -> Iterator[tuple[int, bytes | Row]]:
-    if _is_parquet(path):
-        import pyarrow.parquet as pq
-
-        batches = pq.ParquetFile(path).iter_batches(TOGETHER)
-        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-        return
-    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
-        yield from ((number, line) for number, line in enumerate(stream, 1) if line.strip())
 
 
 @contextmanager
@@ -288,17 +289,18 @@ class Form(NamedTuple):
         """The row of a line, or the row itself, checked; raises ValueError with the reason."""
         row = _parsed(raw)
         kind, expected = (list, "a list") if self.is_nested else (type(None), "nothing")
-        if not isinstance(posts := row.get(POSTS), kind):
-            raise _problem(POSTS, posts, f"{expected}, as in the first row")
-        _check(row, "", "query_id", "query")
+        _check(POSTS, row.get(POSTS), kind, f"{expected}, as in the first row")
+        for name in ("query_id", "query"):
+            _check(name, row.get(name), *KINDS[name])
         names = ["doc_id", "text", "url", *([FIRST_SCORE] if self.has_first_stage else [])]
         for place, post in enumerate(self.posts(row)):
-            where = f"{POSTS}[{place}]." if self.is_nested else ""
-            if not isinstance(post, dict):
-                raise _problem(where[:-1], post, "an object")
-            _check(post, where, *names)
+            where = f"{POSTS}[{place}]" if self.is_nested else ""
+            _check(where, post, dict, "an object")
+            where = where and f"{where}."
+            for name in names:
+                _check(where + name, post.get(name), *KINDS[name])
             if SCORE in post:
-                raise _problem(where + SCORE, post[SCORE], "no column of this name: rename it")
+                _check(where + SCORE, post[SCORE], (), "no column of this name: rename it")
         return row
 
 
@@ -310,19 +312,12 @@ def _parsed(raw: bytes | Row | ValueError) -> Row:
     return parsed(raw.decode("utf-8-sig", "surrogatepass"), "row", ValueError)
 
 
-def _check(record: Row, where: str, *names: str) -> None:
-    for name in names:
-        kind, expected = KINDS[name]
-        value: Any = record.get(name)
-        is_kind = isinstance(value, kind) and not isinstance(value, bool)
-        # Whole numbers may be too large for a float.
-        if not is_kind or (name == FIRST_SCORE and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
-            raise _problem(where + name, value, expected)
-
-
-def _problem(name: str, found: object, expected: str) -> ValueError:
-    text = "nothing" if found is None else short(str(found))
-    return ValueError(f"{name}: found {text}, expected {expected}")
+def _check(name: str, value: Any, kind: Any, expected: str) -> None:
+    is_kind = isinstance(value, kind) and not isinstance(value, bool)
+    # Whole numbers may be too large for a float.
+    if not is_kind or (kind == NUMBER and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
+        found = "nothing" if value is None else short(str(value))
+        raise ValueError(f"{name}: found {found}, expected {expected}")
 
 
 def line_of(row: Row) -> bytes:

@@ -17,7 +17,6 @@ import gzip
 import re
 import sys
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +24,7 @@ from pathlib import Path
 from indexes.files import write_bytes
 from pipeline.collections import downloads
 from pipeline.collections.collection import data_directory
-from pipeline.collections.downloads import Cut, catalogue
+from pipeline.collections.downloads import Cut, Entry, catalogue
 from pipeline.command.main import run
 from pipeline.command.options import argument, option
 from pipeline.errors import DataError
@@ -54,30 +53,15 @@ class Options:
 
 def main(options: Options) -> None:
     """List, check or fetch."""
-    entries = downloads.select(options.names)
-    folder = data_directory(options.data)
+    entries, folder = downloads.select(options.names), data_directory(options.data)
     if options.list or options.check:
-        states = {entry: downloads.state(entry, folder) for entry in entries}
-        rows = [
-            [entry.path, f"{entry.size:,} bytes", state, entry.url or "(by hand)"]
-            for entry, state in states.items()
-            if options.list or state != "present"
-        ]
-        if rows:
-            print_table([], rows, left=[0, 2, 3])
-        bad = [entry for entry, state in states.items() if state != "present"]
-        print(f"{len(entries) - len(bad)} of {len(entries)} files are in {folder}")
-        if options.check and bad:
-            raise DataError(f"{len(bad)} files are missing or damaged; fetch them without --check")
+        _list(entries, folder, options)
         return
     if not options.names:
         by_hand = [entry for entry in entries if not entry.url]
         if missing := {str(Path(e.path).parent) for e in by_hand if not (folder / e.path).exists()}:
-            places = ", ".join(missing)
-            print(
-                f"put there by hand (fetch with a collection's name says how): {places}",
-                file=sys.stderr,
-            )
+            told = "put there by hand (fetch with a collection's name says how)"
+            print(f"{told}: {', '.join(missing)}", file=sys.stderr)
         entries = [entry for entry in entries if entry.url]
     for beginning, text in downloads.content()["terms"].items():
         if any(group.startswith(beginning) for entry in entries for group in entry.groups):
@@ -94,50 +78,42 @@ def main(options: Options) -> None:
         raise DataError("\n  ".join([*heading, *failures]))
 
 
+def _list(entries: Sequence[Entry], folder: Path, options: Options) -> None:
+    states = {entry: downloads.state(entry, folder) for entry in entries}
+    bad = [entry for entry, state in states.items() if state != "present"]
+    if shown := [*states] if options.list else bad:
+        rows = [[e.path, f"{e.size:,} bytes", states[e], e.url or "(by hand)"] for e in shown]
+        print_table([], rows, left=[0, 2, 3])
+    print(f"{len(entries) - len(bad)} of {len(entries)} files are in {folder}")
+    if options.check and bad:
+        raise DataError(f"{len(bad)} files are missing or damaged; fetch them without --check")
+
+
 def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
     """Write a file of the commonest words of GloVe's archive and of those of the collections.
 
-    Args:
-        archive: GloVe's .zip.
-        cut: the file.
-        folder: of the data; collections that are not there are left out.
+    ``archive`` is GloVe's .zip; collections that are not in the data ``folder`` are left out.
     """
     from rerankers.text.vectors import read_archive, word2vec_bytes
 
-    texts = collection_texts(folder)
-    added = words_of_texts(texts)
-    vectors = read_archive(archive, cut.size, lambda words: chosen(words, added, plain=cut.plain))
+    known = (folder / entry.path for entry in catalogue() if entry.url)
+    texts, added = [path for path in known if path.suffix == ".toks" and path.exists()], set[str]()
+    for path in texts:  # Words as they stand, and their parts
+        text = path.read_text(encoding="utf-8").lower()
+        added.update(text.split(), re.findall("[a-z0-9']+", text))
+
+    def chosen(words: Sequence[str]) -> list[bool]:
+        """Of the words, most frequent first, the commonest and those of the collections."""
+        usable = [not cut.plain or bool(PLAIN.fullmatch(word)) for word in words]
+        ranked = zip(words, usable, accumulate(usable), strict=True)
+        return [is_so and (rank <= COMMONEST or word in added) for word, is_so, rank in ranked]
+
+    vectors = read_archive(archive, cut.size, chosen)
     write_bytes(folder / cut.path, gzip.compress(word2vec_bytes(vectors), mtime=0))
     print(
         f"wrote {folder / cut.path} of {counted(len(vectors.words), 'word')}: the commonest "
         f"{COMMONEST:,} and those of {counted(len(texts), 'file')} of texts"
     )
-
-
-def chosen(words: Sequence[str], added: AbstractSet[str], *, plain: bool) -> list[bool]:
-    """Whether each of the words, most frequent first, is among the commonest or in ``added``."""
-    usable = [not plain or bool(PLAIN.fullmatch(word)) for word in words]
-    ranks = accumulate(usable)
-    return [
-        is_usable and (rank <= COMMONEST or word in added)
-        for word, is_usable, rank in zip(words, usable, ranks, strict=True)
-    ]
-
-
-def collection_texts(folder: Path) -> list[Path]:
-    """Files of queries and posts, in the data folder, of the collections that can be fetched."""
-    entries = (entry for entry in catalogue() if entry.url and entry.path.endswith(".toks"))
-    paths = (folder / entry.path for entry in entries)
-    return [path for path in paths if path.exists()]
-
-
-def words_of_texts(paths: Sequence[Path]) -> set[str]:
-    """Words of the texts as they stand, and their parts of letters, digits and apostrophes."""
-    found: set[str] = set()
-    for path in paths:
-        text = path.read_text(encoding="utf-8").lower()
-        found.update(text.split(), re.findall("[a-z0-9']+", text))
-    return found
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ def _columns(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _LocalOptions:
-    """What to index, and where on this machine."""
+class Options(EngineOptions):
+    """What to index, and where."""
 
     collection: str | None = option(
         "collection to index, by its name or its file; mb2011 and mb2012 share an index, and so do "
@@ -71,11 +71,6 @@ class _LocalOptions:
     data: Path | None = option(
         "folder of the collections' data (default: $TWEETRERANK_DATA)", parse=Path, metavar="DIR"
     )
-
-
-@dataclass(frozen=True)
-class Options(EngineOptions, _LocalOptions):
-    """The same, or where in a search engine."""
 
 
 def main(options: Options) -> None:

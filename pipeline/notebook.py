@@ -44,7 +44,7 @@ class NotebookCollection(Collection):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the ranker and what was read, which is read again where it is needed."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return _fields(self)
 
     @cached_property
     def _best(self) -> Ranker:
@@ -73,10 +73,9 @@ class NotebookCollection(Collection):
         self._changed()
 
     def train(self, model: str = "fusion", **options: Any) -> Path:
-        """Train a model on the judged topics, and print its gain on held-out ones.
+        """Train on the judged topics, and print the gain on held-out ones; the model's folder.
 
-        Options are fields of ``pipeline.training.options.Options``; returns the checkpoint's
-        folder.
+        Options are fields of ``pipeline.training.options.Options``.
         """
         from pipeline.training.options import Options
         from pipeline.training.task import train
@@ -102,8 +101,11 @@ def open_collection(*arguments: Any, **named_arguments: Any) -> NotebookCollecti
 
     See :func:`pipeline.collections.named.open_collection` for the arguments.
     """
-    found = named.open_collection(*arguments, **named_arguments)
-    return NotebookCollection(**{field.name: getattr(found, field.name) for field in fields(found)})
+    return NotebookCollection(**_fields(named.open_collection(*arguments, **named_arguments)))
+
+
+def _fields(collection: Collection) -> dict[str, Any]:
+    return {field.name: getattr(collection, field.name) for field in fields(collection)}
 
 
 def for_pyterrier(ranker: Ranker, hits: int = 1000) -> pyterrier.Transformer:
@@ -123,20 +125,14 @@ def for_pyterrier(ranker: Ranker, hits: int = 1000) -> pyterrier.Transformer:
             topics = [Topic(*row) for row in queries.itertuples(index=False)]
             if columns.mode == "search":
                 return ranker.rank(topics, hits).to_dataframe()
-            numbers = ranker.model.numbers if ranker.model else ()
-            return ranker.rerank(_candidates(inp, topics, numbers)).to_dataframe()
+            run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
+            for query_id, doc_id, score in zip(inp["qid"], inp["docno"], inp["score"], strict=True):
+                run[query_id][doc_id] = float(score)
+            urls = inp["url"].fillna("") if "url" in inp else [""] * len(inp)
+            names = [n for n in (ranker.model.numbers if ranker.model else ()) if n in inp]
+            signals = inp[names].to_dict("records") if names else [{}] * len(inp)
+            rows = zip(inp["docno"], inp["text"], urls, signals, strict=True)
+            posts = {row[0]: Post(*row) for row in rows}
+            return ranker.rerank(Candidates(topics, run, posts)).to_dataframe()
 
     return Ranking()
-
-
-def _candidates(results: Any, topics: list[Topic], numbers: Sequence[str]) -> Candidates:
-    """The candidates in a frame of results, with the columns of these ``numbers``."""
-    urls = results["url"].fillna("") if "url" in results else [""] * len(results)
-    run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
-    rows = zip(results["qid"], results["docno"], results["score"], strict=True)
-    for query_id, doc_id, score in rows:
-        run[query_id][doc_id] = float(score)
-    names = [name for name in numbers if name in results]
-    signals = results[names].to_dict("records") if names else [{}] * len(results)
-    posts = map(Post, results["docno"], results["text"], urls, signals)
-    return Candidates(topics, run, {post.doc_id: post for post in posts})

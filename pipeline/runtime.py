@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UsageError
-from pipeline.text import counted
 from rerankers import devices
 from rerankers.errors import RerankerError
 
@@ -61,10 +60,7 @@ def choose_device(device: str, threads: int | None = None, is_network: bool = Tr
 def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
     """A progress bar on stderr; nothing where stderr is no terminal.
 
-    Args:
-        total: number of units; 0 if it is not known.
-        what: what is done.
-        unit: name of a unit, whose plural ends in s.
+    ``total`` is 0 if it is not known; the plural of ``unit`` ends in s.
     """
     with _progress(total, what, unit) as progress:
         yield progress.update
@@ -80,10 +76,7 @@ def step_bar(steps: int) -> Iterator[Callable[[str, int, int, str], None]]:
                 progress.write(f"{part}, epoch {epoch}: {message}", file=sys.stderr)
                 progress.reset()
                 return
-            progress.set_description_str(f"{part}, epoch {epoch}", refresh=False)
-            progress.set_postfix_str(message, refresh=False)
-            progress.n = step
-            progress.refresh()
+            _set(progress, f"{part}, epoch {epoch}", message, step)
 
         yield report
 
@@ -96,32 +89,26 @@ def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
 
         def report(part: str, message: str) -> None:
             begun[part] = None
-            bar.set_description_str(part, refresh=False)
-            bar.set_postfix_str(message, refresh=False)
-            bar.n = len(begun) - 1
-            bar.refresh()
+            _set(bar, part, message, len(begun) - 1)
 
         yield report
         bar.update(parts - bar.n)
 
 
+def _set(progress: tqdm[Any], what: str, message: str, done: int) -> None:
+    progress.set_description_str(what, refresh=False)
+    progress.set_postfix_str(message, refresh=False)
+    progress.n = done
+    progress.refresh()
+
+
 def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
-    """tqdm with whole numbers, and with neither speed nor time left before a unit is done."""
     from tqdm import tqdm
 
-    class Progress(tqdm):
-        @property
-        def format_dict(self) -> dict[str, Any]:
-            values = super().format_dict
-            done, seconds = values["n"], values["elapsed"]
-            rate = values["rate"] or done / max(seconds, 1e-9)
-            shown = "{desc}: " + ("{percentage:3.0f}%|{bar}| " if total else "")
-            shown += f"{done:,}/{counted(total, unit)}" if total else counted(done, unit)
-            left = f"<{self.format_interval((total - done) / rate)}" if total and rate else ""
-            speed = f", {rate:,.{int(rate < 10)}f} {unit}s/s" if rate else ""
-            return {**values, "bar_format": f"{shown} [{{elapsed}}{left}{speed}{{postfix}}]"}
-
-    return Progress(total=total or None, desc=what, disable=None)
+    count = "{percentage:3.0f}%|{bar}| {n:,}/{total:,}" if total else "{n:,}"
+    left = "<{remaining}" if total else ""
+    shown = f"{{desc}}: {count} {unit}s [{{elapsed}}{left}, {{rate_fmt}}{{postfix}}]"
+    return tqdm(total=total or None, desc=what, unit=unit, disable=None, bar_format=shown)
 
 
 def provenance() -> dict[str, Any]:

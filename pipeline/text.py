@@ -6,7 +6,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from indexes.records import listed as listed
 
@@ -39,23 +39,13 @@ def open_console(width: int = WIDTH) -> Console:
     return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
-def print_table(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
-    left: Sequence[int] = (0,),
-    width: int = WIDTH,
-) -> None:
-    """Print a table without lines; see :func:`table_lines`."""
-    print("\n".join(table_lines(header, rows, left, width)))
-
-
 def table_lines(
     header: Sequence[str],
     rows: Iterable[Sequence[str | Text]],
     left: Sequence[int] = (0,),
     width: int = WIDTH,
 ) -> list[str]:
-    """The lines of a table.
+    """The lines of a table without rules.
 
     Args:
         left: columns that are aligned on the left, the others are on the right.
@@ -76,21 +66,22 @@ def table_lines(
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
+def print_table(*table: Any, **how: Any) -> None:
+    """Print a table; see :func:`table_lines`."""
+    print("\n".join(table_lines(*table, **how)))
+
+
 def print_posts(rows: Iterable[Sequence[str]]) -> None:
-    """Print a table whose last column has texts, cut to the terminal's width."""
+    """Print a table whose last column has texts, on one line each, cut to the terminal's width."""
     from rich.console import Console
     from rich.text import Text
 
     terminal = Console() if sys.stdout.isatty() else None
     table: list[Sequence[str | Text]] = []
     for *cells, text in rows:
-        line = one_line(text, len(text) if terminal else POST_WIDTH)
+        line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+        if not terminal and len(line) > POST_WIDTH:
+            line = f"{line[: POST_WIDTH - 1]}…"
         table.append([*cells, Text(line, no_wrap=True, overflow="ellipsis")])
     width = terminal.width if terminal else WIDTH
     print_table([], table, left=[*range(2, len(table[0]))], width=width)
-
-
-def one_line(text: str, width: int = POST_WIDTH) -> str:
-    """A text without line breaks and control characters, cut to ``width``."""
-    printable = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
-    return printable if len(printable) <= width else printable[: width - 1] + "…"

@@ -75,8 +75,7 @@ def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes]) -> 
     shutil.copytree(directory, target, dirs_exist_ok=True)
     if shared := _shared(directory, config):
         shutil.copy(shared / VOCABULARY, target)
-        weights = load_file(shared / WEIGHTS) | load_file(directory / WEIGHTS)
-        (target / WEIGHTS).write_bytes(packed(weights))
+        (target / WEIGHTS).write_bytes(packed(_weights(directory, shared)))
     for name, content in replaced.items():
         (target / name).write_bytes(content)
     write_config(target, {key: value for key, value in config.items() if key != "shared"})
@@ -211,9 +210,12 @@ def _network(
 
     directory = known["directory"]
     vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
-    weights = load_file(shared / WEIGHTS) if shared else {}
-    weights |= load_file(directory / WEIGHTS)
-    return Network.of(kind, weights, device, vocabulary=vocabulary, batch_size=batch_size, **known)
+    further = {"vocabulary": vocabulary, "batch_size": batch_size, **known}
+    return Network.of(kind, _weights(directory, shared), device, **further)
+
+
+def _weights(directory: Path, shared: Path | None) -> dict[str, Any]:
+    return (load_file(shared / WEIGHTS) if shared else {}) | load_file(directory / WEIGHTS)
 
 
 def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -> Resources:
@@ -222,9 +224,8 @@ def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -
     path = adapted or directory / ADAPTED_FILE
     if (adapted or path.exists()) and f"meaning:{ADAPTED}" in families:
         known[ADAPTED] = AdaptedSpace.load(path)
-    path = directory / JUDGMENTS
-    if path.exists() and JUDGED in families:
-        known[JUDGED] = JudgedPosts.read(path)
+    if JUDGED in families and (directory / JUDGMENTS).exists():
+        known[JUDGED] = JudgedPosts.read(directory / JUDGMENTS)
     return known
 
 

@@ -120,15 +120,16 @@ class Explanation:
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
     """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
-    cells = ([cell._asdict() for cell in row.cells] for row in reasons.rows)
-    values = (None if isnan(part.value) else part.value for part in reasons.features)
-    pairs = zip(reasons.rows, cells, strict=True), zip(reasons.features, values, strict=True)
+    rows = [row._asdict() | {"cells": [c._asdict() for c in row.cells]} for row in reasons.rows]
+    known = [part._asdict() for part in reasons.features]
     return {
         "text": reasons.text,
         "url": reasons.url,
-        "rows": [row._asdict() | {"cells": found} for row, found in pairs[0]],
+        "rows": rows,
         "further": [{"title": title, "segments": shaded} for title, shaded in reasons.further],
-        "features": [part._asdict() | {"value": value} for part, value in pairs[1]],
+        "features": [
+            part | {"value": None if isnan(part["value"]) else part["value"]} for part in known
+        ],
         "numbers": reasons.numbers,
     }
 

@@ -43,9 +43,6 @@ class Pairs:
     doc_ids: Sequence[str] = ()  # [D]; empty if unknown
     resources: Sequence[Resources] = ()
     """[Q] what is known of the query's collection; empty if nothing is."""
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Name -> values computed from ``texts`` and ``urls``, with the texts that they were computed
-    from; copies by ``dataclasses.replace`` share it."""
 
     def __len__(self) -> int:
         return len(self.query_index)

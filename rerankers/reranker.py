@@ -192,10 +192,6 @@ class Model(ABC):
 
     def warm_up(self) -> None:
         """Score pairs as requests bring them: first uses would make the first ones slow."""
-        self.check()
-
-    def check(self) -> None:
-        """Score some pairs; raises what goes wrong."""
         self.score(SOME)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -223,16 +219,12 @@ class Model(ABC):
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
         Args:
-            query: the query.
             posts: texts, (text, URL) of posts with a link, or records with ``text``, ``url``, and
                 the :attr:`numbers` that the model reads under their names.
-            top_k: best posts to return; None returns all.
-            scores: of the posts by a first stage; see :meth:`predict`, also for what follows.
+            top_k: best posts to return, 0 or more; None returns all.
+            scores: of the posts by a first stage; see :meth:`predict`, also for errors.
             weight: the model's share.
             in_order: whether the posts stand in the order of a first stage, best first.
-
-        Raises:
-            RerankerError: as :meth:`predict`, or ``top_k`` is negative.
         """
         # The items of a mapping are its keys.
         if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
@@ -268,7 +260,8 @@ class Model(ABC):
         their scores, or their order, or does without. The others miss the scores of the lexical
         rankers, which ``pipeline.search`` gives them, and then rank worse, with a warning.
 
-        A text of more than 1,000 characters has the score of its best passage for the query.
+        A text of more than 1,000 characters has the score of its best passage for the query. Raises
+        RerankerError if a pair or a score is none, or λ is missing.
 
         Args:
             pairs: query and post; for its forms see :meth:`rank`.
@@ -276,9 +269,6 @@ class Model(ABC):
             weight: λ, from 0 to 1; None is the one tuned with the checkpoint.
             in_order: whether each query's pairs stand in the order of a first stage, best first;
                 it is read by ``window`` if there are no scores.
-
-        Raises:
-            RerankerError: a pair or a score is none, or λ is missing.
         """
         if not isinstance(pairs, Iterable):
             raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")

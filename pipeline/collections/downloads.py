@@ -18,15 +18,11 @@ TIMEOUT = (4.0, 30.0)  # Seconds for a connection, and without data
 
 
 class Cut(NamedTuple):
-    """A file of word vectors that is made of an archive: its path below the data folder.
+    """A file of word vectors of ``size`` dimensions that is made of an archive."""
 
-    It has the vectors of ``size`` dimensions; of ``plain`` words alone, see
-    ``tweetrerank fetch``.
-    """
-
-    path: str
+    path: str  # Below the data folder
     size: int
-    plain: bool = False
+    plain: bool = False  # Of plain words alone, see ``tweetrerank fetch``
 
 
 class Entry(NamedTuple):
@@ -44,6 +40,11 @@ class Entry(NamedTuple):
         """Those of ``cuts`` that are not in the data folder."""
         return [cut for cut in self.cuts if not (folder / cut.path).is_file()]
 
+    @property
+    def host(self) -> str:
+        """Name of the server."""
+        return urlsplit(self.url or "").netloc
+
 
 class UnreachableError(DataError):
     """The host of a file cannot be reached; that of other files may be."""
@@ -59,11 +60,8 @@ def content() -> dict[str, Any]:
 @cache
 def catalogue() -> tuple[Entry, ...]:
     """All files that can be fetched."""
-    entries = []
-    for row in content()["files"]:
-        cuts = tuple(Cut(*cut) for cut in row.get("cuts", ()))
-        entries.append(Entry(**{**row, "groups": tuple(row["groups"]), "cuts": cuts}))
-    return tuple(entries)
+    entries = [Entry(**{**row, "groups": tuple(row["groups"])}) for row in content()["files"]]
+    return tuple(e._replace(cuts=tuple(Cut(*cut) for cut in e.cuts)) for e in entries)
 
 
 def by_hand(path: Path) -> str:
@@ -114,7 +112,7 @@ def fetch_all(
     fetched, failures = 0, list[str]()
     unreachable: dict[str, UnreachableError] = {}  # host -> error
     for number, entry in enumerate(wanted, start=1):
-        if _host(entry) in unreachable:
+        if entry.host in unreachable:
             continue
         try:
             fetch(entry, folder, attempts)
@@ -122,21 +120,17 @@ def fetch_all(
             size = f"{entry.size / 1e6:.1f} MB"
             print(f"{number} of {len(wanted)}: {entry.path} ({size})", file=sys.stderr)
         except UnreachableError as error:
-            unreachable[_host(entry)] = error
+            unreachable[entry.host] = error
         except DataError as error:
             failures.append(str(error))
     for host, problem in unreachable.items():
-        lost = sum(_host(each) == host for each in wanted)
+        lost = sum(each.host == host for each in wanted)
         failures.append(
             f"{problem}: {lost} files are missing. Try again later, or put them into {folder} by "
             "hand; --list shows their paths and addresses"
         )
     # Files of a folder that are made by hand have the same message.
     return fetched, list(dict.fromkeys(failures))
-
-
-def _host(entry: Entry) -> str:
-    return urlsplit(entry.url or "").netloc
 
 
 def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
@@ -150,16 +144,15 @@ def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
     from requests import RequestException
     from tqdm import tqdm
 
-    place, host = folder / entry.path, _host(entry)
+    place = folder / entry.path
     if entry.url is None:
         note = by_hand(place)
         raise DataError(
             f"{place.parent}: {note}" if note else f"{place}: not published, put your copy there"
         )
     pooch.get_logger().setLevel("ERROR")
-    bar = tqdm(
-        total=entry.size, unit="B", unit_scale=True, desc=entry.path, leave=False, disable=None
-    )
+    looks = {"unit": "B", "unit_scale": True, "leave": False, "disable": None}
+    bar = tqdm(total=entry.size, desc=entry.path, **looks)
     # The hash is that of the uncompressed file.
     identity = {"Accept-Encoding": "identity"}
     get = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers=identity)
@@ -172,7 +165,7 @@ def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
         cause = getattr(error.args[0], "reason", None) if error.args else None
         if cause is not None:
             reason = str(cause).rpartition(": ")[2]
-            raise UnreachableError(f"cannot reach {host} ({reason})") from None
+            raise UnreachableError(f"cannot reach {entry.host} ({reason})") from None
         raise DataError(
             f"{entry.url}: {error} (after {attempts} attempts); try again later, or put your own "
             f"copy at {place}"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from indexes.files import atomic_file, sha256_of
+from indexes.files import atomic_file, sha256_of, write_bytes
 from indexes.posts import Post, as_post
 from indexes.records import id_under, rows_of, short, well_formed
 from pipeline.collections.collection import ENDING, Collection, home_directory
@@ -39,8 +39,7 @@ def collection_of(
 
     Args:
         posts: rows as :func:`indexes.posts.post_of` reads them.
-        topics: query_id -> text, or rows as :func:`pipeline.collections.topics.topic_of` reads
-            them.
+        topics: as :func:`pipeline.collections.topics.as_topics` takes them.
         qrels: as in :func:`qrels_of`.
         name: under which what is trained is kept, also for other posts; else one of these posts.
         signals: further fields of the rows, see :mod:`pipeline.collections.own`.
@@ -57,8 +56,7 @@ def collection_of(
 
 def topics_file(topics: Mapping[str, str] | Table, folder: Path | None = None) -> Path:
     """A file of topics, in a folder or in the home folder."""
-    lines = map(_line, as_topics(topics))
-    return _written(folder, "topics", ".jsonl", "".join(lines))
+    return _written(folder, "topics", ".jsonl", "".join(map(_line, as_topics(topics))))
 
 
 def qrels_file(qrels: Any, folder: Path | None = None) -> Path:
@@ -72,8 +70,7 @@ def qrels_of(qrels: Any) -> Qrels:
     """Judgments: query_id -> doc_id -> grade, or rows with ``query_id`` or ``qid``, ``doc_id`` or
     ``docno``, and ``relevance`` or ``label``; or the name of a file, or a list of names.
 
-    Raises:
-        DataError: a row has another form.
+    DataError: a row has another form.
     """
     files = [qrels] if isinstance(qrels, str | Path) else qrels
     if isinstance(files, list | tuple) and all(isinstance(one, str | Path) for one in files):
@@ -99,9 +96,7 @@ def collection_of_ir_dataset(dataset: Any) -> Collection:
     Its documents are read once; later calls read topics and judgments only. Data sets that share
     their documents share the index.
 
-    Raises:
-        UsageError: there is no data set of this id.
-        DataError: ir_datasets is not installed, or the data set has no documents.
+    UsageError: there is no such data set. DataError: it has no documents, or cannot be read.
     """
     try:
         import ir_datasets
@@ -109,8 +104,7 @@ def collection_of_ir_dataset(dataset: Any) -> Collection:
         raise DataError(
             "found no ir_datasets; install it by\n  pip install 'tweetrerank[ir-datasets]'"
         ) from None
-    if isinstance(dataset, str):
-        name = dataset
+    if isinstance(name := dataset, str):
         try:
             dataset = ir_datasets.load(name)
         except KeyError:
@@ -131,8 +125,7 @@ def collection_of_ir_dataset(dataset: Any) -> Collection:
         if not hasattr(dataset, "dataset_id"):
             return collection_of(posts, topics, qrels)
         name = ir_datasets.docs_parent_id(dataset.dataset_id()) or dataset.dataset_id()
-        is_beir = name.startswith("beir/")
-        return _stored(name.replace("/", "-"), posts, topics, qrels, is_beir)
+        return _stored(name.replace("/", "-"), posts, topics, qrels, name.startswith("beir/"))
     except (OSError, RuntimeError) as error:
         raise DataError(
             f"{dataset}: ir_datasets cannot read or download it ({short(str(error))}); try again "
@@ -152,27 +145,25 @@ def _stored(
 ) -> Collection:
     """The own collection of this folder in the home folder, whose posts are written once."""
     folder = home_directory() / "collections" / folder_name
-    path = folder / "posts.jsonl"
-    is_changed = digest and path.is_file() and sha256_of(path) != digest
-    if is_changed:
+    file, path = folder / f"{folder_name}{ENDING}", folder / "posts.jsonl"
+    if is_changed := digest and path.is_file() and sha256_of(path) != digest:
         print(f"note: {path} was changed; it is written anew", file=sys.stderr)
     if is_changed or not path.is_file():
         with atomic_file(path) as stream:
             stream.writelines(map(_line, posts))
     content = {
-        "posts": "posts.jsonl",
+        "posts": path.name,
         "topics": topics_file(topics, folder).name if topics is not None else None,
         "qrels": qrels_file(qrels, folder).name if qrels is not None else None,
         "skip_own_id": is_beir or None,
         "name": name or None,
         "signals": [*signals],
     }
-    path = folder / f"{folder_name}{ENDING}"
     # The latest topics are those that a command sees.
-    with atomic_file(path) as stream:
+    with atomic_file(file) as stream:
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value)
         stream.writelines(lines)
-    return read_collection(path)
+    return read_collection(file)
 
 
 def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
@@ -180,8 +171,7 @@ def _written(folder: Path | None, stem: str, ending: str, text: str) -> Path:
     digest = hashlib.sha256(text.encode()).hexdigest()
     path = (folder or home_directory() / "collections") / f"{stem}-{digest[:12]}{ending}"
     if not path.is_file() or path.read_bytes() != text.encode():
-        with atomic_file(path) as stream:
-            stream.write(text)
+        write_bytes(path, text.encode())
     return path
 
 

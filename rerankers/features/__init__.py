@@ -121,11 +121,9 @@ class CandidateLists:
         )
 
 
-def table(
-    pairs: Pairs, chosen: Sequence[str], idf: Idf, recent: RecentPosts | None = None
-) -> FeatureTable:
+def table(pairs: Pairs, chosen: Sequence[str], idf: Idf) -> FeatureTable:
     """Features of all pairs; the arguments and errors of :class:`CandidateLists`."""
-    lists = CandidateLists(pairs, chosen, idf, recent)
+    lists = CandidateLists(pairs, chosen, idf)
     values = np.zeros((len(pairs), len(lists.names)), dtype=np.float32)
 
     def compute(rows: npt.NDArray[np.int64]) -> None:

@@ -221,20 +221,23 @@ class _Block:
     @property
     def characters(self) -> Ragged:
         characters = code_points([post[: words.MAX_CHARACTERS] for post in self.texts])
-        codes, is_retweet = characters.values, [bool(_RETWEET.match(post)) for post in self.texts]
+        codes, post = characters.values, characters.owners
+        small = codes | 0x20
+        is_letter = (small >= ord("a")) & (small <= ord("z"))
+        is_twice = (small[:-1] == small[1:]) & (post[:-1] == post[1:]) & is_letter[:-1]
 
         def count(chosen: Bools) -> Rows:
-            return np.bincount(characters.owners[: len(chosen)][chosen], minlength=len(characters))
+            return np.bincount(post[: len(chosen)][chosen], minlength=len(characters))
 
         counted = CharacterCounts(
             characters.lengths,
             np.array([len(tags) for tags in self._hashtags], dtype=np.int64),
-            np.array(is_retweet, dtype=np.int64),
+            np.array([bool(_RETWEET.match(text)) for text in self.texts], dtype=np.int64),
             count(codes == ord("!")),
             count(codes == ord("?")),
             count(codes > 127),
             count((codes >= ord("0")) & (codes <= ord("9"))),
-            count(_third_in_a_row(codes, characters.owners)),
+            count(is_twice[:-1] & is_twice[1:]),
         )
         table = np.stack(counted, axis=1).astype(np.int32)
         return Ragged.from_lengths(table.reshape(-1), np.full(len(table), table.shape[1]))
@@ -253,11 +256,3 @@ class _Block:
     @cached_property
     def _hashtags(self) -> list[list[str]]:
         return [words.hashtags(post) for post in self.texts]
-
-
-def _third_in_a_row(codes: npt.NDArray[np.uint32], post: Rows) -> Bools:
-    """Whether a letter and the next two are the same, ignoring case: [C - 2]."""
-    small = codes | 0x20
-    is_letter = (small >= ord("a")) & (small <= ord("z"))
-    same = (small[:-2] == small[1:-1]) & (small[1:-1] == small[2:]) & (post[:-2] == post[2:])
-    return same & is_letter[:-2]

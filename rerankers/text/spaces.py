@@ -38,8 +38,7 @@ SHORT = 1e-6  # Length up to which a vector counts as 0
 LETTERS = 1.5  # Letters for each piece of a known word: of Arabic or Chinese the pieces are letters
 BLOCK = 256  # Words cut into pieces together; the time of many grows faster than their number
 
-_WORDS, _CODES, _SCALES, _MAP, _SHA256 = "words", "codes", "scales", "linear", "sha256"
-FORMAT = "1"
+FORMAT, _SHA256 = "1", "sha256"
 
 
 class Known(NamedTuple):
@@ -182,8 +181,8 @@ class AdaptedSpace(WordSpace):
     def content(self, description: Mapping[str, str]) -> bytes:
         """The content of a safetensors file, with a description in its header."""
         spelled = np.frombuffer("\n".join(self.words).encode(errors="replace"), dtype=np.uint8)
-        arrays: dict[str, npt.NDArray[Any]] = {_WORDS: spelled, _CODES: self.codes}
-        arrays |= {_SCALES: self.scales, _MAP: self.linear}
+        arrays: dict[str, npt.NDArray[Any]] = {"words": spelled, "codes": self.codes}
+        arrays |= {"scales": self.scales, "linear": self.linear}
         made = {"format": FORMAT, **description}
         return save(arrays, {**made, _SHA256: _digest(arrays, made)})
 
@@ -197,13 +196,14 @@ class AdaptedSpace(WordSpace):
                 warn(f"{path}: made by an earlier version, and unchecked; run pipeline.adapt again")
             elif expected != _digest(arrays, made):
                 raise ValueError("another SHA-256 than at writing")
-            words = arrays[_WORDS].tobytes().decode().split("\n") if arrays[_WORDS].size else []
-            space = cls(words, arrays[_CODES], arrays[_SCALES], arrays[_MAP])
+            spelled = arrays.pop("words").tobytes().decode()
+            words = spelled.split("\n") if spelled else []
+            space = cls(words, **arrays)
             shapes = (space.codes.shape, space.scales.shape, space.linear.shape)
             wanted = ((len(words), space.size), (len(words),), (general().size, space.size))
             if shapes != wanted or made.get("format") != FORMAT:
                 raise ValueError(f"arrays of {shapes}, expected {wanted} and format {FORMAT}")
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise _unreadable(path, error) from None
         return space
 

@@ -15,7 +15,11 @@ from rerankers.text.words import compose
 
 Span = tuple[int, int]  # Start and end of characters in a text
 
+_AROUND = re.compile(r"^\s+|\s+$")
 _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_REST = re.compile(r"/*(?:[?#].*)?\Z", re.DOTALL)  # Of a URL: query and fragment
+_BLANKS = re.compile(f"[_{reading.END}]")
+_APOSTROPHE = re.compile("’")
 _CHARACTER = regex.compile(r"\X")  # With its marks
 
 
@@ -45,13 +49,12 @@ def _repeated(spans: Iterable[Span], times: Iterable[int]) -> list[Span]:
 
 def find_words(text: str) -> list[Word]:
     """The words of :func:`rerankers.text.words.words`, with their original characters."""
-    traced = _Traced.from_text(text[: reading.MAX_CHARACTERS])
+    traced = _Traced.of(text[: reading.MAX_CHARACTERS])
     traced = traced.sub(reading.BRACKETS, " ").sub(reading.MENTION_OR_LINK, " ").lower()
     if not traced.text.isascii():
         traced = traced.fold()
-    traced = traced.translate("_", " ").translate(reading.END, " ")
-    traced = traced.sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
-    traced = traced.sub(reading.ELONGATION, r"\1\1").translate("’", "'")
+    traced = traced.sub(_BLANKS, " ").sub(reading.CLITIC, " ").sub(reading.NEGATION, " n")
+    traced = traced.sub(reading.ELONGATION, r"\1\1").sub(_APOSTROPHE, "'")
     return [
         Word(token.group()[start:end], tuple(traced.spans[token.start() :][start:end]))
         for token in reading.TOKEN.finditer(traced.text)
@@ -61,13 +64,9 @@ def find_words(text: str) -> list[Word]:
 
 def find_url(url: str) -> tuple[str, list[Span]]:
     """The letters of :func:`rerankers.text.words.url_text`, and their spans; none without a URL."""
-    traced = _Traced.from_text(url[: reading.MAX_CHARACTERS])
-    start = len(traced.text) - len(traced.text.lstrip())
-    traced = traced.slice(start, max(start, len(traced.text.rstrip())))
+    traced = _Traced.of(url[: reading.MAX_CHARACTERS]).sub(_AROUND, "")
     traced = traced.sub(_PERCENT, lambda match: unquote(match.group())).lower()
-    traced = traced.sub(reading.SCHEME, "")
-    traced = traced.slice(0, len(re.split(r"[?#]", traced.text, maxsplit=1)[0].rstrip("/")))
-    return traced.text, traced.spans
+    return traced.sub(reading.SCHEME, "").sub(_REST, "")
 
 
 class _Traced(NamedTuple):
@@ -77,15 +76,8 @@ class _Traced(NamedTuple):
     spans: list[Span]
 
     @classmethod
-    def from_text(cls, text: str) -> _Traced:
+    def of(cls, text: str) -> _Traced:
         return cls(text, [(place, place + 1) for place in range(len(text))])
-
-    def slice(self, start: int, end: int) -> _Traced:
-        return _Traced(self.text[start:end], self.spans[start:end])
-
-    def translate(self, letter: str, other: str) -> _Traced:
-        """Replace one letter by another."""
-        return _Traced(self.text.replace(letter, other), self.spans)
 
     def sub(
         self, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]
@@ -104,7 +96,7 @@ class _Traced(NamedTuple):
         """Spans of ``length`` characters that replace those from ``start`` to ``end``."""
         old = self.spans[start:end]
         if not old:  # An insertion has an empty span.
-            place = self.spans[start][0]
+            place = self.spans[start][0] if length else 0
             return [(place, place)] * length
         # One old character each; the last new one gets the remaining ones, at least the last.
         new = [old[min(n, len(old) - 1)] for n in range(length)]

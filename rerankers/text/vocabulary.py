@@ -90,19 +90,15 @@ class Vocabulary:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            known, written = [str(word) for word in content["words"]], content["format"]
-            size, buckets = int(content["vector_size"]), int(content["buckets"])
+            known, size = [str(word) for word in content["words"]], int(content["vector_size"])
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']}, expected {FORMAT}")
+            return cls(known, np.zeros((len(known), size), np.float32), int(content["buckets"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RerankerError(
                 f"{path}: found no readable vocabulary ({error}), expected the JSON file of a "
                 "training; train again or restore the file"
             ) from None
-        if written != FORMAT:
-            raise RerankerError(
-                f"{path}: found vocabulary format {written}, expected {FORMAT}; train again or "
-                "restore the file"
-            )
-        return cls(known, np.zeros((len(known), size), dtype=np.float32), buckets)
 
 
 @dataclass(frozen=True)
@@ -187,22 +183,21 @@ class Idf:
 
         Raises RerankerError, with file and line, for a line of another form.
         """
-        frequencies: dict[str, int] = {}
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            first, *lines = path.read_text(encoding="utf-8").splitlines() or ["an empty file"]
         except (OSError, UnicodeDecodeError) as error:
             raise RerankerError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-        if not lines or not lines[0].strip().isdecimal() or int(lines[0]) == 0:
-            first = lines[0] if lines else "an empty file"
+        if not first.strip().isdecimal() or int(first) == 0:
             raise RerankerError(f"{path}:1: found {first!r}, expected the number of posts")
-        for number, line in enumerate(lines[1:], start=2):
+        frequencies: dict[str, int] = {}
+        for number, line in enumerate(lines, start=2):
             word, _, count = line.partition("\t")
             if not word or not count.strip().isdecimal():
                 raise RerankerError(
                     f"{path}:{number}: found {line!r}, expected word<TAB>document frequency"
                 )
             frequencies[word] = int(count)
-        return cls.from_document_frequencies(frequencies, int(lines[0]), str(path))
+        return cls.from_document_frequencies(frequencies, int(first), str(path))
 
 
 @cache

@@ -269,7 +269,7 @@ class Trees(Model):
 
     def warm_up(self) -> None:
         """Score posts of common words: first uses would make the first requests slow."""
-        self.check()
+        super().warm_up()
         common, size = [*islice(self.idf.known(), COMMON if self.recent else 0)], 100
         texts = [" ".join(common[at : at + size]) for at in range(0, len(common), size)]
         rows = np.arange(len(texts))

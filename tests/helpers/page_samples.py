@@ -12,9 +12,8 @@ from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
 from pipeline.service.app import Access, Service, build
 from pipeline.service.models import ServedModel
-from pipeline.service.page.grades import Grades
 from pipeline.service.page.routes import routes
-from pipeline.service.page.searching import SearchPage
+from pipeline.service.page.searching import Grades, SearchPage
 from pipeline.service.requests import Limits
 
 HOSTILE = [

@@ -226,15 +226,14 @@ def test_rows_before_the_cut_of_a_file_are_scored(tmp_path: Path, command: Comma
     rows, output = nested(first_stage=True), tmp_path / "out.jsonl"
     packed = write_lines(tmp_path / "cut.jsonl.gz", rows)
     packed.write_bytes(packed.read_bytes()[:-9])
-    done = command("batch", "--input", packed, "--output", output, code=1)
-    assert "1 row cannot be read" in done.err
+    job = ("batch", "--output", output, "--input")
+    assert "1 row cannot be read" in command(*job, packed, code=1).err
     [cut] = read_lines(rejected_of(output))
     assert (cut["file"], cut["line"]) == (str(packed), len(rows) + 1)
-    assert "cut off from about here on" in cut["reason"]
-    assert len(read_lines(output)) == len(rows)
+    assert "cut off from about here on" in cut["reason"] and len(read_lines(output)) == len(rows)
     plain = write_lines(tmp_path / "in.jsonl", rows[:2])
     plain.write_bytes(b'{"query": "\xff"}\n' + plain.read_bytes())
-    command("batch", "--input", plain, "--output", output, "--max-rejected", 1, code=0)
+    command(*job, plain, "--max-rejected", 1, code=0)
     assert len(read_lines(output)) == 2
 
 

@@ -112,8 +112,7 @@ def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: 
 def test_a_query_and_a_post_without_words(matching: Model) -> None:
     for query in ("!!!", QUERIES[0]):
         content = page(explained(matching, Post("1", "…"), query))
-        assert "no URL" in content
-        assert ("The query has no words" in content) == (query == "!!!")
+        assert ("no URL" in content, "The query has no words" in content) == (True, query == "!!!")
 
 
 def test_posts_cannot_steer_a_terminal(model: Model, capsys: Capture) -> None:

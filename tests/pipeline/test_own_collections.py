@@ -319,29 +319,29 @@ def test_a_fusion_is_trained_and_searched_with(sample: Path, command: Command, t
 
 
 def test_search_takes_the_best_trained_model(folder: Path, toml: Path, capsys: Capture) -> None:
-    checkpoints = folder.parent / "home" / "checkpoints"
+    root = folder.parent / "home" / "checkpoints"
 
     def trained(model: str, weight: float, figure: float) -> None:
         tuning = Tuning(weight, {0.0: 0.4, 1.0: figure}, figure, (), "AP", "none", 5, 1, ("a",))
-        place = checkpoints / model / find(str(toml)).key
+        place = root / model / find(str(toml)).key
         place.mkdir(parents=True)
         tuning.save(place / "lambda.json")
         write_config(place, {"model": model})
 
-    def taken(given: bool = False) -> str:
-        return default_reranker(find(str(toml)), is_mixed=given)
+    def taken() -> list[str]:
+        return [default_reranker(find(str(toml)), is_mixed=given) for given in (False, True)]
 
-    assert (taken(), taken(given=True)) == (DEFAULT_FUSION, DEFAULT_WINDOW)
-    old = checkpoints / "window" / "own" / "old" / "metrics.json"
+    assert taken() == [DEFAULT_FUSION, DEFAULT_WINDOW]
+    old = root / "window" / "own" / "old" / "metrics.json"
     old.parent.mkdir(parents=True)
     old.write_text(json.dumps({"collection_file": str(folder / "old.toml")}))
-    assert taken() == DEFAULT_FUSION
+    assert taken()[0] == DEFAULT_FUSION
     assert "old.toml, which is not there any more; if it is" in capsys.readouterr().err
     trained("knrm", 0.0, 0.9)
-    assert taken() == DEFAULT_FUSION
+    assert taken()[0] == DEFAULT_FUSION
     trained("sm_cnn", 0.5, 0.5)
     trained("fusion", 1.0, 0.6)
-    assert (taken(), taken(given=True)) == ("fusion", "sm_cnn")
+    assert taken() == ["fusion", "sm_cnn"]
     assert default_reranker(find("sample")) == DEFAULT_FUSION
 
 

@@ -54,25 +54,13 @@ def test_what_can_be_chosen(served_page: ServedPage) -> None:
     assert actual["times"][0] < "2012-02" < actual["times"][1]
     fusion, neural = actual["models"]  # The best one first.
     assert (neural["name"], neural["explains"]) == ("mp_hcnn", "matches")
-    assert 0 < neural["weight"] < 1
-    assert "/" not in neural["origin"]
-    assert fusion == {
-        "name": "fusion",
-        "kind": "fusion",
-        "has_method": False,
-        "weight": None,
-        "origin": "",
-        "explains": "contributions",
-        "seen": False,
-    }
-    assert actual["topics"][0]["query_id"] == "10"  # Its ranking shows the gain.
-    topic = actual["topics"][1]
-    assert topic == {
-        "query_id": "1",
-        "text": TOPIC["q"],
-        "time": "2012-02-12T16:20:05.020Z",
-        "judged": True,
-    }
+    assert 0 < neural["weight"] < 1 and "/" not in neural["origin"]
+    name = {"name": "fusion", "kind": "fusion", "explains": "contributions"}
+    assert fusion == name | {"has_method": False, "weight": None, "origin": "", "seen": False}
+    first, topic, *_ = actual["topics"]
+    assert first["query_id"] == "10"  # Its ranking shows the gain.
+    time = "2012-02-12T16:20:05.020Z"
+    assert topic == {"query_id": "1", "text": TOPIC["q"], "time": time, "judged": True}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -160,12 +148,11 @@ def test_matches_of_posts(served_page: ServedPage) -> None:
     posts = content_of(served_page, "search", **TOPIC, **MP_HCNN)["posts"][:20]
     doc_ids = [post["doc_id"] for post in posts]
     actual = content_of(served_page, "explain", **TOPIC, **MP_HCNN, doc_id=doc_ids)
-    assert actual["kind"] == "matches"
-    assert list(actual["posts"]) == doc_ids
+    assert (actual["kind"], [*actual["posts"]]) == ("matches", doc_ids)
     for post in posts:
         reasons = actual["posts"][post["doc_id"]]
-        assert "".join(text for text, _ in reasons["text"]) == visible(post["text"])
-        assert "".join(text for text, _ in reasons["url"]) == visible(post["url"])
+        for part in ("text", "url"):
+            assert "".join(text for text, _ in reasons[part]) == visible(post[part])
         assert [row["label"] for row in reasons["rows"]] == ["harlow", "bay", "marathon", "winner"]
         assert {len(row["cells"]) for row in reasons["rows"]} == {len(actual["columns"])}
     best = {text.lower() for text, step in actual["posts"][doc_ids[0]]["text"] if step == 4}
@@ -175,22 +162,20 @@ def test_matches_of_posts(served_page: ServedPage) -> None:
 def test_contributions_to_the_scores_of_a_fusion(served_page: ServedPage) -> None:
     fusion = {**TOPIC, "model": "fusion", "hits": 10}  # The rankers find more together.
     actual = content_of(served_page, "search", **fusion, method="bm25")
-    posts = actual["posts"]
+    posts = actual["posts"][:3]
     assert actual["first_stage"] == "mean of min-max scores"
-    doc_ids = [post["doc_id"] for post in posts[:3]]
+    doc_ids = [post["doc_id"] for post in posts]
     reasons = content_of(served_page, "explain", **fusion, doc_id=doc_ids)
-    assert reasons["kind"] == "contributions"
     low, high = reasons["extent"]
-    for post in posts[:3]:
-        rows = reasons["posts"][post["doc_id"]]["rows"]
-        added = [row["cells"][0]["score"] for row in rows]
+    assert reasons["kind"] == "contributions"
+    for post in posts:
+        of_post = reasons["posts"][post["doc_id"]]
+        added = [row["cells"][0]["score"] for row in of_post["rows"]]
         assert sum(added) + reasons["base"] == pytest.approx(post["neural"], abs=1e-3)
         assert low <= min(added) <= max(added) <= high
-        text = reasons["posts"][post["doc_id"]]["text"]
-        assert "".join(part for part, _ in text) == visible(post["text"])
-        same = {part.lower() for part, shade in text if shade == 4}
-        assert same <= {"harlow", "bay", "marathon", "winner"}
-        assert "marathon" in same
+        assert "".join(part for part, _ in of_post["text"]) == visible(post["text"])
+        same = {part.lower() for part, shade in of_post["text"] if shade == 4}
+        assert "marathon" in same and same <= {"harlow", "bay", "marathon", "winner"}
     assert content_of(served_page, "search", **fusion)["kept"], "a fusion has its own first stage"
 
 
@@ -231,8 +216,8 @@ def test_a_page_takes_no_grades_unless_asked(served_page: ServedPage) -> None:
 
 def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
     for model in ("mp_hcnn", "fusion"):
-        actual = content_of(served_page, "search", q="zzzz \U0001f600 '\"\x00", model=model)
-        assert actual["posts"] == []
+        found = content_of(served_page, "search", q="zzzz \U0001f600 '\"\x00", model=model)
+        assert found["posts"] == []
 
 
 def test_too_many_waiting_searches_are_refused(
@@ -245,20 +230,18 @@ def test_too_many_waiting_searches_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"),
-    [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")],
+    ("path", "kind"), [("", "html"), ("page.css", "css"), ("page.js", "javascript")]
 )
 def test_files_of_the_page(path: str, kind: str, served_page: ServedPage) -> None:
-    response = get(served_page, path)
-    assert response.headers["Content-Type"] == f"{kind}; charset=utf-8"
-    policy = response.headers["Content-Security-Policy"]
+    response = get(served_page, f"/{path}")
+    headers = response.headers
+    assert headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+    policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
-    assert "unsafe" not in policy
-    assert response.headers["X-Content-Type-Options"] == "nosniff"
-    assert response.headers["Referrer-Policy"] == "no-referrer"
-    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
-        assert forbidden not in response.text
-    assert "https://" not in response.text
+    assert "unsafe" not in policy and headers["Referrer-Policy"] == "no-referrer"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    forbidden = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(")
+    assert not [word for word in (*forbidden, "https://") if word in response.text]
     assert not re.search(r"<[^>]*\s(style|on\w+)=", response.text)
 
 
@@ -266,10 +249,7 @@ def test_without_a_collection() -> None:
     with client_of() as client:
         assert "--collection" in client.get("/").text
         response = client.get("/api/search")
-        assert (response.status_code, "found no collection" in response.json()["error"]) == (
-            404,
-            True,
-        )
+        assert response.status_code == 404 and "found no collection" in response.json()["error"]
 
 
 @contextmanager
@@ -310,8 +290,8 @@ class OwnQueryCollection(Collection):
 
 
 def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
-    topics, index = SAMPLE / "topics.txt", served_page.page.index.directory
-    collection = OwnQueryCollection("topics", [topics], index=IndexPlace(folder=index))
+    place = IndexPlace(folder=served_page.page.index.directory)
+    collection = OwnQueryCollection("topics", [SAMPLE / "topics.txt"], index=place)
     with opened(collection, mp_hcnn=models().default) as page:
         description = describe(page)
         assert (description["methods"], description["method"]) == ([], "")

@@ -17,14 +17,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from indexes.errors import CollectionError
-from pipeline.collections.topics import Topic
+from pipeline.collections.topics import Topic, normalize, query_id
 from pipeline.defaults import DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import SHARED_STYLE, WORDS, grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
 from pipeline.service.errors import ErrorFormat, RequestError
-from pipeline.service.page.grades import own_id
 from pipeline.service.page.searching import PageRanker, SearchPage, SearchRequest
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
@@ -100,9 +99,6 @@ def file_route(path: str, kind: str, *files: Path) -> Route:
     return Route(path, endpoint)
 
 
-# --- Requests -------------------------------------------------------------------------------------
-
-
 def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
     """The search of a request's parameters; raises RequestError, which names each wrong one."""
     problems: list[str] = []
@@ -129,68 +125,51 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
 
 
 def _topic(page: SearchPage, given: Mapping[str, str], problems: list[str]) -> Topic:
-    text, query_id = given.get("q", ""), given.get("query_id", "")
-    topic = Topic(own_id(text), text)
-    if query_id:
-        known = page.topics.get(query_id)
-        if known is None:
-            problems.append(
-                f"query_id: found {query_id!r}, expected a topic of {page.collection.name}: "
-                f"{listed(list(page.topics), 8) or 'it has none'}"
-            )
-        elif text and text != known.text:
-            problems.append(
-                f"query_id: found {query_id!r}, the topic {known.text!r}, with another query; "
-                "leave query_id or q out"
-            )
-        else:
-            topic = known
+    text, name, of = given.get("q", ""), given.get("query_id", ""), page.collection.name
+    known = page.topics.get(name)
+    if name and known is None:
+        topics = listed(list(page.topics), 8) or "it has none"
+        problems.append(f"query_id: found {name!r}, expected a topic of {of}: {topics}")
+    elif known and text not in ("", known.text):
+        problems.append(
+            f"query_id: found {name!r}, the topic {known.text!r}, with another query; leave "
+            "query_id or q out"
+        )
+    # The id of a text that is no topic is that of click logs.
+    topic = known if known and not problems else Topic(query_id(normalize(text)), text)
     if not topic.text.strip() and not problems:
         problems.append("q: found nothing, expected a query")
     if len(topic.text) > LONGEST_QUERY:
         problems.append(f"q: found {len(topic.text)} characters, expected at most {LONGEST_QUERY}")
-    if limit := given.get("time"):
-        topic = topic._replace(time=limit, max_doc_id=_newest(page, limit, problems))
-    return topic
-
-
-def _newest(page: SearchPage, limit: str, problems: list[str]) -> str | None:
-    """The newest id up to a time in UTC; None with a problem."""
+    if not (limit := given.get("time")):
+        return topic
+    found, newest = f"time: found {limit!r}", None
     if not page.has_times:
-        problems.append(
-            f"time: found {limit!r}, but the ids of {page.collection.name} have no time in them; "
-            "leave it out"
-        )
-        return None
+        problems.append(f"{found}, but the ids of {of} have no time in them; leave it out")
+        return topic
     try:
         moment = datetime.datetime.fromisoformat(limit)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.UTC)
-        return newest_doc_id(math.floor(moment.timestamp() * 1000))
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+        newest = newest_doc_id(math.floor(moment.timestamp() * 1000))
     except (ValueError, OverflowError):
-        problems.append(
-            f"time: found {limit!r}, expected a time since 2010 in UTC, such as 2012-02-12T16:20:05"
-        )
-        return None
+        problems.append(f"{found}, expected a time since 2010 in UTC, such as 2012-02-12T16:20:05")
+    return topic._replace(time=limit, max_doc_id=newest)
 
 
-def time_of(doc_id: str | None) -> str | None:
+def _time_of(page: SearchPage, doc_id: str | None) -> str | None:
     """The time in an id, in UTC; None without one."""
-    since_1970 = milliseconds(doc_id) if doc_id else None
+    since_1970 = milliseconds(doc_id) if doc_id and page.has_times else None
     if since_1970 is None:
         return None
     moment = datetime.datetime.fromtimestamp(since_1970 // 1000, datetime.UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{since_1970 % 1000:03}Z"
 
 
-# --- Responses ------------------------------------------------------------------------------------
-
-
 def describe(page: SearchPage) -> dict[str, Any]:
     """The collection, and its methods, models and topics."""
     collection, has_times = page.collection, page.has_times
     judged, methods = collection.qrels or {}, list(collection.methods)
-    topics = list(page.topics.values())[:MOST_TOPICS]
+    times = [_time_of(page, doc_id) for doc_id in page.index.id_range or ()]
     return {
         "name": collection.name,
         "posts": page.index.size,
@@ -200,7 +179,7 @@ def describe(page: SearchPage) -> dict[str, Any]:
         "hits": USUAL_HITS,
         "most_hits": MOST_HITS,
         "clocks": has_times,
-        "times": [time_of(doc_id) for doc_id in page.index.id_range or ()] if has_times else None,
+        "times": times if has_times else None,
         "words": WORDS,
         "grades": {str(grade): grade_text(grade) for grade in range(GRADES)},
         "grades_file": str(page.grades.path) if page.grades else None,
@@ -209,10 +188,10 @@ def describe(page: SearchPage) -> dict[str, Any]:
             {
                 "query_id": topic.query_id,
                 "text": topic.text,
-                "time": time_of(topic.max_doc_id) if has_times else None,
+                "time": _time_of(page, topic.max_doc_id),
                 "judged": topic.query_id in judged,
             }
-            for topic in topics
+            for topic in list(page.topics.values())[:MOST_TOPICS]
         ],
     }
 
@@ -236,34 +215,33 @@ def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any
 def results(page: SearchPage, request: SearchRequest) -> dict[str, Any]:
     """A search's results, best first."""
     is_kept, result, topic = request in page.kept, page.search(request), request.topic
-    units = normalized_pair(topic.query_id, result.first, {topic.query_id: result.model})
-    grades = page.grades_of(topic)
+    first, neural = result.first, result.model
+    units = normalized_pair(topic.query_id, first, {topic.query_id: neural})
+    grades, seconds = page.grades_of(topic), result.ranking.seconds
     (record,) = result.ranking.to_dict()["topics"]
     return {
         "query": {
             "q": topic.text,
             "query_id": topic.query_id if topic.query_id in page.topics else None,
-            "time": time_of(topic.max_doc_id) if page.has_times else None,
+            "time": _time_of(page, topic.max_doc_id),
             "judged": bool(grades),
         },
         "first_stage": result.ranker.first_stage_name,
         "model": _described(page, request.model, result.ranker),
         "kept": is_kept,
-        "milliseconds": {
-            stage: round(seconds * 1000, 1) for stage, seconds in result.ranking.seconds.items()
-        },
+        "milliseconds": {stage: round(value * 1000, 1) for stage, value in seconds.items()},
         "posts": [
             {
                 **{name: post[name] for name in ("doc_id", "text", "url")},
-                "time": time_of(post["doc_id"]) if page.has_times else None,
-                "first": result.first[post["doc_id"]],
-                "first_unit": units[0][post["doc_id"]],
-                "neural": result.model[post["doc_id"]],
-                "neural_unit": units[1][post["doc_id"]],
-                "grade": grades.get(post["doc_id"]),
+                "time": _time_of(page, doc_id),
+                "first": first[doc_id],
+                "first_unit": units[0][doc_id],
+                "neural": neural[doc_id],
+                "neural_unit": units[1][doc_id],
+                "grade": grades.get(doc_id),
             }
             for post in record["posts"]
-            if post["doc_id"] in result.first
+            if (doc_id := post["doc_id"]) in first
         ],
     }
 
@@ -276,8 +254,9 @@ def graded(page: SearchPage, given: Mapping[str, str]) -> dict[str, Any]:
         problems.append(f"grade: found {grade!r}, expected 0, 1, 2 or nothing")
     if problems:
         raise RequestError("value", "; ".join(problems))
-    page.grade(topic, given.get("doc_id", ""), int(grade) if grade else None)
-    return {"grade": int(grade) if grade else None}
+    number = int(grade) if grade else None
+    page.grade(topic, given.get("doc_id", ""), number)
+    return {"grade": number}
 
 
 def reasons(page: SearchPage, given: QueryParams) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Searches of the service's page, in a thread of their own, one at a time."""
+"""Searches of the service's page, in a thread of their own, one at a time, and their grades."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,10 +15,12 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from indexes.errors import CollectionError
+from indexes.files import atomic_file
 from indexes.jvm import detach_thread
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection
-from pipeline.collections.topics import Topic
+from pipeline.collections.topics import Topic, read_topics
+from pipeline.collections.trec import read_qrels
 from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import ExplainedTopic
 from pipeline.ranking.build import ranker, tuned
@@ -26,7 +29,6 @@ from pipeline.ranking.ranker import Mixture, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.service.errors import RequestError
 from pipeline.service.models import ServedModel
-from pipeline.service.page.grades import Grades
 from pipeline.service.record import LOG
 from pipeline.text import listed
 from rerankers.features.temporal import milliseconds
@@ -42,21 +44,52 @@ PageRanker = Fusion | Mixture
 Served = Callable[[], Mapping[str, ServedModel]]  # Name -> served model, at the time of the call
 
 
-@dataclass(frozen=True)
-class SearchRequest:
-    """A search.
+class Grades:
+    """A file of judgments given by hand, in TREC's form, and one of their topics beside it.
 
-    Attributes:
-        topic: query and time limit; one that is no topic has the id of its text.
-        method: first stage; empty for a fusion and for an index that have their own.
-        model: name of the model.
-        hits: posts of the ranking.
+    Both are read before each change, so that changes by others stay, and written as a whole.
+    The topics of ``grades.txt`` are in ``grades.topics.jsonl``.
+
+    Raises DataError for a malformed file.
     """
 
-    topic: Topic
-    method: str
-    model: str
-    hits: int
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.topics_path = path.with_name(f"{path.name.split('.')[0]}.topics.jsonl")
+        self.reload()
+
+    def reload(self) -> dict[str, Topic]:
+        """Read both files as they are now; query_id -> topic."""
+        texts = [path.exists() and path.stat().st_size for path in (self.path, self.topics_path)]
+        self.qrels = read_qrels(self.path) if texts[0] else {}
+        topics = read_topics(self.topics_path) if texts[1] else []
+        return {topic.query_id: topic for topic in topics}
+
+    def set(self, topic: Topic, doc_id: str, grade: int | None) -> None:
+        """Write a grade; None takes it back. Raises DataError for a malformed file, or OSError."""
+        topics = self.reload()
+        of_topic = self.qrels.setdefault(topic.query_id, {})
+        of_topic.pop(doc_id, None)
+        if grade is not None:
+            of_topic[doc_id] = grade
+            topics[topic.query_id] = topic
+        with atomic_file(self.topics_path) as stream:
+            for each in topics.values():
+                known = {name: value for name, value in each._asdict().items() if value is not None}
+                stream.write(f"{json.dumps(known, ensure_ascii=False)}\n")
+        with atomic_file(self.path) as stream:
+            for name, grades in self.qrels.items():
+                stream.writelines(f"{name} 0 {d} {value}\n" for d, value in grades.items())
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """A search."""
+
+    topic: Topic  # Query and time limit; one that is no topic has the id of its text
+    method: str  # First stage; empty for a fusion and for an index that have their own
+    model: str  # Its name
+    hits: int  # Posts of the ranking
 
 
 @dataclass(frozen=True)
@@ -70,8 +103,7 @@ class SearchResult:
     @cached_property
     def model(self) -> Mapping[str, float]:
         """doc_id -> score of the model."""
-        stage = self.ranking.stages[self.ranker.name]
-        return stage.get(self.request.topic.query_id, {})
+        return self.ranking.stages[self.ranker.name].get(self.request.topic.query_id, {})
 
     @cached_property
     def first(self) -> Mapping[str, float]:
@@ -101,10 +133,9 @@ class SearchPage:
         device: str = "cpu",
     ) -> None:
         self.collection, self._served, self.grades = collection, served, grades
-        self._device = device
+        self._device, self._waiting = device, 0
         self._open()
         self._thread = ThreadPoolExecutor(1, "search")
-        self._waiting = 0
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do ``work`` in the thread of searches; raises RequestError if too many wait."""
@@ -150,9 +181,8 @@ class SearchPage:
     @cached_property
     def topics(self) -> dict[str, Topic]:
         """query_id -> topic."""
-        if not self.collection.has_topics:
-            return {}
-        return {topic.query_id: topic for topic in self.collection.topics}
+        topics = self.collection.topics if self.collection.has_topics else []
+        return {topic.query_id: topic for topic in topics}
 
     @property
     def rankers(self) -> dict[str, PageRanker]:
@@ -182,12 +212,12 @@ class SearchPage:
 
     def grades_of(self, topic: Topic) -> Mapping[str, int]:
         """doc_id -> grade: the collection's judgments, and over them those given here."""
-        qrels, file = self.collection.qrels or {}, self.grades
-        if file is None:
-            return qrels.get(topic.query_id, {})
-        if file.path.resolve() == (self.collection.qrels_path or Path()).resolve():
-            qrels = {}
-        return {**qrels.get(topic.query_id, {}), **file.of(topic.query_id)}
+        given, path = self.grades, self.collection.qrels_path
+        qrels = (self.collection.qrels or {}).get(topic.query_id, {})
+        if given is None:
+            return qrels
+        is_same = path is not None and given.path.resolve() == path.resolve()
+        return {**({} if is_same else qrels), **given.qrels.get(topic.query_id, {})}
 
     def grade(self, topic: Topic, doc_id: str, grade: int | None) -> None:
         """Write a grade; raises RequestError if none are taken here, or for an unknown post."""
