@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
@@ -47,34 +48,27 @@ class Metrics:
         self.registry, self._queued, self._models = CollectorRegistry(), queued, models
         self.log: Mapping[str, int] = {}
         """Outcome -> lines of the log of searches."""
-
-        def counter(name: str, text: str, *labels: str) -> _Counter:
-            return _Counter(name, text, labels, registry=self.registry)
-
-        def histogram(name: str, text: str, *labels: str) -> Histogram:
-            buckets = _SIZES if text.startswith("Documents") else _SECONDS
-            return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
-
-        self._requests = counter("te_request_count", "Requests", "method")
-        self._successes = counter("te_request_success", "Answered", "method")
-        self._failures = counter("te_request_failure", "Refused or failed", "err")
-        self._formats = counter("tweetrerank_requests", "By wire format", "format")
+        counter = partial(_Counter, registry=self.registry)
+        seconds = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        sizes = partial(Histogram, registry=self.registry, buckets=_SIZES)
+        self._requests = counter("te_request_count", "Requests", ["method"])
+        self._successes = counter("te_request_success", "Answered", ["method"])
+        self._failures = counter("te_request_failure", "Refused or failed", ["err"])
+        self._formats = counter("tweetrerank_requests", "By wire format", ["format"])
         text = "Numbers that a model reads and documents lack"
-        self._unknown = counter("tweetrerank_unknown_signals", text, "model")
-        labels = ("index", "outcome")
-        self._searches = counter("tweetrerank_searches", "In front of an engine", *labels)
-        text, labels = (
-            "Seconds of stages, engine among them",
-            ("model", "index", "stage", "outcome"),
-        )
-        self._stages = histogram("tweetrerank_seconds", text, *labels)
+        self._unknown = counter("tweetrerank_unknown_signals", text, ["model"])
+        labels = ["index", "outcome"]
+        self._searches = counter("tweetrerank_searches", "In front of an engine", labels)
+        labels = ["model", "index", "stage", "outcome"]
+        text = "By model, index, stage (queue, inference, engine, total) and outcome"
+        self._stages = seconds("tweetrerank_seconds", text, labels)
         self._answered = {
-            "total": histogram("te_request_duration", "Seconds"),
-            "queue": histogram("te_request_queue_duration", "Seconds in the queue"),
-            "inference": histogram("te_request_inference_duration", "Seconds"),
-            "documents": histogram("tweetrerank_request_documents", "Documents of a request"),
+            "total": seconds("te_request_duration", "Seconds"),
+            "queue": seconds("te_request_queue_duration", "Seconds in the queue"),
+            "inference": seconds("te_request_inference_duration", "Seconds"),
+            "documents": sizes("tweetrerank_request_documents", "In a request"),
         }
-        self.batches = histogram("te_batch_next_size", "Documents scored together")
+        self.batches = sizes("te_batch_next_size", "Documents scored together")
         self.registry.register(self)
 
     def search(self, record: Record, outcome: str) -> None:
@@ -97,8 +91,8 @@ class Metrics:
             self._failures.labels(_ERRORS.get(record.kind, "validation")).inc()
             return
         self._successes.labels("batch").inc()
-        for name, of in self._answered.items():
-            of.observe(getattr(record, name))
+        for name, histogram in self._answered.items():
+            histogram.observe(getattr(record, name))
 
     def collect(self) -> Iterator[Metric]:
         """Gauges, read at the time of the call: the queue, the models, their caches."""

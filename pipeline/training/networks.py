@@ -101,7 +101,7 @@ def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> E
     model = network.model
     pairs = Tokenized.from_pairs(data.candidates.pairs(), network.encoder, model)
     # Corrupted pairs are made during training, so they cannot be compared beforehand.
-    if model.interactions_are_fixed() and settings.sampling != "corrupted":
+    if model.interactions_are_fixed and settings.sampling != "corrupted":
         with bar(len(pairs.query_index), "comparing", "pair") as progress:
             compared = CachedInteractions.compute(model, pairs, progress)
         return Examples(compared, data.relevant())

@@ -19,7 +19,7 @@ RANGE = 16.1  # ln N/n of a word of one post in as many as the background list c
 def overlap(candidates: CandidateList) -> Columns:
     """Common words: Severyn & Moschitti (2015), section 4.1, and Rao et al. (2019), section 4.2.
 
-    As in :class:`~rerankers.networks.layers.overlap.WordOverlap` they are counts and sums over
+    As in :class:`~rerankers.networks.layers.WordOverlap` they are counts and sums over
     distinct words.
 
     ``words``: |q ∩ d|, number of distinct words in both texts.

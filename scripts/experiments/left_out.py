@@ -22,7 +22,7 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
-from pipeline.ranking.fusion import Rankers, UnionRetriever
+from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
 from pipeline.ranking.tuning import Calibration
 from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
@@ -52,8 +52,8 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
     with _LOCK:
         if form == "fusion":
             model = _model(form, "general", name, data)
-            rankers = Rankers.from_config(model.config)
-            found = replace(UnionRetriever(collection, rankers).search(topics), rest={})
+            found = UnionRetriever.of(collection, model.config).search(topics)
+            found = replace(found, rest={})
             return found.run_of(model.score(found.pairs()))
         found = retriever_for(collection, method="bm25").search(topics, WINDOW)
         if form == "bm25":
@@ -137,7 +137,7 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
     if name == "window":
         found = window_lists(collections, config.topics)
     else:
-        found = fusion_lists(Rankers.from_config(config), collections)
+        found = fusion_lists(config, collections)
     table = features.table(found.candidates.pairs(), config.families.split(","), _idf())
     return found, table
 

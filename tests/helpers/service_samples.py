@@ -109,17 +109,17 @@ class GatedScorer:
     def counts(self, name: str) -> Counts:
         return Counts()
 
-    def ask(self, number: int, name: str, pairs: Any) -> Any:
+    def ask(self, number: int, name: str, given: Any) -> Any:
         if not name:
-            return pairs()
-        self.seen.append(len(pairs))
-        self.first_texts.append(pairs.texts[pairs.post_index[0]])
+            return given()
+        self.seen.append(len(given))
+        self.first_texts.append(given.texts[given.post_index[0]])
         self.begun.set()
         assert self.gate.wait(30)
-        if "fail" in pairs.texts:
+        if "fail" in given.texts:
             raise RerankerError("found the text fail")
-        lengths = [len(pairs.texts[row]) for row in pairs.post_index]
-        queries = [len(pairs.queries[row]) for row in pairs.query_index]
+        lengths = [len(given.texts[row]) for row in given.post_index]
+        queries = [len(given.queries[row]) for row in given.query_index]
         return np.array(lengths, dtype=np.float32) + 100 * np.array(queries, dtype=np.float32)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.tuning import tuning_files, tuning_of
 from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers.networks.inputs import TextEncoder
@@ -115,6 +117,17 @@ def test_a_collection_is_served_by_what_is_best_for_it(
     checkpoints.copy_whole(shipped, trained, {"metrics.json": json.dumps(metrics).encode()})
     served.reload()
     assert served.default.loaded.directory == trained
+
+
+def test_a_weight_tuned_here_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
+    served, shipped = Models(["mp_hcnn"], 1_000_000), checkpoints.find("mp_hcnn")
+    tuning, before = tuning_of(shipped), served.default.loaded
+    assert tuning and before.weight == tuning.weight
+    replace(tuning, weight=0.0).save(tuning_files(shipped)[0])
+    served.reload()
+    assert served.default.loaded.weight == 0
+    assert served.default.loaded.version != before.version
 
 
 def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder, small_model
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder
 
 from rerankers import features
 from rerankers.errors import RerankerError
@@ -20,7 +20,6 @@ from rerankers.features import feedback, matches, meaning, temporal
 from rerankers.features.candidates import CandidateList
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.features.tables import PERSONAL_WORDS, PostTable, WordTable
-from rerankers.networks.inputs import Tokenized
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.stems import stem
@@ -559,11 +558,3 @@ def test_every_query_has_the_space_of_its_collection() -> None:
     rows = np.flatnonzero(pairs.query_index % 2)
     again = features.table(pairs.take(rows), ["meaning:adapted"], IDF).values
     np.testing.assert_array_equal(again, found[rows])
-
-
-def test_corrupted_pairs_have_no_score_in_a_run() -> None:
-    model = small_model("sm_cnn", "static")
-    model.feature_families = ("overlap", "first_stage")
-    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    with pytest.raises(RerankerError, match=r"features first_stage; train with another `sampling`"):
-        tokenized.with_pairs(np.array([0]), np.array([0]))
