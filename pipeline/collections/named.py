@@ -17,7 +17,6 @@ from pipeline.collections.collection import (
     IndexPlace,
     data_directory,
     is_own,
-    of_answers,
 )
 from pipeline.collections.downloads import content
 from pipeline.collections.memory import (
@@ -127,7 +126,8 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
         )
     title, *folders = answers()[name]
     paths = [data_directory(data) / folder for folder in folders]
-    return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
+    source = Answers(dict(zip(PARTS, paths, strict=True)))
+    return Collection(name, answers=source, title=title, measures=("AP", "RR"))
 
 
 def open_collection(

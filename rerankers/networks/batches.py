@@ -43,11 +43,8 @@ def score_tokenized(
     """Score all pairs: [P], higher is better.
 
     Args:
-        model: on the device to use.
-        pairs: tokenized, or cached interactions.
         batch_size: pairs in a forward pass; on a GPU :data:`ON_DEVICE` times as many.
-        progress: called with the number of pairs of each finished batch; on a GPU, of each that
-            is begun.
+        progress: called with the pairs of each finished batch; on a GPU, of each that is begun.
 
     Raises:
         RerankerError: a score is not a finite number, or a batch does not fit into memory.

@@ -45,17 +45,11 @@ class TokenIds(Ragged):
 
     def batch(self, rows: Rows, device: torch.device) -> Terms:
         """The texts ``rows`` [B] as tensors [B, L], L the length of the longest (at least 1)."""
-        part = self.take(rows)
-        longest = max(1, int(part.lengths.max(initial=0)))
-        borders = torch.from_numpy(part.starts).to(device).unsqueeze(1)
-        places = borders[:-1] + torch.arange(longest, device=device)
-        # Padding is the number after the last one.
-        places = torch.where(places < borders[1:], places, len(part.values))
-        ids = torch.from_numpy(np.append(part.values, np.int32(0))).to(device)[places]
+        ids = torch.from_numpy(self.take(rows).padded(0)).to(device)
         weights = torch.zeros(len(rows), 0, device=device)
         if self.weights is not None:
-            own = Ragged(self.weights, self.starts).take(rows).values
-            weights = torch.from_numpy(np.append(own, np.float32(0))).to(device)[places]
+            own = Ragged(self.weights, self.starts).take(rows).padded(0)
+            weights = torch.from_numpy(own).to(device)
         return Terms(ids.long(), weights)
 
 

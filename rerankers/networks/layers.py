@@ -25,8 +25,6 @@ U[0, 0.1] (Rao et al. 2019, section 4.3)."""
 LEAST_LENGTH = 1e-6
 """Shorter vectors count as this long, so that a zero vector has the cosine 0 with every other."""
 
-_PART = 2048
-
 
 def mask_of_lengths(lengths: Tensor, positions: int) -> Tensor:
     """Whether a position is within its text, for texts of ``lengths`` [B]: [B, positions]."""
@@ -47,8 +45,8 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     """
     codes = np.empty((rows, size), dtype=np.int8)
     # In parts, since intermediate values take eight times the memory.
-    for start in range(0, rows, _PART):
-        part = codes[start : start + _PART]
+    for start in range(0, rows, 2048):
+        part = codes[start : start + 2048]
         first, state = start * size, np.arange(part.size, dtype=np.uint64)
         state += np.uint64(first) + np.uint64(seed) * np.uint64(2**32)
         state *= np.uint64(0x9E3779B97F4A7C15)
@@ -62,10 +60,7 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
 class HashedVectors(nn.Module):
     """A fixed pseudo-random vector for each identifier from 1 on, not stored in checkpoints.
 
-    Args:
-        rows: number of identifiers without padding (0, a zero vector).
-        size: E.
-        length: expected Euclidean length of a vector.
+    There are ``rows`` of them besides padding (0, a zero vector), of expected length ``length``.
     """
 
     table: Tensor
@@ -87,13 +82,9 @@ class HashedVectors(nn.Module):
 class FrozenVectors(nn.Module):
     """Word vectors that are not trained, stored in eight bits per dimension.
 
-    Identifier 0 is padding (a zero vector), 1 … V are known words, and the ``buckets`` identifiers
-    after them belong to unknown words, whose vectors are hashed.
-
-    Args:
-        vectors: [V, E] vectors of the known words.
-        buckets: number of vectors for unknown words.
-        unknown_length: expected Euclidean length of the vector of an unknown word.
+    Identifier 0 is padding (a zero vector), 1 … V are known words, with ``vectors`` [V, E], and the
+    ``buckets`` identifiers after them belong to unknown words, whose vectors are hashed, of the
+    expected Euclidean length ``unknown_length``.
     """
 
     codes: Tensor
@@ -124,13 +115,8 @@ class FrozenVectors(nn.Module):
 
 
 class TrainedVectors(nn.Embedding):
-    """Trained vectors: first ``known``, then new ones drawn from U[low, high].
-
-    Args:
-        known: [V, E] initial vectors of the identifiers 1 … V.
-        new: number of identifiers after them.
-        trains_padding: whether the vector of padding, 0 at first, is trained too.
-    """
+    """Trained vectors: of padding, 0 at first, of V ``known`` terms [V, E], and of ``new`` ones,
+    drawn from U[low, high]; that of padding stays 0 unless ``trains_padding``."""
 
     def __init__(
         self,
@@ -303,15 +289,10 @@ class ConvolutionTower(nn.Module):
     """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
 
     Texts of a batch are computed as one long text, with padding between them. No window begins
-    before its position. So where padding is read, all padded positions of a text are alike (but for
-    dropout), and only the first is computed.
-
-    Args:
-        vectors: module from identifiers to vectors of ``size`` dimensions.
-        filters: F of every convolution, over ``width`` terms.
-        reads_padding: whether padding is read like a term, that of identifier 0.
-        dropout: share of dimensions of all vectors of a text that are dropped in training, and of
-            outputs of each convolution.
+    before its position. So where padding is read like a term, that of identifier 0, all padded
+    positions of a text are alike (but for dropout), and only the first is computed. ``dropout`` is
+    the share of dimensions of all vectors of a text that are dropped in training, and of outputs of
+    each convolution.
     """
 
     def __init__(
@@ -371,12 +352,8 @@ class WideConvolution(Convolution):
     """
 
     def forward(self, terms: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Convolve ``terms`` [B, L, E], zeros after ``lengths`` [B].
-
-        Returns:
-            [B, L + width - 1, F], zeros after the text, and the new lengths [B], 0 for a text
-            without terms.
-        """
+        """Convolve ``terms`` [B, L, E], zeros after ``lengths`` [B]: [B, L + width - 1, F], zeros
+        after the text, and the new lengths [B], 0 for a text without terms."""
         margin = self.width - 1
         wider = torch.where(lengths > 0, lengths + margin, 0)
         windows = windows_from(F.pad(terms, (0, 0, margin, 0)), self.width)

@@ -98,11 +98,9 @@ class FastPath(Scorable):
 def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Rows]:
     """The distinct windows of ``width`` places that start at each of the T places of texts.
 
-    ``values`` [T] are numbers above 0 of each place; beyond a text's end it is 0.
-
-    Returns:
-        [U, width] rows of a table to be summed, with a row for each offset of each number, and [T]
-        the window that starts at each place.
+    ``values`` [T] are numbers above 0 of each place; beyond a text's end it is 0. The results are
+    [U, width] rows of a table with a row for each offset of each number, and [T] the window that
+    starts at each place.
     """
     windows = [values]
     for shift in range(1, width):
@@ -137,12 +135,8 @@ class TabulatedTower:
 
     The first convolution is linear before its ReLU. So the product of every term's vector with the
     weights of every offset is computed once, and the layer becomes a sum of ``width`` table rows.
-    Each deeper layer gets its table from the layer below.
-
-    Args:
-        tower: in evaluation mode.
-        ids: identifiers of the terms that will be read, without 0.
-        normalized: whether vectors are scaled to length 1, for cosines.
+    Each deeper layer gets its table from the layer below. Terms that will be read have the
+    identifiers ``ids``, without 0; vectors are ``normalized`` to length 1 for cosines.
     """
 
     def __init__(self, tower: ConvolutionTower, ids: Rows, normalized: bool) -> None:

@@ -12,9 +12,8 @@ from helpers.reranking_samples import AWKWARD, QUERIES, small
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.explanation.pages import page
-from pipeline.explanation.terminal import print_explanation
 from pipeline.explanation.topic import ExplainedTopic, choose, explain
+from pipeline.explanation.views import page, print_explanation
 from pipeline.ranking.ranker import Ranking
 from pipeline.ranking.retrievers import Candidates
 from rerankers.explanation import shade_words, visible

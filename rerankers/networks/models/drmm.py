@@ -117,7 +117,4 @@ def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> T
 
 def gates(logits: Tensor, mask: Tensor) -> Tensor:
     """Softmax of ``logits`` [P, Lq] over the terms of ``mask`` [P, Lq]; 0 for padding."""
-    peak = logits.masked_fill(mask == 0, -torch.inf).amax(dim=1, keepdim=True)
-    # Without terms the peak is -inf; otherwise it is a logit, and the sum is at least 1.
-    exponentials = torch.exp((logits - peak.clamp_min(-1e4)).clamp_max(0.0)) * mask
-    return exponentials / exponentials.sum(dim=1, keepdim=True).clamp_min(1e-6)
+    return logits.masked_fill(mask == 0, -1e4).softmax(dim=1) * mask

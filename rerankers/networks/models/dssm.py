@@ -105,14 +105,10 @@ class SemanticModel(Reranker):
 
 
 class TrigramSums(nn.Module):
-    """Product of a trained matrix and the trigram counts of texts or words.
+    """Product of a trained matrix, ``size`` columns, and the trigram counts of texts or words.
 
     It is a sum of one vector for each trigram, so counts, almost all of which are zero, are never
-    computed.
-
-    Args:
-        size: K, dimensions of a trigram vector.
-        buckets: rows of the matrix; trigrams share rows if there are fewer.
+    computed. Trigrams share rows of the matrix if there are fewer ``buckets``.
     """
 
     def __init__(self, size: int, buckets: int) -> None:

@@ -57,18 +57,17 @@ Four named configurations:
 
     * Cosine instead of dot product and softmax: rare and unknown words have short vectors, so
       their exact matches, the strongest signal of relevance, hardly change a dot product.
-    * Word vectors (pre-trained), trigram vectors and convolutional filters (both random) are not
-      trained. A random projection preserves the similarity of phrases; trained filters overfit the
-      training topics within an epoch.
-    * The same small network reads every query position (its features at all depths, and its IDF);
-      its outputs are averaged with IDF weights, so all positions share parameters.
+    * Word vectors (pre-trained), trigram vectors and filters (both random) are not trained. Random
+      projections preserve the similarity of phrases; trained filters overfit within an epoch.
+    * One small network reads every query position (its features at all depths, and its IDF); its
+      outputs are averaged with IDF weights, so all positions share parameters.
     * Two convolutional layers instead of four: with fixed filters, longer phrases did not help.
     * One additional feature of the post: whether it has a URL.
 
 ``small``
     ``robust`` with one layer and half of its filters: a quarter of the memory of a post, and half
-    of the time or less. It is the shipped one for any collection. Word vectors of the shipped
-    checkpoints are GloVe's with 100 numbers; ``scripts/results/notes.md`` has the figures.
+    of the time or less. It is the shipped one for any collection, with GloVe's vectors of 100
+    numbers, as all shipped ones; ``scripts/results/notes.md`` has the figures.
 """
 
 import math
@@ -407,13 +406,8 @@ class Model(Reranker):
     ) -> Interactions:
         """Perspective -> [P, Lq, K + 1]: pooled similarities of each query position, its weight.
 
-        ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, else 0.
-
-        Args:
-            pooled: perspective -> maximum and mean similarities [P, Lq] at each depth.
-            queries: terms of Q queries, cut.
-            query_of_post: [P] row of the query of each post.
-            url_lengths: [P] trigrams of each post's URL.
+        ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, of at least a few ``url_lengths``
+        [P] trigrams, else 0. ``pooled``: perspective -> maximum and mean [P, Lq] at each depth.
         """
         config = self.config
         interactions, is_kept = {}, (config.max_pooling, config.mean_pooling)

@@ -161,29 +161,22 @@ def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
     Cosine, distance and dot product of the concatenated states, then of forward, backward and added
     states. Products of concatenated states are sums over both directions.
     """
-    parts = [
-        products(query, post)
-        for query, post in (
-            (queries.forward, posts.forward),
-            (queries.backward, posts.backward),
-            (queries.forward + queries.backward, posts.forward + posts.backward),
-        )
-    ]
+    parts = []
+    for query, post in (
+        (queries.forward, posts.forward),
+        (queries.backward, posts.backward),
+        (queries.forward + queries.backward, posts.forward + posts.backward),
+    ):
+        # By differences: for equal states, x² + y² - 2xy would be rounding error only.
+        distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
+        squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
+        parts.append((torch.bmm(query, post.mT), distance.square(), *squares))
     both = [forward + backward for forward, backward in zip(parts[0], parts[1], strict=True)]
     layers = []
     for dot, squared_distance, query_square, post_square in (both, *parts):
         lengths = torch.sqrt(query_square + 1e-8) * torch.sqrt(post_square + 1e-8)
         layers += [dot / lengths, torch.sqrt(squared_distance + 1e-8), dot]
     return layers
-
-
-def products(query: Tensor, post: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Dot products and squared distances [P, Lq, Ld], squared lengths [P, Lq, 1] and [P, 1, Ld]."""
-    dot = torch.bmm(query, post.transpose(1, 2))
-    # By differences: for equal states, x² + y² - 2xy would be rounding error only.
-    distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
-    squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
-    return dot, distance.square(), *squares
 
 
 @torch.no_grad()

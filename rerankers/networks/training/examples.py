@@ -119,10 +119,7 @@ def _stack(parts: list[Tensor]) -> Tensor:
 class BatchSampler:
     """Draws the pairs of each step, according to the settings' ``sampling``.
 
-    Its ``examples`` include corrupted pairs.
-
-    Raises:
-        RerankerError: there are no posts of other topics to corrupt pairs with.
+    Its ``examples`` include corrupted pairs; RerankerError if there are no posts for these.
     """
 
     def __init__(self, training: Examples, settings: Settings) -> None:
@@ -132,13 +129,8 @@ class BatchSampler:
             self._corrupt()
 
     def start_epoch(self, model: Reranker, epoch: int) -> None:
-        """Mine negatives for ``max`` and ``mix`` with the last epoch's model.
-
-        Those of the first epoch, counted from 1, are random.
-
-        Raises:
-            RerankerError: FAISS is not installed.
-        """
+        """Mine negatives for ``max`` and ``mix`` with the last epoch's model; none in the first,
+        counted from 1. RerankerError if FAISS is not installed."""
         if self._settings.sampling in ("max", "mix") and epoch > 1:
             vectors = represent_tokenized(model, self.examples.pairs)
             self._nearest = _nearest(vectors, self._topics, self._settings.negatives)
@@ -226,10 +218,7 @@ def random_lists(
     """Lists of random positives and negatives, of different topics where there are enough.
 
     All topics are equally likely, because average precision counts each topic once, however many
-    positives it has.
-
-    Returns:
-        [lists, positives + negatives] rows of pairs, positives first.
+    positives it has. The result is [lists, positives + negatives] rows of pairs, positives first.
     """
     chosen = rng.choice(len(topics), size=lists, replace=lists > len(topics))
     rows = []

@@ -62,11 +62,8 @@ def train(
 ) -> History:
     """Train in place; the weights of the best epoch remain, without validation those of the last.
 
-    Args:
-        measure: applied to the scores of the validation pairs after each epoch.
-
-    Raises:
-        RerankerError: nothing to learn from, or a loss that is not a number.
+    ``measure`` is applied to the scores of the validation pairs after each epoch. RerankerError if
+    there is nothing to learn from, or a loss is not a number.
     """
     if not training.topics():
         raise RerankerError(
