@@ -53,9 +53,8 @@ class Options(RankingOptions):
 
 def main(options: Options) -> None:
     """Rerank the topic's candidates, choose posts, and explain their ranks."""
-    from pipeline.explanation.pages import page
-    from pipeline.explanation.terminal import print_explanation
     from pipeline.explanation.topic import topic_named
+    from pipeline.explanation.views import page, print_explanation
 
     collection = options.open_collection()
     topic = topic_named(options.query_id, collection.topics, collection.name)

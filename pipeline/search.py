@@ -106,11 +106,9 @@ def main(options: Options) -> None:
             warn_of_seen(each)
     reports.print_topic(ranking, collection.qrels, options.show)
     written = " and ".join(note.removeprefix("-> ") for note in notes.values())
-    print(
-        f"wrote {written}: {sum(map(len, ranking.run.values()))} results for {len(ranking.run)} of "
-        f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s",
-        file=sys.stderr,
-    )
+    results = f"{sum(map(len, ranking.run.values()))} results for {len(ranking.run)}"
+    topics = f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s"
+    print(f"wrote {written}: {results} of {topics}", file=sys.stderr)
 
 
 def _show(ranker: Ranker, query: str, options: Options) -> None:

@@ -48,7 +48,7 @@ def find(name: str) -> Any:
 
 def is_network(name: str) -> bool:
     """Whether a model of this name is computed by PyTorch."""
-    return reads(name) == "posts"
+    return name in names() and name not in trees.NAMES
 
 
 def reads(name: str) -> Reads | None:

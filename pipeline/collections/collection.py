@@ -282,7 +282,7 @@ class Collection:
     def part(self, name: str) -> Collection:
         """Another part of questions with given answers: ``train``, ``dev`` or ``test``."""
         assert self.answers
-        return of_answers(self.name, self.title, replace(self.answers, part=name))
+        return replace(self, answers=replace(self.answers, part=name))
 
     def posts(self) -> Iterator[Post]:
         """All posts, each once. An own collection's are those of its index, once it is built."""
@@ -456,13 +456,12 @@ class Collection:
         from rerankers.text.spaces import description_of
 
         made = description_of(path)
-        sample = dict[str, int](json.loads(made.get("sample", "{}")))
+        sample, name = json.loads(made.get("sample", "{}")), made.get("collection", self.key)
         present = len(sample)
         if sample and posts.is_file():
             with PostStore(posts) as store:
                 known = store.get_many(sample).values()
             present = sum(text_number(post.text) == sample[post.doc_id] for post in known)
-        name = made.get("collection", self.key)
         if (self.file and name != self.key) or 2 * present < len(sample):
             raise RerankerError(
                 f"{path}: found word vectors made from {made.get('posts')} posts of {name} "
@@ -470,8 +469,3 @@ class Collection:
                 "these posts; run pipeline.adapt again"
             )
         return path
-
-
-def of_answers(name: str, title: str, answers: Answers) -> Collection:
-    """Questions with given candidate answers."""
-    return Collection(name, answers=answers, title=title, measures=("AP", "RR"))

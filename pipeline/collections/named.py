@@ -17,7 +17,6 @@ from pipeline.collections.collection import (
     IndexPlace,
     data_directory,
     is_own,
-    of_answers,
 )
 from pipeline.collections.downloads import content
 from pipeline.collections.memory import (
@@ -96,9 +95,16 @@ def find(name: str, data: Path | None = None) -> Collection:
             "form (corpus.jsonl, queries.jsonl)"
             + (similar or did_you_mean(name, [*names(), *_ALIASES, *own]))
         )
-    source, index = PostFiles(files[2:]), IndexPlace(name)
-    described = {"index": index, "title": title, "language": language, "data": data}
-    return Collection(name, files[:1], files[1:2], source, **described)
+    return Collection(
+        name,
+        files[:1],
+        files[1:2],
+        PostFiles(files[2:]),
+        index=IndexPlace(name),
+        title=title,
+        language=language,
+        data=data,
+    )
 
 
 def _microblog(name: str, folder: Path, data: Path | None) -> Collection:
@@ -127,7 +133,8 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
         )
     title, *folders = answers()[name]
     paths = [data_directory(data) / folder for folder in folders]
-    return of_answers(name, title, Answers(dict(zip(PARTS, paths, strict=True))))
+    source = Answers(dict(zip(PARTS, paths, strict=True)))
+    return Collection(name, answers=source, title=title, measures=("AP", "RR"))
 
 
 def open_collection(

@@ -188,27 +188,21 @@ def _xml_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
     text = _blanked(_COMMENT, "\n".join(line for _, line in lines))
     tag = "top|topic" if re.search(r"<(top|topic)\b", text, re.IGNORECASE) else "query"
     topic = re.compile(rf"<({tag})(\s[^>]*)?>(.*?)</\1>", re.IGNORECASE | re.DOTALL)
-    end, number = 0, 1
+    outside = _blanked(_OTHER_TAG, _blanked(topic, text))
+    for number, line in enumerate(outside.split("\n"), start=1):
+        if found := line.strip():  # Neither a topic nor the tag of an element around topics
+            rest = " ".join(outside[outside.index(found) :].split())
+            raise DataError(f"{path}:{number}: found {short(rest)}, expected <top>…</top>")
+    number, end = 1, 0
     for match in topic.finditer(text):
-        _check_outside(text[end : match.start()], path, number)
         number += text.count("\n", end, match.start())
+        end = match.start()
         yield number, _xml_topic(match[2] or "", match[3], f"{path}:{number}")
-        number += match[0].count("\n")
-        end = match.end()
-    _check_outside(text[end:], path, number)
 
 
 def _blanked(pattern: re.Pattern[str], text: str) -> str:
     """The text without matches of the pattern, but with all line ends."""
     return pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
-
-
-def _check_outside(text: str, path: Path | str, number: int) -> None:
-    """Raise DataError for text between topics, except the tags of a wrapping element."""
-    rest = _blanked(_OTHER_TAG, text)
-    if found := rest.strip():
-        number += rest[: rest.index(found)].count("\n")
-        raise DataError(f"{path}:{number}: found {short(_one_line(found))}, expected <top>…</top>")
 
 
 def _xml_topic(attributes: str, block: str, where: str) -> Topic:

@@ -25,7 +25,6 @@ COMMANDS = (
 
 def run(name: str) -> NoReturn:
     """Run the command of this name as ``python -m`` does; call it at the end of its module."""
-    keep_allocations()
     _run(name, f"python -m pipeline.{name}", sys.argv[1:])
 
 
@@ -34,10 +33,13 @@ def tweetrerank() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Until run_command begins.
     name, *arguments = sys.argv[1:] or [""]
     if name in COMMANDS:
-        keep_allocations()
         _run(name, f"tweetrerank {name}", arguments)
     if name in ("-h", "--help"):
-        print(_help())
+        lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
+        for each in COMMANDS:
+            summary = (import_module(f"pipeline.{each}").__doc__ or "").partition("\n")[0]
+            lines.append(f"  {each:<10}{summary}")
+        print("\n".join([*lines, "", "Options of a command: tweetrerank COMMAND --help"]))
         sys.exit()
     if name == "--version":
         print(f"tweetrerank {version('tweetrerank')}")
@@ -48,6 +50,7 @@ def tweetrerank() -> NoReturn:
 
 
 def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
+    keep_allocations()
     # Nearly all that a command makes it keeps: looking for cycles in it takes a twentieth of a
     # search's time. The defaults are 700, 10 and 10.
     gc.set_threshold(100_000, 20, 20)
@@ -56,11 +59,3 @@ def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
     if description and program.startswith("tweetrerank"):
         description = description.replace("python -m pipeline.", "tweetrerank ")
     run_command(command.Options, command.main, program, description, arguments)
-
-
-def _help() -> str:
-    lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
-    for name in COMMANDS:
-        summary = (import_module(f"pipeline.{name}").__doc__ or "").partition("\n")[0]
-        lines.append(f"  {name:<10}{summary}")
-    return "\n".join([*lines, "", "Options of a command: tweetrerank COMMAND --help"])

@@ -69,8 +69,9 @@ def explain(
         DataError: the topic has no candidates.
     """
     topics, collection = ranking.candidates.topics, ranking.collection
-    query_id = query_id or (topics[0].query_id if len(topics) == 1 else "")
-    topic = topic_named(query_id, topics, "the ranking")
+    topic = topics[0] if len(topics) == 1 and not query_id else None
+    topic = topic or topic_named(query_id, topics, "the ranking")
+    query_id = topic.query_id
     candidates = replace(ranking.candidates, topics=[topic])
     if not (scored := candidates.run.get(query_id, {})):
         raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,10 +144,9 @@ def default_reranker(
 
 def _is_trained(model: str, collection: Collection) -> bool:
     """Whether there is a checkpoint of a model for the collection."""
-    try:
+    with suppress(DataError):
         return directory_for(model, collection).is_dir()
-    except DataError:
-        return False
+    return False
 
 
 def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:

@@ -31,17 +31,23 @@ OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
 
 @dataclass(frozen=True)
-class Rankers:
-    """The rankers whose scores a fusion reads."""
+class UnionRetriever:
+    """Finds the best candidates of several rankers, with every ranker's score.
 
-    names: Sequence[str]
+    A post of an official run whose text is not here is a candidate too, with an empty text: its
+    ranks alone speak for it.
+    """
+
+    collection: Collection
+    rankers: Sequence[str]
     """Methods of search, and official runs with :data:`OFFICIAL` before their names."""
-    candidate_rankers: Sequence[str]  # Those of ``names`` whose best posts are the candidates
+    sources: Sequence[str]  # Those of ``rankers`` whose best posts are the candidates
     depth: int = DEFAULT_HITS  # Best posts of each of these that are candidates
+    name: str = "mean of min-max scores"  # Origin of the candidates' first score, for reports
 
     @classmethod
-    def from_config(cls, config: Any) -> Rankers:
-        """The rankers of a fusion's configuration: its families ``signal:NAME``."""
+    def of(cls, collection: Collection, config: Any) -> Self:
+        """The retriever of a fusion's configuration: its families ``signal:NAME``."""
         families = config.families.split(",")
         names = [name.partition(":")[2] for name in families if name.startswith("signal:")]
         chosen = config.candidate_rankers.split(",") if config.candidate_rankers else names
@@ -63,20 +69,7 @@ class Rankers:
             )
         if problems:
             raise UsageError(problems)
-        return cls(names, chosen, config.depth)
-
-
-@dataclass(frozen=True)
-class UnionRetriever:
-    """Finds the best candidates of several rankers, with every ranker's score.
-
-    A post of an official run whose text is not here is a candidate too, with an empty text: its
-    ranks alone speak for it.
-    """
-
-    collection: Collection
-    rankers: Rankers
-    name: str = "mean of min-max scores"  # Origin of the candidates' first score, for reports
+        return cls(collection, names, chosen, config.depth)
 
     @cached_property
     def index(self) -> SearchIndex:
@@ -94,15 +87,15 @@ class UnionRetriever:
             UsageError: there is no index.
             DataError: an official run is malformed, or there is no candidate ranker.
         """
-        watch, rankers = Stopwatch(), self.rankers
+        watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
-        of_candidates = [run for name, run in signals.items() if name in rankers.candidate_rankers]
+        of_candidates = [run for name, run in signals.items() if name in self.sources]
         if not of_candidates:
             raise DataError(
-                f"{self.collection.name}: found no run of {', '.join(rankers.candidate_rankers)}, "
+                f"{self.collection.name}: found no run of {', '.join(self.sources)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
             )
-        best = _joined_runs([best_of(run, min(hits, rankers.depth)) for run in of_candidates])
+        best = _joined_runs([best_of(run, min(hits, self.depth)) for run in of_candidates])
         scores = _mean_of_normalized(list(signals.values()))
         run = _restricted(scores, best)
         rest = {
@@ -138,11 +131,11 @@ class UnionRetriever:
     def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
         """The runs of the rankers that the collection has; a warning names the others."""
         collection, signals, missing = self.collection, dict[str, Run](), []
-        wanted = {topic.query_id for topic in topics}
+        wanted, runs = {topic.query_id for topic in topics}, collection.runs
         # Of own collections and queries there are no official runs, which nobody misses there.
-        has_official = not wanted.isdisjoint(topic.query_id for topic in collection.topics)
-        runs = collection.runs if collection.runs and has_official else {}
-        for name in self.rankers.names:
+        if runs and wanted.isdisjoint(topic.query_id for topic in collection.topics):
+            runs = {}
+        for name in self.rankers:
             run: Run = {}
             if name in collection.methods:
                 retriever = IndexRetriever(self.index, METHODS[name](), collection.skips_own_id)
@@ -213,8 +206,8 @@ class Fusion(Ranker):
                 f"`reranker`: found {model.name}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
-        rankers = Rankers.from_config(model.config)
-        return cls(UnionRetriever(collection, rankers), model, collection, first_stage)
+        retriever = UnionRetriever.of(collection, model.config)
+        return cls(retriever, model, collection, first_stage)
 
     @property
     def description(self) -> str:

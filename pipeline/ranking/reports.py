@@ -13,9 +13,7 @@ from pipeline.evaluation.measures import Evaluator, Values, heading, mean
 from pipeline.text import counted, print_posts, table_lines
 
 if TYPE_CHECKING:
-    from pipeline.collections.topics import Topic
     from pipeline.ranking.ranker import Ranking
-    from pipeline.ranking.retrievers import Candidates
 
 SHOWN = 5  # Posts shown of a topic
 
@@ -35,21 +33,15 @@ class Evaluation:
         return {measure: mean(by_topic) for measure, by_topic in self.values[stage].items()}
 
     def __str__(self) -> str:
-        measures = list(next(iter(self.values.values())))
-        rows = []
+        header, rows = [self.title, *map(heading, next(iter(self.values.values())))], []
+        header += ["ms/topic"] if self.milliseconds else []
         for stage in self.values:
             row = [stage, *(f"{value:.4f}" for value in self[stage].values())]
             if self.milliseconds:
                 known = self.milliseconds.get(stage)
                 row.append("" if known is None else f"{known:.1f}")
             rows.append([*row, self.notes.get(stage, "")])
-        header = [
-            self.title,
-            *map(heading, measures),
-            *(["ms/topic"] if self.milliseconds else []),
-            "",
-        ]
-        return "\n".join(table_lines(header, rows, left=[0, len(header) - 1]))
+        return "\n".join(table_lines([*header, ""], rows, left=[0, len(header)]))
 
 
 def evaluate(
@@ -99,30 +91,23 @@ def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> 
     ``query_id`` None is the first topic with results, ``none`` prints nothing.
     """
     candidates, runs = ranking.candidates, list(ranking.stages.values())
-    topic = None if query_id == "none" else _topic(candidates, query_id)
-    if topic is None:
+    topics = {t.query_id: t for t in candidates.topics if candidates.run.get(t.query_id)}
+    query_id = next(iter(topics), "none") if query_id is None else query_id
+    if query_id == "none":
         return
-    grades = (qrels or {}).get(topic.query_id, {})
+    if query_id not in topics:
+        raise UsageError(
+            f"--show: found {query_id!r}, expected a topic with results: "
+            f"{', '.join([*topics][:5])}, … or none"
+        )
+    grades = (qrels or {}).get(query_id, {})
     stages = {"before": runs[0], "after": runs[-1]} if runs[1:] else {"before": runs[0]}
     for stage, run in stages.items():
-        print(f"\ntopic {topic.query_id} “{topic.text}”, {stage}:")
+        print(f"\ntopic {query_id} “{topics[query_id].text}”, {stage}:")
         rows = []
-        for rank, (doc_id, score) in enumerate(ranked(run[topic.query_id])[:SHOWN], start=1):
+        for rank, (doc_id, score) in enumerate(ranked(run[query_id])[:SHOWN], start=1):
             post, grade = candidates.posts[doc_id], f"[{grades.get(doc_id, '-')}]"
             rows.append([str(rank), f"{score:.4f}", grade, f"{post.text} {post.url}"])
         print_posts(rows)
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
-
-
-def _topic(candidates: Candidates, query_id: str | None) -> Topic | None:
-    with_results = [topic for topic in candidates.topics if candidates.run.get(topic.query_id)]
-    if query_id is None:
-        return next(iter(with_results), None)
-    for topic in with_results:
-        if topic.query_id == query_id:
-            return topic
-    raise UsageError(
-        f"--show: found {query_id!r}, expected a topic with results: "
-        f"{', '.join(topic.query_id for topic in with_results[:5])}, … or none"
-    )

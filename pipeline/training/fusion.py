@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, ranked
-from pipeline.ranking.fusion import Rankers, UnionRetriever
+from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import (
     Candidates,
     IndexRetriever,
@@ -56,17 +56,18 @@ _DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii
 
 
 def fusion_lists(
-    rankers: Rankers, collections: Sequence[Collection], judged_posts: bool = False
+    config: Any, collections: Sequence[Collection], judged_posts: bool = False
 ) -> JudgedCandidates:
-    """Candidates and scores of all rankers, for the topics of ``collections``.
+    """Candidates and scores of all rankers of a fusion, for the topics of ``collections``.
 
     ``judged_posts``: whether the judgments of other topics are read.
     """
     lists = _Lists(collections)
     for collection in collections:
-        print(f"candidates of {collection.name} by {', '.join(rankers.names)}", file=sys.stderr)
+        retriever = UnionRetriever.of(collection, config)
+        print(f"candidates of {collection.name} by {', '.join(retriever.rankers)}", file=sys.stderr)
         topics, judged = lists.topics_of(collection)
-        found = _known(UnionRetriever(collection, rankers).search(topics), collection, judged_posts)
+        found = _known(retriever.search(topics), collection, judged_posts)
         prefix = f"{collection.name}/" * bool(judged.keys() & lists.qrels.keys())
         lists.add(collection.name, found, judged, prefix=prefix)
     return lists.joined()

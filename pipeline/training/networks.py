@@ -43,14 +43,8 @@ def train(
     vectors: Path,
     device: str,
 ) -> Outcome:
-    """Train a network, with a progress bar; ``vectors`` is a file of word vectors, or ``NO_FILE``.
-
-    For what is held out see :mod:`.folds`.
-    """
-    data, texts = training_set.training, training_set.texts
-    known = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
-    tokens = getattr(config, "tokens", "words")
-    vocabulary = Vocabulary.build(texts, known, training_set.minimum_count, tokens=tokens)
+    """Train a network; see :mod:`.folds`. ``vectors``: file of word vectors, or ``NO_FILE``."""
+    data, vocabulary = training_set.training, _vocabulary(config, training_set, vectors)
 
     def build() -> Network:
         """A new network, the same at every call."""
@@ -61,12 +55,8 @@ def train(
 
     examples = _examples(build(), data, settings)
     best: list[int] = []
-    record: dict[str, Any] = {
-        "vectors": vectors.name,
-        "training": dataclasses.asdict(settings),
-        "epochs": 0,
-        "histories": {},
-    }
+    record: dict[str, Any] = {"vectors": vectors.name, "training": dataclasses.asdict(settings)}
+    record |= {"epochs": 0, "histories": {}}
 
     def fit(part: str, rows: Rows, held_out: HeldOutRows | None) -> tuple[Network, Floats]:
         network, judged, how = build(), None, settings
@@ -74,10 +64,9 @@ def train(
         known, others = held_out or (data, rows[:0])
         if held_out is None:
             how = dataclasses.replace(settings, epochs=record["epochs"])
-        elif known is data:
-            judged = examples.take(others)
         else:
-            judged = _examples(network, known, settings)
+            same = known is data
+            judged = examples.take(others) if same else _examples(network, known, settings)
 
         def measure(scores: Floats) -> float:
             name = "RR" if settings.select == "mrr" else "AP"
@@ -96,12 +85,18 @@ def train(
         return validated(training_set, folds, settings, record, fit)
 
 
+def _vocabulary(config: Any, training_set: TrainingSet, vectors: Path) -> Vocabulary:
+    texts, tokens = training_set.texts, getattr(config, "tokens", "words")
+    known = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
+    return Vocabulary.build(texts, known, training_set.minimum_count, tokens=tokens)
+
+
 def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> Examples:
     """The judged candidates as the network reads them."""
     model = network.model
     pairs = Tokenized.from_pairs(data.candidates.pairs(), network.encoder, model)
     # Corrupted pairs are made during training, so they cannot be compared beforehand.
-    if model.interactions_are_fixed() and settings.sampling != "corrupted":
+    if model.interactions_are_fixed and settings.sampling != "corrupted":
         with bar(len(pairs.query_index), "comparing", "pair") as progress:
             compared = CachedInteractions.compute(model, pairs, progress)
         return Examples(compared, data.relevant())

@@ -17,7 +17,7 @@ from pipeline.command.ranking import engine_of
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
-from pipeline.ranking.fusion import Rankers
+from pipeline.ranking.fusion import UnionRetriever
 from pipeline.training import trees
 from pipeline.training.folds import Outcome
 from pipeline.training.fusion import BATCHES, fusion_lists, window_lists
@@ -136,9 +136,9 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
         lists = window_lists(collections, config.topics, judged)
         origin = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
     else:
-        rankers = Rankers.from_config(config)
-        lists = fusion_lists(rankers, collections, judged)
-        origin = f"the best {rankers.depth} of each of {', '.join(rankers.candidate_rankers)}"
+        lists = fusion_lists(config, collections, judged)
+        sources = UnionRetriever.of(collections[0], config).sources
+        origin = f"the best {config.depth} of each of {', '.join(sources)}"
     if first_stage is None:
         left_out = test.name if test else None
         data = TrainingSet([each.name for each in collections], left_out, origin, lists)
@@ -153,7 +153,10 @@ def _searched(options: Options, test: Collection | None) -> list[Collection]:
     of_any_kind = test is None or not test.runs
     names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
     collections, engine = [named.find(each, options.data) for each in names], engine_of(options)
-    return [named.on_engine(each, engine) for each in collections if each.index]
+    found = [named.on_engine(each, engine) for each in collections if each.index]
+    if not found:
+        raise UsageError("--test, --train-on: found no other collection to train on, expected one")
+    return found
 
 
 def _list_configuration(model: str, collections: Sequence[Collection]) -> str:

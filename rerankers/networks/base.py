@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rerankers.networks.training.settings import RAO_2019, Settings
+from rerankers.pairs import PRIOR
 from rerankers.text.words import Reading
 
 WORDS = "words"
@@ -32,11 +33,7 @@ MASKED_WORDS = "masked_words"
 TRIGRAMS = "trigrams"
 URL_TRIGRAMS = "url_trigrams"
 
-IDF_FORMS = ("relative", "classical", "phrases")
-"""Inverse document frequencies: scaled into [0, 1]; ln N/n; the same, with a trigram's own. With
-the others a trigram has the IDF of its word."""
-
-FEATURES = "features"  # Name of the interaction that holds a pair's features
+QUERY, POST = "query", "post"  # Sides of a pair
 
 
 class Terms(NamedTuple):
@@ -48,6 +45,16 @@ class Terms(NamedTuple):
     def first(self, most: int) -> Terms:
         """The first ``most`` terms of each text."""
         return Terms(self.ids[:, :most], self.weights[:, :most])
+
+    @property
+    def mask(self) -> Tensor:
+        """[B, L] 1.0 for terms, 0.0 for padding."""
+        return self.ids.ne(0).float()
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] terms of each text."""
+        return self.ids.ne(0).sum(dim=1)
 
 
 class Encoded(NamedTuple):
@@ -64,35 +71,41 @@ Interactions = Mapping[str, Tensor]
 or only one. Padding with zero positions does not change a score."""
 
 
-def named(**configurations: Any) -> Mapping[str, Any]:
-    """Configurations, or their settings of training, by name; the first one is the default."""
-    return configurations
+def named(**values: Any) -> Mapping[str, Any]:
+    """Values by name: configurations, of which the first is the default, or settings of some."""
+    return values
 
 
 class Reranker(nn.Module, ABC):
     """A model that scores (query, post) pairs.
 
-    The forward pass has four steps: ``encode_queries`` and ``encode_posts`` each see one side
-    only, ``interact`` compares them, ``represent`` gives one vector for each pair, and ``head``
-    gives its score. A score does not depend on the other pairs of the batch: padding is masked.
+    The forward pass has four steps: ``encode`` sees one side only, ``interact`` compares both,
+    ``represent`` gives one vector for each pair, and ``head`` gives its score. A score does not
+    depend on the other pairs of the batch: padding is masked.
     """
 
     config_type: ClassVar[type]  # Frozen dataclass of the hyperparameters
-    configurations: ClassVar[Mapping[str, Any]]  # See :func:`named`
-    query_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_queries`` reads
-    post_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs that ``encode_posts`` reads
+    configurations: ClassVar[Mapping[str, Any]]  # By name; the first one is the default
+    query_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs of queries that ``encode`` reads
+    post_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Those of posts
     training_settings: ClassVar[Settings] = Settings()
     """Default settings of training; 0 epochs for a model without steps."""
-    own_settings: ClassVar[Mapping[str, Settings]] = named(rao2019=RAO_2019)
+    own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
-
-    idf: str = "relative"  # Weights of a query's terms, one of :data:`IDF_FORMS`
-    reading: Reading = Reading()  # How texts become terms
-    feature_families: Sequence[str] = ()
-    """Families of ``rerankers/features`` that are concatenated to the interaction ``FEATURES``,
-    [P, 1, K]."""
+    decay_shares: ClassVar[Mapping[str, float]] = {}
+    """Part of a parameter's name -> factor of its weight decay."""
     has_matches: ClassVar[bool] = False
     """Whether its matches of query and post can be shown as the reasons of a score."""
+
+    idf: str = "relative"
+    """Weights of a query's terms, inverse document frequencies: ``relative``, scaled into [0, 1];
+    ``classical``, ln N/n; ``phrases``, the same, with a trigram's own in place of its word's."""
+    reading: Reading = Reading()  # How texts become terms
+    reads_prior: bool = False
+    """Whether the posts' priors are added to the interactions: ``PRIOR``, [P, 1, 1]."""
+    interactions_are_fixed: bool = False
+    """Whether ``encode`` and ``interact`` are not trained: training then calls them once."""
+    needs_fit: bool = False  # Whether :meth:`fit` follows the gradient steps
 
     score: nn.Module  # Last layers of the default :meth:`head`: [P, K] to [P, 1]
 
@@ -106,27 +119,13 @@ class Reranker(nn.Module, ABC):
         name = configuration or next(iter(cls.configurations))
         return cls.own_settings.get(name, cls.training_settings)
 
-    def encode(self, inputs: Inputs) -> Any:
-        """Encode B texts, if queries and posts are encoded alike."""
-        raise NotImplementedError
-
-    def encode_queries(self, inputs: Inputs) -> Any:
-        """Encode Q queries."""
-        return self.encode(inputs)
-
-    def encode_posts(self, inputs: Inputs) -> Any:
-        """Encode D posts."""
-        return self.encode(inputs)
+    @abstractmethod
+    def encode(self, inputs: Inputs, side: str) -> Any:
+        """Encode B texts of a side, ``QUERY`` or ``POST``."""
 
     @abstractmethod
     def interact(self, queries: Any, posts: Any, query_of_post: Tensor) -> Interactions:
-        """Compare each encoded post with its query.
-
-        Args:
-            queries: Q queries, as ``encode_queries`` returned them.
-            posts: P posts, as ``encode_posts`` returned them.
-            query_of_post: [P] row of the query of each post.
-        """
+        """Compare each of P encoded posts with its query, row ``query_of_post`` [P] of Q."""
 
     def represent(self, interactions: Interactions) -> Tensor:
         """One vector for each pair: [P, K]; by default all interactions, of one position each."""
@@ -141,40 +140,21 @@ class Reranker(nn.Module, ABC):
         return self.head(self.represent(interactions))
 
     def interactions(
-        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, features: Tensor | None = None
+        self, queries: Inputs, posts: Inputs, query_of_post: Tensor, prior: Tensor | None
     ) -> Interactions:
-        """The first two steps, for P posts, each with its query.
-
-        Args:
-            query_of_post: [P] row of the query of each post.
-            features: [P, K] of :attr:`feature_families`; None without families.
-        """
-        encoded = self.encode_queries(queries), self.encode_posts(posts)
+        """The first two steps, for P posts, each with its query, and with ``prior`` [P] if read."""
+        encoded = self.encode(queries, QUERY), self.encode(posts, POST)
         interactions = self.interact(*encoded, query_of_post)
-        return interactions if features is None else {**interactions, FEATURES: features[:, None]}
+        return interactions if prior is None else {**interactions, PRIOR: prior.view(-1, 1, 1)}
 
     def forward(self, *batch: Any) -> Tensor:
         """Scores [P] by all four steps, with the arguments of :meth:`interactions`."""
         return self.integrate(self.interactions(*batch))
 
-    def interactions_are_fixed(self) -> bool:
-        """Whether encoders and ``interact`` are not trained: training then calls them once."""
-        return False
-
-    def decay_share(self, parameter: str) -> float:
-        """Factor of the weight decay for the parameter of this name."""
-        return 1.0
-
-    def needs_fit(self) -> bool:
-        """Whether :meth:`fit` follows the gradient steps."""
-        return False
-
     def fit(self, representations: Tensor, relevant: Tensor) -> None:
-        """Fit the parameters that are not trained by gradients.
+        """Fit what gradients do not train to the training pairs.
 
-        Args:
-            representations: [P, K] of the training pairs, by the trained model.
-            relevant: [P] whether each pair is relevant.
+        ``representations`` [P, K] are by the trained model, ``relevant`` [P] are truth values.
         """
 
     def device_of(self) -> torch.device:

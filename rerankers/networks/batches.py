@@ -6,9 +6,10 @@ has little padding; MP-HCNN takes its fast path on a CPU (:mod:`rerankers.networ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,6 @@ from rerankers.networks.ngrams import fast_path
 from rerankers.pairs import lists_of
 from rerankers.reranker import Progress, check_finite, silent
 from rerankers.text.ragged import Rows
-
-Scored = tuple[Rows, torch.Tensor]
-"""Rows of pairs, and their scores."""
 
 BATCH_SIZE = 256
 """Pairs in a batch: enough for two cores, and the matrices fit into their caches."""
@@ -42,23 +40,17 @@ def score_tokenized(
     batch_size: int = BATCH_SIZE,
     progress: Progress = silent,
 ) -> npt.NDArray[np.float32]:
-    """Score all pairs.
+    """Score all pairs: [P], higher is better.
 
     Args:
-        model: on the device to use.
-        pairs: tokenized, or cached interactions.
         batch_size: pairs in a forward pass; on a GPU :data:`ON_DEVICE` times as many.
-        progress: called with the number of pairs of each finished batch; on a GPU, of each that
-            is begun.
-
-    Returns:
-        [P] scores, higher is better.
+        progress: called with the pairs of each finished batch; on a GPU, of each that is begun.
 
     Raises:
         RerankerError: a score is not a finite number, or a batch does not fit into memory.
     """
     count, on_host = len(pairs.query_index), is_host(model.device_of())
-    size, scored = batch_size if on_host else ON_DEVICE * batch_size, list[Scored]()
+    size, found = batch_size if on_host else ON_DEVICE * batch_size, list[torch.Tensor]()
     with evaluating(model):
         fast = fast_path(model, pairs)
         if fast:
@@ -66,43 +58,35 @@ def score_tokenized(
             size = min(SHARING * batch_size, max(batch_size, -(-count // (4 * threads()))))
         # A fast path needs no padding: mixed lengths give batches of equal duration.
         parts = batches_of(pairs, size, is_mixed=fast is not None)
-        for rows, values in _each(model, fast or pairs, parts, threads() if on_host else 1):
-            scored.append((rows, values))
-            progress(len(rows))
+        for values in _each(model, fast or pairs, parts, on_host):
+            found.append(values)
+            progress(len(values))
     scores = np.zeros(count, dtype=np.float32)
-    if scored:
-        places, results = zip(*scored, strict=True)
-        scores[np.concatenate(places)] = torch.cat(results).cpu().numpy()  # One transfer
+    if found:
+        scores[np.concatenate(parts)] = torch.cat(found).cpu().numpy()  # One transfer
     check_finite(scores)
     return scores
 
 
-def _each(model: Reranker, pairs: Scorable, parts: Sequence[Rows], count: int) -> Iterator[Scored]:
-    """Score each batch, ``count`` of them at a time.
+def _each(
+    model: Reranker, pairs: Scorable, parts: Sequence[Rows], on_host: bool
+) -> Iterable[torch.Tensor]:
+    """Scores of each batch; some at a time, as it is too small for several threads.
 
-    A batch is too small for several threads, and NumPy uses one thread only.
+    NumPy uses one thread only.
     """
-    if count == 1 or len(parts) == 1:
-        yield from (_scored(model, pairs, rows) for rows in parts)
+    scored = partial(_scored, model, pairs)
+    if not on_host or threads() == 1 or len(parts) == 1:
+        yield from map(scored, parts)
         return
-    with one_thread_each():
-        pool = ThreadPoolExecutor(count)
-        try:
-            for done in as_completed([pool.submit(_scored, model, pairs, rows) for rows in parts]):
-                yield done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with one_thread_each() as count, ThreadPoolExecutor(count) as pool:
+        yield from pool.map(scored, parts)  # Cancels what is left if one raises
 
 
-def _scored(model: Reranker, pairs: Scorable, rows: Rows) -> Scored:
-    """Scores of the pairs ``rows``, which are of one query for a fast path.
-
-    Raises:
-        RerankerError: they do not fit into memory.
-    """
+def _scored(model: Reranker, pairs: Scorable, rows: Rows) -> torch.Tensor:
     try:
         with torch.inference_mode():  # A state of each thread
-            return rows, pairs.scores_of(model, rows)
+            return pairs.scores_of(model, rows)
     except (MemoryError, RuntimeError) as error:
         of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not of_memory and "DefaultCPUAllocator" not in str(error):

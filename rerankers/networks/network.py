@@ -71,7 +71,7 @@ class Network(Model):
     @property
     def families(self) -> Sequence[str]:
         """Families of ``rerankers/features`` that it reads."""
-        return self.model.feature_families
+        return (PRIOR,) if self.model.reads_prior else ()
 
     @property
     def device(self) -> str:

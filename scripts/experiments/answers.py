@@ -19,6 +19,7 @@ from pipeline.evaluation.measures import evaluate, mean
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
+from rerankers.networks.base import QUERY
 from rerankers.networks.network import Network
 from rerankers.text.words import words
 
@@ -66,7 +67,7 @@ def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]
 
 def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
     """Measure -> mean; empty without judgments."""
-    values = {} if qrels is None else evaluate(qrels, run, measures)
+    values = evaluate(qrels, run, measures) if qrels else {}
     return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
 
 
@@ -102,11 +103,11 @@ def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[
     The paper calls its model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone.
     """
     model, encoder = trained.model, trained.encoder
-    inputs = encoder.queries(questions, model.query_inputs, model.idf)
+    inputs = encoder.tokens(model, QUERY, questions)
     parts = np.array_split(np.arange(len(questions)), -(-len(questions) // BATCH_SIZE))
     with torch.inference_mode():
         batches = [
             {n: of.batch(rows, model.device_of()) for n, of in inputs.items()} for rows in parts
         ]
-        vectors = torch.cat([cast(torch.Tensor, model.encode_queries(batch)) for batch in batches])
+        vectors = torch.cat([cast(torch.Tensor, model.encode(batch, QUERY)) for batch in batches])
     return normalize(vectors, dim=1).float().cpu().numpy()

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from experiments import left_out
 from experiments.answers import means, measure_drawn
@@ -112,12 +112,11 @@ class Setup:
     device: str = "auto"
     workers: int = 1  # Cells at a time
 
-    @property
-    def options(self) -> list[str]:
-        """Options of all commands."""
+    def command(self, module: str, *arguments: str) -> None:
+        """Run a command of the pipeline on this setup's share of the cores."""
         threads = max(1, len(os.sched_getaffinity(0)) // self.workers)
         data = ["--data", str(self.data)] if self.data else []
-        return ["--threads", str(threads), "--device", self.device, *data]
+        _command(module, *arguments, "--threads", str(threads), "--device", self.device, *data)
 
     def collection(self, name: str) -> Collection:
         """The named collection in the data folder."""
@@ -146,27 +145,33 @@ class Setup:
         """Run file of the cell's mixture with query likelihood, None if it is not mixed."""
         return self.run_file(cell).with_suffix(".interpolated.txt") if cell.is_mixed else None
 
+    def judged(self, cell: Cell) -> left_out.Judged:
+        """Run and judgments of a cell, for the topics that it is measured on."""
+        qrels = self.collection(cell.collection).qrels or {}
+        if cell.kind == LEFT_OUT:
+            qrels = left_out.judgments(cell.collection, cell.topics, self.data)
+        return read_run(self.run_file(cell)), qrels
+
 
 def run_cells(cells: Sequence[Cell], setup: Setup) -> tuple[list[Result], list[str]]:
     """Results of the cells, and a line for each that failed."""
-    results: dict[str, Result] = {}
     failures: list[str] = []
     # Cells with the same key, under different names in two tables, are computed once.
     distinct = {cell.key: cell for cell in reversed(cells)}
 
-    def run(key: str) -> None:
-        cell = distinct[key]
+    def run(cell: Cell) -> Result | None:
         try:
-            results[key] = run_cell(cell, setup)
+            return run_cell(cell, setup)
         except Exception as error:
             failures.append(f"{cell.system} on {cell.collection}, seed {cell.seed}: {error}")
             tqdm.write(failures[-1], file=sys.stderr)
+            return None
 
     is_quiet = all(is_finished(cell, setup) for cell in distinct.values())
-    with ThreadPoolExecutor(setup.workers) as pool:
-        done = pool.map(run, distinct)
-        list(tqdm(done, total=len(distinct), unit="cell", disable=is_quiet or None))
-    return [replace(results[c.key], cell=c) for c in cells if c.key in results], failures
+    bar: Any = {"unit": "cell", "disable": is_quiet or None}
+    done = thread_map(run, distinct.values(), max_workers=setup.workers, **bar)
+    of_key = {key: result for key, result in zip(distinct, done, strict=True) if result}
+    return [replace(of_key[c.key], cell=c) for c in cells if c.key in of_key], failures
 
 
 def is_finished(cell: Cell, setup: Setup) -> bool:
@@ -182,42 +187,37 @@ def run_cell(cell: Cell, setup: Setup) -> Result:
     if cell.is_untrained:
         # Not kept: measuring is cheap, and the run file may be replaced.
         return Result(cell, *_measure(cell, setup), 0.0, 0, 0.0, provenance())
-    development, epochs, made = 0.0, 0, provenance()
-    if cell.kind == LEFT_OUT:
-        run = left_out.run_of(cell.reranker, cell.collection, cell.topics, setup.data)
-        write_run(setup.run_file(cell), run, cell.reranker)
-    else:
-        _train(cell, setup)
-        metrics = json.loads((setup.checkpoint(cell) / "metrics.json").read_text(encoding="utf-8"))
-        development, epochs = metrics["validation"]["AP"], metrics.get("epochs", 0)
+    made, trained = provenance(), _train(cell, setup)
     seconds = round(time.perf_counter() - started, 1)
-    if cell.kind not in (HELD_OUT, DRAWN, LEFT_OUT):
-        _search(cell, setup)
-    result = Result(cell, *_measure(cell, setup), development, epochs, seconds, made)
+    if cell.kind in ("", SHIPPED):
+        how = ["--reranker", cell.reranker, "--checkpoint", str(setup.checkpoint(cell))]
+        how += ["--candidates", "ql"] * (cell.is_mixed or cell.kind == SHIPPED)
+        how += ["--lambda", "1"] * cell.is_mixed
+        how += ["--output", str(setup.run_file(cell))]
+        setup.command("pipeline.search", "--topics", cell.collection, *how)
+    result = Result(cell, *_measure(cell, setup), *trained, seconds, made)
     with atomic_file(path) as stream:
         stream.write(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
     return result
 
 
-def _train(cell: Cell, setup: Setup) -> None:
+def _train(cell: Cell, setup: Setup) -> tuple[float, int]:
+    """AP on the development part, and epochs of the kept model; a form's run is written."""
+    if cell.kind == LEFT_OUT:
+        run = left_out.run_of(cell.reranker, cell.collection, cell.topics, setup.data)
+        write_run(setup.run_file(cell), run, cell.reranker)
+        return 0.0, 0
     checkpoint = setup.checkpoint(cell)
-    if cell.kind == SHIPPED or (checkpoint / "config.json").exists():
-        return
-    options = ["--test" if cell.is_retrieved else "--collection", cell.collection]
-    # One held-out part suffices for early stopping and λ, at a fifth of the cost.
-    options += ["--folds", "1"] * (cell.is_mixed and "--folds" not in cell.training)
-    for word in cell.training:
-        options += ["--set", word] if "=" in word else [word]
-    options += ["--seed", str(cell.seed), "--output", str(checkpoint)]
-    _command("pipeline.train", cell.reranker, *options, *setup.options)
-
-
-def _search(cell: Cell, setup: Setup) -> None:
-    how = ["--reranker", cell.reranker, "--checkpoint", str(setup.checkpoint(cell))]
-    how += ["--candidates", "ql"] * (cell.is_mixed or cell.kind == SHIPPED)
-    how += ["--lambda", "1"] * cell.is_mixed
-    how += ["--output", str(setup.run_file(cell)), *setup.options]
-    _command("pipeline.search", "--topics", cell.collection, *how)
+    if not (checkpoint / "config.json").exists():
+        options = ["--test" if cell.is_retrieved else "--collection", cell.collection]
+        # One held-out part suffices for early stopping and λ, at a fifth of the cost.
+        options += ["--folds", "1"] * (cell.is_mixed and "--folds" not in cell.training)
+        for word in cell.training:
+            options += ["--set", word] if "=" in word else [word]
+        options += ["--seed", str(cell.seed), "--output", str(checkpoint)]
+        setup.command("pipeline.train", cell.reranker, *options)
+    metrics = json.loads((checkpoint / "metrics.json").read_text(encoding="utf-8"))
+    return metrics["validation"]["AP"], metrics.get("epochs", 0)
 
 
 def _command(module: str, *arguments: str) -> None:
@@ -230,18 +230,17 @@ def _command(module: str, *arguments: str) -> None:
 
 def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, float], float | None]:
     """Measures of the run, measures of its mixture with query likelihood, and λ."""
-    collection, checkpoint = setup.collection(cell.collection), setup.checkpoint(cell)
-    qrels, measures, mixture = collection.qrels, collection.measures, setup.mixture_file(cell)
+    checkpoint, mixture = setup.checkpoint(cell), setup.mixture_file(cell)
     if cell.kind == DRAWN:
         part = named.find_answers(cell.collection, setup.data)
         return measure_drawn(part, None if cell.is_untrained else checkpoint), {}, None
+    collection = setup.collection(cell.collection)
+    measures = ["AP"] if cell.kind == LEFT_OUT else collection.measures
     if cell.kind == HELD_OUT or mixture:
         held_out = HeldOut.read(checkpoint, cell.collection, setup.data)
     if cell.kind == HELD_OUT:
         return means(held_out.qrels, held_out.neural, measures), {}, None
-    scores = read_run(setup.run_file(cell))
-    if cell.kind == LEFT_OUT:
-        qrels, measures = left_out.judgments(cell.collection, cell.topics, setup.data), ["AP"]
+    scores, qrels = setup.judged(cell)
     if mixture is None:
         return means(qrels, scores, measures), {}, None
     weight = held_out.tune("AP", min(5, len(held_out.qrels)), seed=1).weight

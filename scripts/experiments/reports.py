@@ -1,7 +1,6 @@
 """Functions that a table names: ``finish`` adds marks of significance and measures to results,
 ``report`` gives Markdown from runs and posts, ``draw_NAME`` draws the ``figure`` of this name."""
 
-import operator
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from experiments import answers
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup
-from experiments.left_out import judgments, reliability
+from experiments.left_out import FIRST_STAGES, reliability
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post
@@ -49,47 +48,45 @@ Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per judged 
 
 
 def significance(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with marks against the table's marked systems.
-
-    By Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
-    papers' tables. With several seeds, a topic's value is the mean over them.
-    """
-    references = [*table.better, *table.worse]
-    return marked(results, {system.name: references for system in table.systems}, setup)
+    """The results with marks against the table's marked systems."""
+    return marked(results, {s.name: [*table.better, *table.worse] for s in table.systems}, setup)
 
 
 def marked(
     results: Sequence[Result], references: Mapping[str, Sequence[str]], setup: Setup
 ) -> list[Result]:
-    """The results with marks against each system's references that have results and judgments."""
+    """The results with marks against each system's references that have results and judgments.
+
+    By Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
+    papers' tables. With several seeds, a topic's value is the mean over them.
+    """
     seeds = defaultdict(list)
     for result in results:
         seeds[result.cell.collection, result.cell.system].append(result)
     values = {key: values_of(own, setup) for key, own in seeds.items()}
+
+    def compared(
+        ours: Values, others: Mapping[str, Values], sign: int
+    ) -> dict[str, tuple[str, ...]]:
+        marks: dict[str, tuple[str, ...]] = defaultdict(tuple)
+        for (measure, own), (name, of) in product(ours.items(), others.items()):
+            if sign * (own.mean() - of[measure].mean()) > 0:
+                pair = own.tolist(), of[measure].tolist()
+                if randomization_test(*pair, permutations=PERMUTATIONS) < LEVEL:
+                    marks[measure] += (name,)
+        return dict(marks)
+
     marks = {}
     for (name, system), own in seeds.items():
         others = {o: values[name, o] for o in references.get(system, ()) if (name, o) in values}
         # Only a mixture is compared with its own neural score.
         alone = {other: of for other, of in others.items() if other != system}
         marks[name, system] = {
-            BETTER: _compare(values[name, system], alone, operator.gt),
-            WORSE: _compare(values[name, system], alone, operator.lt),
-            MIXTURE_BETTER: _compare(values_of(own, setup, is_mixture=True), others, operator.gt),
+            BETTER: compared(values[name, system], alone, 1),
+            WORSE: compared(values[name, system], alone, -1),
+            MIXTURE_BETTER: compared(values_of(own, setup, is_mixture=True), others, 1),
         }
     return [replace(r, marks=marks[r.cell.collection, r.cell.system]) for r in results]
-
-
-def _compare(
-    ours: Values, others: Mapping[str, Values], relation: Callable[[float, float], bool]
-) -> dict[str, tuple[str, ...]]:
-    """Measure -> the others to which the relation of the means holds significantly."""
-    marks: dict[str, tuple[str, ...]] = defaultdict(tuple)
-    for (measure, values), (name, of) in product(ours.items(), others.items()):
-        if relation(values.mean(), of[measure].mean()):
-            pair = values.tolist(), of[measure].tolist()
-            if randomization_test(*pair, permutations=PERMUTATIONS) < LEVEL:
-                marks[measure] += (name,)
-    return dict(marks)
 
 
 def values_of(results: Sequence[Result], setup: Setup, *, is_mixture: bool = False) -> Values:
@@ -155,8 +152,8 @@ def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result
     """The results with marks against the row before, and the share of all relevant posts found."""
 
     def recall(result: Result) -> dict[str, float]:
-        qrels = setup.collection(result.cell.collection).qrels or {}
-        run = best_of(read_run(setup.run_file(result.cell)), 1000)
+        run, qrels = setup.judged(result.cell)
+        run = best_of(run, 1000)
         relevant = [(q, d) for q, grades in qrels.items() for d in grades if grades[d] > 0]
         found = sum(doc_id in run.get(query_id, {}) for query_id, doc_id in relevant)
         return {"recall": round(found / max(1, len(relevant)), 4)} if qrels else {}
@@ -177,14 +174,8 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results of models with their reliability, calibrated on the other collections."""
-    judged = {
-        cell: (
-            read_run(setup.run_file(cell)),
-            judgments(cell.collection, cell.topics, setup.data),
-        )
-        for cell in (result.cell for result in results)
-        if cell.system != table.systems[0].name
-    }
+    cells = [r.cell for r in results if r.cell.reranker not in FIRST_STAGES]
+    judged = {cell: setup.judged(cell) for cell in cells}
 
     def measures(result: Result) -> dict[str, float]:
         own, ours = judged.get(result.cell), result.cell

@@ -30,24 +30,8 @@ def post(row: int) -> dict[str, str]:
     return {"contents": f"{text} {'cuts ' * (row % 5)}{row}", "url": url}
 
 
-class RefusedError(Exception):
-    """The engine refuses a search."""
-
-
 class StubEngine:
-    """A search engine: 120 posts, each found by every query; those with a body are ``notes``.
-
-    Attributes:
-        url: its address.
-        requests: all until now, with their bodies.
-        fail: status of each answer, in place of an answer.
-        wait: seconds before each answer.
-        largest: largest window that it takes.
-        outside: fields that the sources of hits lack.
-        packed: body that is called gzip, in place of an answer.
-        strange: a member of each source.
-        rendered: a template's search.
-    """
+    """A search engine: 120 posts, each found by every query; those with a body are ``notes``."""
 
     url: str
 
@@ -57,9 +41,12 @@ class StubEngine:
     def clear(self) -> None:
         self.posts = [post(row) for row in range(120)]
         self.requests: list[tuple[Request, bytes]] = []
-        self.fail, self.wait, self.largest = 0, 0.0, MOST
-        self.outside: set[str] = set()
-        self.packed, self.rendered = b"", ""
+        self.fail, self.wait = 0, 0.0  # Status in place of each answer, and seconds before it
+        self.largest = MOST  # Window that it takes
+        self.outside: set[str] = set()  # Fields that the sources of hits lack
+        self.packed = b""  # Body that is called gzip, in place of an answer
+        self.rendered = ""  # A template's search
+        # A member of each source
         self.strange = '"n":123456789012345678901234567890,"x":1.0E-4,"x":2.50,"y":1e5'
 
     @property
@@ -99,24 +86,24 @@ class StubEngine:
     def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
         try:
             return 200, self._found(_strict(body), parameters)
-        except (RefusedError, ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             problem = f'{{"type":"parsing_exception", "reason":{json.dumps(str(error))}}}'
             return 400, f'{{"error":{problem},"status":400}}'
 
     def _found(self, body: dict[str, Any], parameters: dict[str, str]) -> str:
         if unknown := body.keys() - KEYS:
-            raise RefusedError(f"unknown key {sorted(unknown)[0]}")
+            raise ValueError(f"unknown key {sorted(unknown)[0]}")
         if body.get("ext") not in (None, {}):
-            raise RefusedError("unknown ext")
+            raise ValueError("unknown ext")
         size = _number(parameters.get("size", body.get("size", 10)))
         start = _number(parameters.get("from", body.get("from", 0)))
         if start + size > self.largest:
-            raise RefusedError("too many hits")
+            raise ValueError("too many hits")
         if not isinstance(body.get("query", {}), dict):
-            raise RefusedError("query is no object")
+            raise ValueError("query is no object")
         fields = body.get("fields", [])
         if not isinstance(fields, list) or not all(isinstance(item, str) for item in fields):
-            raise RefusedError("fields are no names")
+            raise ValueError("fields are no names")
         sort = body.get("sort", "_score")
         by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
         rows: Sequence[int] = range(len(self.posts))
@@ -163,18 +150,18 @@ def _id(row: int) -> str:
 def _strict(body: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
-            raise RefusedError("a key is there twice")
+            raise ValueError("a key is there twice")
         return dict(pairs)
 
     actual = json.loads(body, object_pairs_hook=unique) if body.strip() else {}
     if not isinstance(actual, dict):
-        raise RefusedError("no object")
+        raise ValueError("no object")
     return actual
 
 
 def _number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str) or int(value) < 0:
-        raise RefusedError("no number")
+        raise ValueError("no number")
     return int(value)
 
 

@@ -102,7 +102,7 @@ def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: A
 def test_a_model_with_a_prior_reads_ranks_of_the_first_stage(tmp_path: Path, score: Any) -> None:
     folder = tmp_path / "sm_cnn"
     model = small_model("sm_cnn", next(iter(models.find("sm_cnn").configurations)))
-    assert "prior" in model.feature_families
+    assert model.reads_prior
     reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from("wordfreq"))
     checkpoint.save(folder, network(model, reader, "sm_cnn"))
     found = []

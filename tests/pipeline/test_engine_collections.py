@@ -74,22 +74,7 @@ def test_problems_of_a_file(tmp_path: Path, text: str, problem: str) -> None:
         find(str(path))
 
 
-def test_options_that_do_not_fit(tmp_path: Path, command: Command) -> None:
-    engine = ["--engine", NOWHERE]
-    for name, options, problem in (
-        ("search", ["--topics", "sample", "--engine-index", "x"], "--engine URL is missing"),
-        ("search", ["--topics", "sample", *engine, "--index", tmp_path], "--index and --engine"),
-        ("search", ["--topics", SAMPLE / "topics.txt", *engine], "--engine-index NAME is missing"),
-        ("search", ["--topics", "sample", "--engine", "http://u:hush@x"], "user or password in"),
-        ("search", ["--topics", "sample", "--query", "no.json"], "found no file 'no.json'"),
-        ("index", ["--collection", "sample", *engine, "--index", tmp_path], "--index: not with"),
-        ("search", ["--topics", "sample", *engine, "--method", "rm3"], "found rm3, expected one"),
-        ("index", ["--posts", SAMPLE / "posts.jsonl", *engine], "--engine-index NAME is missing"),
-    ):
-        told = command(name, *options, code=2).err
-        assert problem in told and "hush" not in told
-    nothing = command("search", "--topics", "sample", *engine, "--reranker", "none", code=1)
-    assert f"{NOWHERE}: no answer (" in nothing.err
+def test_methods_that_an_engine_does_not_offer() -> None:
     problem = "`first_stage`: found axiom, expected one of ql, bm25, which .* search a local index"
     with pytest.raises(UsageError, match=problem):
         retriever_for(open_collection("sample", engine={"url": NOWHERE}), method="axiom")

@@ -45,16 +45,11 @@ def done(command: Command, code: int, *arguments: str) -> str:
 
 
 class FakeElasticsearch:
-    """A server that imitates the inference endpoints of an Elasticsearch.
-
-    Attributes:
-        quotes: whether it puts the query between quotes, as newer versions do.
-        endpoints: path -> settings.
-    """
+    """Imitates inference endpoints; newer versions put the query between ``quotes``."""
 
     def __init__(self, quotes: bool) -> None:
         self.quotes, self.is_licensed = quotes, True
-        self.endpoints: dict[str, Any] = {}
+        self.endpoints: dict[str, Any] = {}  # Path -> settings
 
     def __call__(self, request: Request) -> Answer:
         path, body = request.path, request.body

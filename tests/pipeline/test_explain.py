@@ -83,24 +83,6 @@ def test_a_window_is_explained_in_colours_by_what_its_features_contribute(
     assert "\x1b[" in output and "‹" not in output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ("--query-id 99", 2, "--query-id: found '99', expected a topic of sample: 10, 1, 2"),
-        ("--query-id 3", 1, "expected some for the topics 3"),
-        ("--doc-id 42 --doc-id 43", 2, "--doc-id: found '43', expected one of the"),
-        ("--method bm25", 2, "--method, --mu and --parameter change nothing"),
-        ("--doc-id 1 --show 3", 2, "--show: --doc-id says already"),
-        ("--reranker fusion --method bm25", 2, "--method: fusion takes the rankers of its"),
-        ("--reranker fusion --lambda 0", 2, "--lambda: fusion takes the rankers of its"),
-    ],
-)
-def test_mistakes(arguments: str, code: int, message: str, command: Command, run: Run) -> None:
-    given = SAMPLE if "fusion" in arguments else GIVEN
-    found = command("explain", *given, *arguments.split(), code=code)
-    assert found.out == "" and message in found.err
-
-
 @pytest.mark.slow
 def test_a_fusions_ranks_are_those_of_a_search(command: Command, tmp_path: Path) -> None:
     config = Config(families="signal:rm3,signal:ql,first_stage,links", trees=40, minimum_leaf=5)

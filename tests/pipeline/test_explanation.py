@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -12,9 +13,8 @@ from helpers.reranking_samples import AWKWARD, QUERIES, small
 
 from indexes.posts import Post
 from pipeline.collections.topics import Topic
-from pipeline.explanation.pages import page
-from pipeline.explanation.terminal import print_explanation
 from pipeline.explanation.topic import ExplainedTopic, choose, explain
+from pipeline.explanation.views import page, print_explanation
 from pipeline.ranking.ranker import Ranking
 from pipeline.ranking.retrievers import Candidates
 from rerankers.explanation import shade_words, visible
@@ -43,7 +43,7 @@ def explained(model: Model, post: Post, query: str = QUERIES[1]) -> ExplainedTop
     candidates = Candidates([Topic(query_id, query)], runs[0], posts)
     ranking = Ranking({"before": runs[0], "after": runs[1]}, candidates, {})
     found = explain(model, ranking, "before", [post.doc_id], "", 1)
-    known = {"collection": "<b>", "facts": {"Model": "<a>"}, "grades": {post.doc_id: 2}}
+    known: Any = {"collection": "<b>", "facts": {"Model": "<a>"}, "grades": {post.doc_id: 2}}
     return replace(found, **known)
 
 

@@ -14,7 +14,7 @@ from indexes.posts import Post
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, write_run
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.fusion import Fusion, Rankers, UnionRetriever
+from pipeline.ranking.fusion import Fusion, UnionRetriever
 from rerankers import features, models
 from rerankers.errors import RerankerError
 from rerankers.trees.boosting import Trees, shares
@@ -45,8 +45,8 @@ def source(folder: Path | None = None) -> Any:
 
 
 def test_every_ranker_brings_its_best(tmp_path: Path) -> None:
-    rankers = Rankers(["ql", "rm3", "run_rm3"], ["ql", "run_rm3"])
-    found = UnionRetriever(source(tmp_path), rankers).search(TOPICS, hits=2)
+    rankers = ["ql", "rm3", "run_rm3"], ["ql", "run_rm3"]
+    found = UnionRetriever(source(tmp_path), *rankers).search(TOPICS, hits=2)
     # d is rm3's alone, which finds nothing here; c and b are beyond the two best of others.
     posts = {q: set(scores) for q, scores in found.run.items()}
     assert posts == {"1": {"a", "b", "z"}, "2": {"x"}}
@@ -73,46 +73,46 @@ class Lengths:
 
 def test_what_is_beyond_the_depth_ranks_below() -> None:
     """Of each candidate ranker's hits the best are scored; no hit is lost."""
-    rankers = Rankers(["ql", "rm3"], ["ql", "rm3"], depth=1)
-    found = UnionRetriever(source(), rankers).search(TOPICS)
+    rankers = UnionRetriever(source(), ["ql", "rm3"], ["ql", "rm3"], depth=1)
+    found = rankers.search(TOPICS)
     assert {q: set(scores) for q, scores in found.run.items()} == {"1": {"a", "d"}, "2": {"x"}}
     # Min-max: ql b .5, c 0; rm3 b 0.
     assert found.rest == {"1": pytest.approx({"b": 0.25, "c": 0.0}), "2": {}}
     assert not {"b", "c"} & found.posts.keys() and found.signals["ql"]["1"] == {"a": 3.0}
     for told in (0.0, -50.0):
         model: Any = Lengths(told)
-        fusion = Fusion(UnionRetriever(source(), rankers), model)
-        scores = fusion.rank({t.query_id: t.text for t in TOPICS}).run
+        scores = Fusion(rankers, model).rank({t.query_id: t.text for t in TOPICS}).run
         assert sorted(scores["1"], key=lambda d: -scores["1"][d])[2:] == ["b", "c"]
         assert min(scores["1"]["a"], scores["1"]["d"]) > scores["1"]["b"] > scores["1"]["c"]
     # Fewer hits than the depth: nothing is left over.
-    found = UnionRetriever(source(), Rankers(["ql"], ["ql"], 10)).search(TOPICS, hits=2)
+    found = UnionRetriever(source(), ["ql"], ["ql"], 10).search(TOPICS, hits=2)
     assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
 
 
 def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rankers = Rankers(["ql", "run_ql"], ["ql", "run_ql"])
-    found = UnionRetriever(source(tmp_path), rankers).search(TOPICS)
+    rankers = ["ql", "run_ql"], ["ql", "run_ql"]
+    found = UnionRetriever(source(tmp_path), *rankers).search(TOPICS)
     assert set(found.signals) == {"ql"}
     assert "warning: mb has no run_ql" in capsys.readouterr().err
     # Nobody misses official runs where there are none, or of a query that is no topic.
-    assert UnionRetriever(source(), rankers).search(TOPICS).signals == found.signals
+    assert UnionRetriever(source(), *rankers).search(TOPICS).signals == found.signals
     of_others = source(tmp_path)
     of_others.topics = [Topic("3", "fire")]
-    assert UnionRetriever(of_others, rankers).search(TOPICS).signals == found.signals
+    assert UnionRetriever(of_others, *rankers).search(TOPICS).signals == found.signals
     assert capsys.readouterr().err == ""
     with pytest.raises(DataError, match="mb: found no run of run_rm3"):
-        UnionRetriever(source(), Rankers(["ql", "run_rm3"], ["run_rm3"])).search(TOPICS)
+        UnionRetriever(source(), ["ql", "run_rm3"], ["run_rm3"]).search(TOPICS)
 
 
 def test_rankers_are_read_from_the_settings() -> None:
-    def rankers(families: str, candidate_rankers: str = "") -> Rankers:
+    def rankers(families: str, candidate_rankers: str = "") -> UnionRetriever:
         config = SimpleNamespace(families=families, candidate_rankers=candidate_rankers, depth=7)
-        return Rankers.from_config(config)
+        return UnionRetriever.of(collection, config)
 
-    families = "signal:ql,signal:run_rm3,overlap"
-    assert rankers(families) == Rankers(["ql", "run_rm3"], ["ql", "run_rm3"], 7)
-    assert rankers(families, "run_rm3").candidate_rankers == ["run_rm3"]
+    collection, families = source(), "signal:ql,signal:run_rm3,overlap"
+    both = ["ql", "run_rm3"]
+    assert rankers(families) == UnionRetriever(collection, both, both, 7)
+    assert rankers(families, "run_rm3").sources == ["run_rm3"]
     message = "signal:mp_hcnn: found no ranker(?s:.*)candidate_rankers: found rm3"
     with pytest.raises(UsageError, match=message):
         rankers("signal:ql,signal:mp_hcnn", "rm3")

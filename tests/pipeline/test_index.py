@@ -56,20 +56,6 @@ def test_bad_posts(build: Command, tmp_path: Path, line: str, message: str) -> N
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ("--index x", "nothing to index"),
-        ("--posts FILE", "--index DIR is missing"),
-        ("--posts FILE --index x --collection mb2011", "cannot be combined"),
-        ("--topics trecqa-raw", "expected a collection whose posts are searched"),
-    ],
-)
-def test_bad_usage(command: Command, arguments: str, problem: str) -> None:
-    told = command("index", *arguments.replace("FILE", __file__).split(), code=2).err
-    assert problem in told
-
-
 def test_a_named_collection(command: Command, tmp_path: Path) -> None:
     collection = named.find("mb2012", write_microblog(tmp_path))
     place = collection.index_directory

@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from pipeline.collections.collection import Collection, IndexPlace
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
-from pipeline.errors import UsageError
 from pipeline.ranking import interpolation
 from pipeline.service.errors import RequestError
 from pipeline.service.models import ServedModel
@@ -303,8 +301,3 @@ def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> N
         assert content["posts"][0]["time"] is None
         with pytest.raises(RequestError, match="have no time in them"):
             search_request(page, {"q": "storm", "time": "2012-02-01T00:00"})
-
-
-def test_given_candidates_are_not_searched(data_dir: Path) -> None:
-    with pytest.raises(UsageError, match="the candidates of this one are given"):
-        SearchPage(find("trecqa-raw", data_dir), dict)

@@ -4,13 +4,15 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Command, Patch
-from helpers.processes import run_python
+from helpers.processes import ROOT, run_python
 
 from pipeline.collections import named
-from pipeline.collections.trec import read_run
+from pipeline.collections.named import SAMPLE
+from pipeline.collections.trec import read_run, write_run
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +62,6 @@ def test_the_sample_from_topics_to_run(search: Command) -> None:
     ceilings = {t.query_id: int(t.max_doc_id or 0) for t in named.find("sample").topics}
     for query_id, scores in run.items():
         assert all(int(doc_id) <= ceilings[query_id] for doc_id in scores)
-    # The same in batches of another size.
-    search(*given, "--batch-size", "7", "--threads", "1", code=0)
-    for query_id, scores in read_run("run").items():
-        assert scores == pytest.approx(run[query_id], abs=1e-5)
 
 
 POSTS = [
@@ -87,21 +85,19 @@ def test_ones_own_posts_with_strange_texts(search: Command, command: Command) ->
     assert "no judgments" in result.out and "\x00" not in result.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ("mb2021", 2, "did you mean"),
-        ("sample --mu 9 --method bm25", 2, "bm25 has no μ"),
-        ("sample --reranker bert", 2, "found 'bert', expected one of"),
-        ("sample --candidates none.txt", 1, "none.txt"),
-        ("sample --checkpoint nowhere", 1, "nowhere/config.json"),
-        ("sample --parameter mu=1 --parameter nu=1", 2, "nu"),
-        ("sample --show 99", 2, "expected a topic with results"),
-    ],
-)
-def test_mistakes_are_explained(arguments: str, code: int, message: str, search: Command) -> None:
-    told = search(*arguments.split(), "--output", "run", code=code).err
-    assert message in told and "Traceback" not in told
+MISTAKES = (ROOT / "tests/helpers/mistakes.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("row", [*map(json.loads, MISTAKES)], ids=lambda row: row["command"])
+def test_mistakes_are_explained(row: dict[str, Any], search: Command, command: Command) -> None:
+    """By all commands that rank or index; ``small.run`` has two topics."""
+    qrels = named.find("sample").qrels or {}
+    write_run("small.run", {q: dict.fromkeys(qrels[q], 1.0) for q in ("1", "2")})
+    line = row["command"].replace("SAMPLE", str(SAMPLE)).replace("NOWHERE", "http://127.0.0.1:9")
+    done = command(*line.split(), code=row["code"])
+    assert row["message"] in done.err
+    assert "Traceback" not in done.err and "hush" not in done.err
+    assert done.out == "" or "--show 99" in line
 
 
 @pytest.mark.slow

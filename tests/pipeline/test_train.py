@@ -210,6 +210,7 @@ BAD_USAGE = {
         "found mb2012, expected some of mb2011, mb2013, mb2014, the judged collections"
     ),
     "fusion --collection trecqa-raw": "--collection: fusion ranks what searches find",
+    "fusion --train-on trecqa-raw": "found no other collection to train on",
     "lambdamart --test mb2012 --set training.epochs=3": (
         r"--set training\.epochs=3: found for lambdamart.*--set"
     ),

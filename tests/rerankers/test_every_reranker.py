@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from helpers.reranking_samples import (
     AWKWARD,
     POSTS,
@@ -24,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rerankers import checkpoint, devices, models
 from rerankers.errors import RerankerError
-from rerankers.networks.base import Reranker, Terms
+from rerankers.networks.base import Reranker
 from rerankers.networks.batches import score_tokenized
 from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import Network
@@ -85,33 +84,14 @@ def test_scores_are_finite_and_tell_posts_apart_if_there_are_any(any_model: Mode
     assert any_model.score(Pairs([], [], [], nothing, nothing)).shape == (0,)
 
 
-def test_padding_does_not_change_scores(model: Reranker) -> None:
-    tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    rows = np.arange(len(tokenized.query_index))
-    queries, posts, query_of_post, features = tokenized.batch(rows, CPU)
-
-    def wider(inputs: Any, columns: int) -> dict[str, Terms]:
-        """``columns`` of padding more; models without weights have no column of them."""
-        more = {name: (0, columns if t.weights.shape[1] else 0) for name, t in inputs.items()}
-        return {
-            name: Terms(F.pad(terms.ids, (0, columns)), F.pad(terms.weights, more[name]))
-            for name, terms in inputs.items()
-        }
-
-    with torch.no_grad():
-        narrow = model(queries, posts, query_of_post, features)
-        for columns in (1, 90):
-            inputs = wider(queries, columns), wider(posts, columns)
-            wide = model(*inputs, query_of_post, features)
-            torch.testing.assert_close(wide, narrow, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 def test_the_engine_scores_as_one_forward_pass(
     model: Reranker, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All pairs in one batch, padded to the longest, by nothing but the model."""
+    """All pairs in one batch, padded to the longest, by nothing but the model; one by one, without
+    padding; and in the engine's batches."""
     short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
+    short.append(("water " * 90, "http://x.org/" + "ab/" * 60))
     pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short, POSTS[3], POSTS[0]])
     tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     with torch.no_grad():
@@ -230,7 +210,7 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     """The posts that it ranks last become the first: a model of one weight can do it, too."""
     model = trainable(case, seed=1, hidden=32, dropout=0.0)
     pairs = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
-    is_fixed = model.interactions_are_fixed()
+    is_fixed = model.interactions_are_fixed
     examples = CachedInteractions.compute(model, pairs) if is_fixed else pairs
     with torch.no_grad():
         order = examples.scores_of(model, np.arange(10)).argsort().numpy()
@@ -248,7 +228,7 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
 
 
 def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
-    if not model.interactions_are_fixed():
+    if not model.interactions_are_fixed:
         pytest.skip("this configuration trains what comes before the evidence")
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
     cached = CachedInteractions.compute(model, tokenized)

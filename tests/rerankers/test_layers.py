@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from rerankers.errors import RerankerError
-from rerankers.networks.layers.convolutions import ConvolutionTower, drop_, scale_of_kept
-from rerankers.networks.layers.embeddings import (
+from rerankers.networks.layers import (
     TYPICAL_LENGTH,
+    ConvolutionTower,
     FrozenVectors,
     TrainedVectors,
+    drop_,
     hashed_vectors,
+    scale_of_kept,
     word_vectors,
 )
 from rerankers.networks.training.loop import LOSSES
@@ -65,13 +67,13 @@ def test_low_precision_is_for_training_alone() -> None:
     torch.manual_seed(1)
     vectors, ids = TrainedVectors(KNOWN, 1), torch.tensor([[1, 2, 3, 4, 5, 6]])
     tower = ConvolutionTower(vectors, 50, 7, width=3, depth=2)
-    exact = tower.of_parts([ids])[0][-1]
+    exact = tower(ids)[-1]
     tower.precision = "bf16"
-    narrow = tower.train().of_parts([ids])[0][-1]
+    narrow = tower.train()(ids)[-1]
     assert narrow.dtype == torch.float32
     assert not torch.equal(narrow, exact)
     torch.testing.assert_close(narrow, exact, rtol=0.05, atol=0.05)
-    assert torch.equal(tower.eval().of_parts([ids])[0][-1], exact)
+    assert torch.equal(tower.eval()(ids)[-1], exact)
 
 
 # Terms of a loss, of one list

@@ -33,7 +33,7 @@ def model_of(name: str = "mp_hcnn", configuration: str = "robust") -> Reranker:
 
 def examples_of(model: Reranker, labels: np.ndarray = LABELS) -> Examples:
     pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    is_fixed = model.interactions_are_fixed()
+    is_fixed = model.interactions_are_fixed
     return Examples(CachedInteractions.compute(model, pairs) if is_fixed else pairs, labels)
 
 

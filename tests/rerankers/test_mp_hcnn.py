@@ -17,12 +17,11 @@ from helpers.model_samples import (
     varied,
     weights_of,
 )
-from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder
+from helpers.reranking_samples import POSTS, QUERIES, encoder
 from nltk.tokenize import TreebankWordTokenizer
 
 from rerankers import devices
 from rerankers.networks.base import TRIGRAMS, WORDS, Reranker
-from rerankers.networks.inputs import Tokenized
 from rerankers.networks.models.mp_hcnn import Model
 from rerankers.text.words import character_trigrams, url_text, words
 
@@ -177,25 +176,6 @@ def test_scores_are_those_of_the_network_written_out(configuration: str) -> None
     """Texts beyond the lengths of section 4.3 are cut."""
     model = varied("mp_hcnn", configuration)
     assert_naive_scores(model, Naive(model).score, [*LINKED, *CASES[2:-1]])
-
-
-@pytest.mark.parametrize("configuration", Model.configurations)
-def test_training_on_a_gpu_has_the_same_gradients(
-    monkeypatch: pytest.MonkeyPatch, configuration: str
-) -> None:
-    model = varied("mp_hcnn", configuration)
-    pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    rows = np.random.default_rng(3).permutation(len(pairs.query_index))
-
-    def gradients() -> dict[str, torch.Tensor]:
-        model.zero_grad()
-        pairs.scores_of(model, rows).square().sum().backward()
-        named = model.named_parameters()
-        return {name: each.grad.clone() for name, each in named if each.grad is not None}
-
-    expected = gradients()
-    monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    torch.testing.assert_close(gradients(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_missing_faiss_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_corrupted_pairs_have_posts_of_other_topics() -> None:
-    model = small_model("sm_cnn", "text")
+    model = small_model("sm_cnn", "static")
     pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
     # Each topic has other posts.
     pairs = pairs.take(np.flatnonzero(pairs.post_index % 4 == pairs.query_index))
@@ -91,6 +91,8 @@ def test_corrupted_pairs_have_posts_of_other_topics() -> None:
     sampler = BatchSampler(Examples(pairs, relevant), settings)
     found, count = sampler.examples, len(pairs.query_index)
     assert len(found.relevant) == count + 4 * relevant.sum()
+    assert not found.relevant[count:].any()
+    assert not found.pairs.prior[count:].any()  # They are in no run.
     for row in drawn(sampler, 10):
         queries, posts = found.pairs.query_index[row], found.pairs.post_index[row]
         assert len({*queries}) == 1 and found.relevant[row[0]] and min(row[1:]) >= count

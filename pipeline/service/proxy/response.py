@@ -64,8 +64,8 @@ class Hit(msgspec.Struct, frozen=True):
                     value = group[name]
                     break
             else:
-                value = _inside(self.source, name)
-                is_whole = is_whole and value is not None
+                value = [*at(self.source, name)] if "." in name else None
+                is_whole = is_whole and bool(value)
             values.append(value)
         count = len(values) - len(fields.signals)
         parts = [v if type(v) is str else " ".join(_leaves(v)) for v in values[:count]]
@@ -157,14 +157,17 @@ def read_responses(
     return [*map(SearchResponse.read, parts, fields)] if len(parts) == len(fields) else []
 
 
-def _inside(value: Any, name: str) -> Any:
-    """The values of a field in a source: with dots in its key, or an object for each dot."""
+def at(value: Any, path: str) -> Iterator[Any]:
+    """The values at a path: names may have dots in them, and items of lists need no place."""
     if isinstance(value, list):
-        return [_inside(item, name) for item in value]
-    if not isinstance(value, dict) or name in value:
-        return value[name] if isinstance(value, dict) else None
-    head, _, rest = name.partition(".")
-    return _inside(value.get(head), rest) if rest else None
+        for place, item in enumerate(value):
+            yield from at({str(place): item}, path)
+            yield from at(item, path)
+    for name in sorted(value, key=len) if isinstance(value, dict) else ():
+        if path == name:
+            yield value[name]
+        elif path.startswith(f"{name}."):
+            yield from at(value[name], path[len(name) + 1 :])
 
 
 def _leaves(value: Any) -> Iterator[str]:

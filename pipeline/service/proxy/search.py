@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
-from pipeline.service.proxy.response import PostFields
+from pipeline.service.proxy.response import PostFields, at
 
 _TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
 """Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
@@ -261,7 +261,7 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
     context = options.query_context or {}
     text, path = context.get("query_text"), context.get("query_text_path")
     if text is None and path is not None:
-        text = next((value for value in _at(content, path) if value is not None), None)
+        text = next((value for value in at(content, path) if value is not None), None)
         if not isinstance(text, str):
             problem = "found something else, expected the path of a text in the search"
             location = ("ext", "rerank", "query_context", "query_text_path")
@@ -273,17 +273,6 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
         listed = ", ".join(dict.fromkeys(fields))
         raise UnchangedError(f"no text is searched in {listed}", "no_text")
     return text
-
-
-def _at(value: Any, path: str) -> Iterator[Any]:
-    """The values at a path; names may have dots in them."""
-    if isinstance(value, list):
-        value = {str(place): item for place, item in enumerate(value)}
-    for name in sorted(value, key=len) if isinstance(value, dict) else ():
-        if path == name:
-            yield value[name]
-        elif path.startswith(f"{name}."):
-            yield from _at(value[name], path[len(name) + 1 :])
 
 
 def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[str, bool]]:

@@ -6,9 +6,8 @@ Rao et al. (AAAI 2019), Table 6, shades the words of a post by them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,9 @@ import torch
 
 from rerankers.errors import RerankerError
 from rerankers.explanation import Cell, Column, Explanation, Reasons, Row, shade
+from rerankers.networks.base import POST, QUERY, Reranker
 from rerankers.networks.inputs import TextEncoder, Tokenized
-from rerankers.networks.models.mp_hcnn import Model, Pairing
+from rerankers.networks.models.mp_hcnn import Model
 from rerankers.pairs import Pairs
 from rerankers.text import words as reading
 from rerankers.text.spans import Span, Word, find_url, find_words, trigram_spans
@@ -71,8 +71,7 @@ def _highest(similarity: Values, axis: int) -> Values:
     return similarity.max(axis=axis) if similarity.size else similarity.sum(axis=axis)
 
 
-@dataclass(frozen=True)
-class PairMatches:
+class PairMatches(NamedTuple):
     """Matches of a query and a post, both cut to the lengths that the model reads."""
 
     query_words: list[str]
@@ -93,52 +92,39 @@ def find_matches(
             f"found a model that reads texts as {model.reading}; matches are shown of models of "
             f"{reading.Reading()}, for example of another configuration"
         )
-    rows = np.arange(len(texts))
+    rows, found = np.arange(len(texts)), list[PairMatches]()
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows)
     tokens = reading.words(query)[: model.config.query_words]
     weights = encoder.idf.weights(tokens, model.idf != "relative")
-    with torch.inference_mode():
-        batch = Tokenized.from_pairs(pairs, encoder, model).batch(rows, model.device_of())
-        by_post = _matches(model, batch.queries, batch.posts)
-    found = []
-    for text, url, matches in zip(texts, urls, by_post, strict=True):
+    for text, url in zip(texts, urls, strict=True):
         letters, spans = find_url(url)
-        post_words, centres = (
-            find_words(text)[: model.config.post_words],
-            trigram_spans(spans, letters),
-        )
-        found.append(PairMatches(tokens, weights, post_words, tuple(centres), matches))
+        places, post_words = trigram_spans(spans, letters), find_words(text)
+        post_words = post_words[: model.config.post_words]
+        found.append(PairMatches(tokens, weights, post_words, tuple(places), {}))
+    with torch.inference_mode():
+        tokenized = Tokenized.from_pairs(pairs, encoder, model)
+        asked, posts, query_of_post, _ = tokenized.batch(rows, model.device_of())
+        encoded = model.encode(asked, QUERY), model.encode(posts, POST)
+        for name, each in model.perspectives.items():
+            query_length = int(encoded[0].terms[each.query_input].lengths)
+            lengths = encoded[1].terms[each.post_input].lengths.tolist()
+            levels = model.similarities(*encoded, query_of_post, each)
+            for depth, level in enumerate(levels):
+                size = 1 + depth * (each.width - 1)
+                for pair, values, length in zip(found, level, lengths, strict=True):
+                    own = Matches(values[:query_length, :length].cpu().numpy(), size)
+                    pair.matches.setdefault(name, []).append(own)
     return found
 
 
-def _matches(model: Model, query: Any, posts: Any) -> list[dict[str, list[Matches]]]:
-    """Matches of the inputs of one query with those of each post, without padding."""
-    encoded, terms, config = model.encode_queries(query), model.encode_posts(posts), model.config
-    count = len(terms[model.post_inputs[0]].ids)
-    pairs = Pairing(encoded, terms, torch.zeros(count, dtype=torch.int64))
-    found: list[dict[str, list[Matches]]] = [{} for _ in range(count)]
-    for name, perspective in model.perspectives.items():
-        query_length = int(encoded.terms[perspective.query_input].ids.count_nonzero())
-        lengths = terms[perspective.post_input].ids.count_nonzero(dim=1).tolist()
-        for depth, level in enumerate(model.similarities(pairs, perspective)):
-            values = level.values
-            if config.normalization == "query":
-                values = level.query_softmax(config.temperature)
-            elif config.normalization == "post":
-                values = level.softmax(config.temperature, perspective.post_length)
-            for matches, post, length in zip(found, values, lengths, strict=True):
-                own = post[:query_length, :length].float().cpu().numpy()
-                size = 1 + depth * (perspective.width - 1)
-                matches.setdefault(name, []).append(Matches(own, size))
-    return found
-
-
-def explain(model: Any, encoder: TextEncoder, pairs: Pairs, rows: Sequence[int]) -> Explanation:
+def explain(
+    model: Reranker, encoder: TextEncoder, pairs: Pairs, rows: Sequence[int]
+) -> Explanation:
     """Reasons for the scores of the pairs ``rows`` of one query: its best matches by word."""
-    places = pairs.post_index[rows].tolist()
+    places, matcher = pairs.post_index[rows].tolist(), cast(Model, model)
     texts, urls = [pairs.texts[row] for row in places], [pairs.urls[row] for row in places]
-    found = find_matches(model, encoder, pairs.queries[0], texts, urls)
-    measure, bounds = _measure(model, found)
+    found = find_matches(matcher, encoder, pairs.queries[0], texts, urls)
+    measure, bounds = _measure(matcher, found)
     steps = [f"{name} from {bound:.2f}" for name, bound in zip(STEPS, bounds, strict=True)]
     posts = [reasons(*post, bounds) for post in zip(texts, urls, found, strict=True)]
     levels = found[0].matches.items()
@@ -166,11 +152,18 @@ def _heading(name: str, matches: Matches) -> str:
 
 def reasons(text: str, url: str, found: PairMatches, bounds: Sequence[float]) -> Reasons:
     """Matches of one post; ``bounds`` are the least similarities of the shades 1 to 4."""
+    trigrams = [s for word in found.post_words for s in trigram_spans(word.spans, word.text)]
+    places = {"words": [word.place for word in found.post_words], "post_trigrams": trigrams}
     levels = {
         (name, depth): each for name, of in found.matches.items() for depth, each in enumerate(of)
     }
     shaded = {
-        key: shade(*_spans(text, url, found, key[0], each), bounds)
+        key: shade(
+            url if key[0] == "url_trigrams" else text,
+            places.get(key[0], found.url),
+            each.post_terms(),
+            bounds,
+        )
         for key, each in levels.items()
         if key[0] != "url_trigrams" or found.url
     }
@@ -190,19 +183,6 @@ def reasons(text: str, url: str, found: PairMatches, bounds: Sequence[float]) ->
             for key, segments in shaded.items()
         ],
     )
-
-
-def _spans(
-    text: str, url: str, found: PairMatches, name: str, matches: Matches
-) -> tuple[str, Sequence[Span], Iterable[float]]:
-    """The text or URL that matches are about, places in it, and a similarity for each place."""
-    values = matches.post_terms()
-    if name == "words":
-        return text, [word.place for word in found.post_words], values
-    if name == "post_trigrams":
-        spans = [s for word in found.post_words for s in trigram_spans(word.spans, word.text)]
-        return text, spans, values
-    return url, found.url, values
 
 
 def _cells(found: PairMatches, name: str, matches: Matches, bounds: Sequence[float]) -> list[Cell]:

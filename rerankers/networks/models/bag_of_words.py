@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from rerankers.logistic import logistic_regression
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.embeddings import word_vectors
-from rerankers.networks.layers.overlap import StopWords, WordOverlap
+from rerankers.networks.layers import StopWords, WordOverlap, word_vectors
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
@@ -62,6 +61,7 @@ class Bilinear(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
+        self.needs_fit = config.count
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         size = vocabulary.vectors.shape[1]
         self.matrix = nn.Parameter(torch.randn(size, size) * 0.01)  # section 4.2: N(0, 0.01)
@@ -76,7 +76,7 @@ class Bilinear(Reranker):
     def compose(self, ids: Tensor) -> Tensor:
         """Vectors [B, E] of texts from the identifiers of their words [B, L]."""
 
-    def encode(self, inputs: Inputs) -> Encoded:
+    def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Compose B texts."""
         return Encoded(self.compose(inputs[WORDS].ids), inputs[WORDS])
 
@@ -99,10 +99,6 @@ class Bilinear(Reranker):
         """Counts and probability: [P, 3]."""
         logits = representations[:, :-COUNTS].sum(dim=1, keepdim=True) + self.bias
         return torch.cat([representations[:, -COUNTS:], torch.sigmoid(logits)], dim=1)
-
-    def needs_fit(self) -> bool:
-        """Whether there are counts, and so a regression."""
-        return self.config.count
 
     def fit(self, representations: Tensor, relevant: Tensor) -> None:
         """Fit the regression by L-BFGS with an L2 penalty of 0.01 (section 4.2)."""

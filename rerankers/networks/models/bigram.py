@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.networks.layers.embeddings import mask_of
 from rerankers.networks.models.bag_of_words import Bilinear, Config
 from rerankers.text.vocabulary import Vocabulary
 
@@ -34,7 +33,7 @@ class Model(Bilinear):
         following = F.pad(terms[:, 1:], (0, 0, 0, 1))
         bigrams = torch.tanh(terms @ self.left.t() + following @ self.right.t() + self.bigram_bias)
         # A bigram begins at each word but the last; the only word of a text begins one, too.
-        mask = mask_of(ids)
+        mask = ids.ne(0).float()
         begins = F.pad(mask[:, 1:], (0, 1))
         begins[:, 0] = mask[:, 0]
         count = begins.sum(dim=1, keepdim=True).clamp_min(1)

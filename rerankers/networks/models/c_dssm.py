@@ -36,7 +36,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.networks.base import named
-from rerankers.networks.models.dssm import SemanticModel, TrigramSums, unit_vectors
+from rerankers.networks.models.dssm import SemanticModel, TrigramSums
 from rerankers.text.words import TRIGRAM_COUNT
 
 WIDTH = 3  # Words in a window
@@ -68,18 +68,16 @@ class ConvolutionalNetwork(nn.Module):
         nn.init.xavier_uniform_(self.semantic.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Vectors of length 1 of texts [B, L]: [B, K]; 0 for a text without words."""
+        """Vectors of texts [B, L]: [B, K]."""
         sums, mask = self.trigrams.by_word(ids)  # [B, W, width · F]
-        windows = torch.tanh(self.windows(sums))
+        before, own, after = sums.chunk(WIDTH, dim=2)
+        # The sum of the words of each window, its own word in the middle: [B, W, F]
+        windows = torch.tanh(
+            F.pad(before[:, :-1], (0, 0, 1, 0)) + own + F.pad(after[:, 1:], (0, 0, 0, 1))
+        )
         # tanh is above -1, so padding is never the maximum of a text with words.
         pooled = windows.masked_fill(~mask.unsqueeze(2), -1.0).amax(dim=1)
-        vectors = torch.tanh(self.semantic(self.dropout(pooled)))
-        return unit_vectors(vectors, mask.any(dim=1))
-
-    def windows(self, sums: Tensor) -> Tensor:
-        """Sum of the words of each window, its own word in the middle: [B, W, F]."""
-        before, own, after = sums.chunk(WIDTH, dim=2)
-        return F.pad(before[:, :-1], (0, 0, 1, 0)) + own + F.pad(after[:, 1:], (0, 0, 0, 1))
+        return torch.tanh(self.semantic(self.dropout(pooled)))
 
 
 class Model(SemanticModel):

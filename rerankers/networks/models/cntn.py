@@ -43,43 +43,41 @@ Deviations, and choices where the paper is silent:
   0.003 .53, at 0.1 .78).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import RerankerError, require_choice
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import WideConvolution, xavier_linear
-from rerankers.networks.layers.embeddings import mask_of_lengths, word_vectors
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.base import QUERY, WORDS, Inputs, Interactions, Reranker, named
+from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors, xavier_linear
+from rerankers.networks.training.settings import Checked, Settings, one_of
 from rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are CNTN-V with Table 2's sizes."""
 
     slices: int = 5  # r, slices of the tensor (section 6.2)
-    bilinear: str = "tensor"
+    bilinear: str = one_of("tensor", "identity", "none")
     """M: ``tensor`` (trained), ``identity`` (on vectors of length 1) or ``none`` (0)."""
     linear: bool = True  # V and b (section 6.2)
-    composition: str = "convolutions"
+    composition: str = one_of("convolutions", "mean")
     """Sentence vectors: by ``convolutions``, or the ``mean`` of the word vectors (n_s = E)."""
-    activation: str = "tanh"  # f: ``tanh`` or ``identity``
+    activation: str = one_of("tanh", "identity")  # f
     filters: int = 50  # F, feature maps of each convolution (not given)
     depth: int = 3  # d, convolutions with pooling (Table 2)
     width: int = 3  # m, words under a filter (Table 2)
     top_k: int = 4  # Values of each feature map kept by the last pooling (see above)
     sentence_size: int = 50  # n_s, dimensions of a sentence vector (Table 2)
 
-    def __post_init__(self) -> None:
-        require_choice("bilinear", self.bilinear, ("tensor", "identity", "none"))
-        require_choice("activation", self.activation, ("tanh", "identity"))
-        require_choice("composition", self.composition, ("convolutions", "mean"))
+    def problems(self) -> Iterator[str]:
+        """A message for each impossible value and combination."""
+        yield from super().problems()
         if self.bilinear == "none" and not self.linear:
-            raise RerankerError(
+            yield (
                 "settings bilinear and linear: found none and false, which leaves nothing to "
                 "score by; expected at least one of them"
             )
@@ -115,6 +113,7 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
+        self.interactions_are_fixed = config.composition == "mean"
         self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
         size = vocabulary.vectors.shape[1]
         slices, numbers = config.slices, size
@@ -130,29 +129,19 @@ class Model(Reranker):
             self.linear = xavier_linear(2 * numbers, slices)
         self.weights = nn.Parameter(torch.ones(slices))
 
-    def encode_queries(self, inputs: Inputs) -> Tensor:
-        """Sentence vectors of Q questions: [Q, n_s]."""
-        return self._encode("query_sentence", inputs)
-
-    def encode_posts(self, inputs: Inputs) -> Tensor:
-        """Sentence vectors of D answers: [D, n_s]."""
-        return self._encode("post_sentence", inputs)
-
-    def _encode(self, network: str, inputs: Inputs) -> Tensor:
-        ids = inputs[WORDS].ids
-        terms, words = self.vectors(ids), ids.ne(0).sum(dim=1)
+    def encode(self, inputs: Inputs, side: str) -> Tensor:
+        """Sentence vectors of B questions or answers: [B, n_s]."""
+        words = inputs[WORDS]
+        terms = self.vectors(words.ids)
         if self.config.composition == "mean":  # Section 6.1, NBOW
-            return terms.sum(dim=1) / words.clamp_min(1).unsqueeze(1)
-        vectors: Tensor = self.get_submodule(network)(terms, words)
+            return terms.sum(dim=1) / words.lengths.clamp_min(1).unsqueeze(1)
+        network = self.query_sentence if side == QUERY else self.post_sentence
+        vectors: Tensor = network(terms, words.lengths)
         return vectors
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
         """[v_q; v_a] of each pair."""
         return {"sentences": torch.cat([queries[query_of_post], posts], dim=1).unsqueeze(1)}
-
-    def interactions_are_fixed(self) -> bool:
-        """With mean vectors of fixed words."""
-        return self.config.composition == "mean"
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The tensor layer before u: [P, r] (equation 1)."""
@@ -160,8 +149,7 @@ class Model(Reranker):
         query, post = sentences.chunk(2, dim=1)
         total = torch.zeros((), device=sentences.device)
         if self.config.bilinear == "tensor":
-            # v_qᵀ M of all slices in one product, which autocast does not convert.
-            query, post = query.to(self.tensor.dtype), post.to(self.tensor.dtype)
+            # v_qᵀ M of all slices in one product
             rows = torch.tensordot(query, self.tensor, dims=([1], [1]))  # [P, r, n_s]
             total = total + torch.bmm(rows, post.unsqueeze(2)).squeeze(2)
         elif self.config.bilinear == "identity":

@@ -34,12 +34,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rerankers.errors import require_at_least, require_choice
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import bounded
-from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
-from rerankers.networks.layers.similarity import unit_length
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms, named
+from rerankers.networks.layers import VECTOR_KINDS, bounded, unit_length, word_vectors
+from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
@@ -48,18 +45,13 @@ of one in every second post."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``idf``."""
 
-    bins: int = 30  # Bins of a histogram, the last for exact matches (paper: 30)
-    idf: str = "relative"  # Weights of words: ``relative``, in [0, 1], or ``classical``, ln N/n
+    bins: int = at_least(2, 30)  # Bins of a histogram, the last for exact matches (paper: 30)
+    idf: str = one_of(*GATE_START)  # Weights of words, in [0, 1] or ln N/n
     hidden: int = 5  # Units of the network's hidden layer (paper: 5)
-    vectors: str = "static"  # One of ``VECTOR_KINDS``, never trained
-
-    def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, VECTOR_KINDS)
-        require_choice("idf", self.idf, tuple(GATE_START))
-        require_at_least(self, bins=2)
+    vectors: str = one_of(*VECTOR_KINDS)  # Never trained
 
 
 class Model(Reranker):
@@ -72,30 +64,30 @@ class Model(Reranker):
         loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
     )
 
+    interactions_are_fixed = True  # Histograms have no gradient.
+
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.idf = config.idf
-        # Never trained, as histograms have no gradient.
         self.vectors = word_vectors(vocabulary, config.vectors, 0.25).requires_grad_(False)
         self.evidence = nn.Sequential(
             nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
         )
         self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
 
-    def encode(self, inputs: Inputs) -> Encoded:
+    def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, L, E] of the words of B texts, of length 1 (0 for padding)."""
         return Encoded(unit_length(self.vectors(inputs[WORDS].ids)), inputs[WORDS])
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Histograms [P, Lq, bins] and, for the gate, mask and IDF of each word [P, Lq, 2]."""
-        ids, weights = (values[query_of_post] for values in queries.words)  # [P, Lq]
+        words = Terms(*(values[query_of_post] for values in queries.words))  # [P, Lq]
         cosine = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
-        exact = ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
-        counts = histograms(cosine, exact, mask_of(posts.words.ids), self.config.bins)
-        mask = mask_of(ids)
+        exact = words.ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
+        counts = histograms(cosine, exact, posts.words.mask, self.config.bins)
         return {
-            "histograms": torch.log1p(counts) * mask.unsqueeze(2),
-            "words": torch.stack([mask, weights], dim=2),
+            "histograms": torch.log1p(counts) * words.mask.unsqueeze(2),
+            "words": torch.stack([words.mask, words.weights], dim=2),
         }
 
     def represent(self, interactions: Interactions) -> Tensor:
@@ -108,10 +100,6 @@ class Model(Reranker):
     def head(self, representations: Tensor) -> Tensor:
         """The sum is the score: [P]."""
         return representations.squeeze(1)
-
-    def interactions_are_fixed(self) -> bool:
-        """True: word vectors are fixed, and histograms have no gradient."""
-        return True
 
 
 def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> Tensor:
@@ -129,7 +117,4 @@ def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> T
 
 def gates(logits: Tensor, mask: Tensor) -> Tensor:
     """Softmax of ``logits`` [P, Lq] over the terms of ``mask`` [P, Lq]; 0 for padding."""
-    peak = logits.masked_fill(mask == 0, -torch.inf).amax(dim=1, keepdim=True)
-    # Without terms the peak is -inf; otherwise it is a logit, and the sum is at least 1.
-    exponentials = torch.exp((logits - peak.clamp_min(-1e4)).clamp_max(0.0)) * mask
-    return exponentials / exponentials.sum(dim=1, keepdim=True).clamp_min(1e-6)
+    return logits.masked_fill(mask == 0, -1e4).softmax(dim=1) * mask

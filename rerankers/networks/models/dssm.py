@@ -44,9 +44,7 @@ from torch import Tensor, nn
 from rerankers.devices import is_host
 from rerankers.errors import RerankerError
 from rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import xavier_linear
-from rerankers.networks.layers.embeddings import mask_of_lengths
-from rerankers.networks.layers.similarity import unit_length
+from rerankers.networks.layers import mask_of_lengths, unit_length, xavier_linear
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_CLASSES, TRIGRAM_COUNT
@@ -81,7 +79,7 @@ class SemanticModel(Reranker):
     """
 
     network: ClassVar[type[nn.Module]]
-    """Maps trigram identifiers [B, L] to vectors of length 1, [B, K]."""
+    """Maps trigram identifiers [B, L] to vectors [B, K]."""
 
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(loss="listwise", learning_rate=1e-3, negatives=4)
@@ -92,10 +90,10 @@ class SemanticModel(Reranker):
         super().__init__(config)
         self.tower = self.network(config)
 
-    def encode(self, inputs: Inputs) -> Tensor:
-        """Semantic vectors of B texts: [B, K]."""
-        vectors: Tensor = self.tower(inputs[TRIGRAMS].ids)
-        return vectors
+    def encode(self, inputs: Inputs, side: str) -> Tensor:
+        """Semantic vectors of B texts, of length 1, or 0 for a text without trigrams: [B, K]."""
+        ids = inputs[TRIGRAMS].ids
+        return unit_length(self.tower(ids)) * ids.ne(0).any(dim=1, keepdim=True)
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
         """Products whose sum is the cosine: [P, 1, K]."""
@@ -107,14 +105,10 @@ class SemanticModel(Reranker):
 
 
 class TrigramSums(nn.Module):
-    """Product of a trained matrix and the trigram counts of texts or words.
+    """Product of a trained matrix, ``size`` columns, and the trigram counts of texts or words.
 
     It is a sum of one vector for each trigram, so counts, almost all of which are zero, are never
-    computed.
-
-    Args:
-        size: K, dimensions of a trigram vector.
-        buckets: rows of the matrix; trigrams share rows if there are fewer.
+    computed. Trigrams share rows of the matrix if there are fewer ``buckets``.
     """
 
     def __init__(self, size: int, buckets: int) -> None:
@@ -136,9 +130,13 @@ class TrigramSums(nn.Module):
         mixed = (ids * _MULTIPLIER) & 0xFFFFFFFF
         return torch.where(ids > 0, ((mixed * self.buckets) >> 32) + 1, 0)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Sums over whole texts, ids [B, L]: [B, K]."""
-        return self._sums(self.rows_of(ids))
+    def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
+        """Sums over whole texts, ids [B, L]: [B, K]; or over parts of one text that begin at
+        ``offsets`` [B]."""
+        rows = self.rows_of(ids)
+        return F.embedding_bag(
+            rows, self.weight, offsets, mode="sum", padding_idx=0, sparse=self.sparse
+        )
 
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W].
@@ -153,23 +151,12 @@ class TrigramSums(nn.Module):
         places = torch.arange(mask.numel(), device=ids.device).view(mask.shape)
         words = (starts.cumsum(dim=1) - 1).clamp_min(0) + places[:, :1]
         offsets = torch.searchsorted(words.flatten(), places.flatten())
-        rows = self.rows_of(ids).flatten()
-        return self._sums(rows, offsets).view(*mask.shape, -1), mask
-
-    def _sums(self, rows: Tensor, offsets: Tensor | None = None) -> Tensor:
-        return F.embedding_bag(
-            rows, self.weight, offsets, mode="sum", padding_idx=0, sparse=self.sparse
-        )
+        return self(ids.flatten(), offsets).view(*mask.shape, -1), mask
 
 
 def begins_word(ids: Tensor) -> Tensor:
     """Whether a trigram is its word's first, the only one that begins with # (class 0)."""
     return (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
-
-
-def unit_vectors(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Vectors [B, K] scaled to length 1; 0 where ``mask`` [B] is 0."""
-    return unit_length(vectors) * mask.unsqueeze(1)
 
 
 class DeepNetwork(nn.Module):
@@ -184,10 +171,10 @@ class DeepNetwork(nn.Module):
         self.last = xavier_linear(config.hidden, config.sentence_size)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Vectors of length 1 of texts [B, L]: [B, K]; 0 for a text without trigrams."""
+        """Vectors of texts [B, L]: [B, K]."""
         first = self.dropout(torch.tanh(self.trigrams(ids) + self.bias))
         second = self.dropout(torch.tanh(self.second(first)))
-        return unit_vectors(torch.tanh(self.last(second)), ids.ne(0).any(dim=1))
+        return torch.tanh(self.last(second))
 
 
 class Model(SemanticModel):

@@ -39,49 +39,38 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import require_at_least, require_choice
 from rerankers.networks.base import (
+    QUERY,
     TRIGRAMS,
     WORDS,
     Encoded,
     Inputs,
     Interactions,
     Reranker,
-    Terms,
     named,
 )
-from rerankers.networks.layers.convolutions import WideConvolution
-from rerankers.networks.layers.embeddings import (
-    TrainedVectors,
-    mask_of,
-    mask_of_lengths,
-    word_vectors,
-)
+from rerankers.networks.layers import TrainedVectors, WideConvolution, mask_of_lengths, word_vectors
 from rerankers.networks.models.dssm import begins_word
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``words``."""
 
-    terms: str = "words"
+    terms: str = one_of("words", "trigrams")
     """Input of the distributed network: vectors of ``words``, or of their ``trigrams``."""
     trigram_size: int = 32  # Dimensions of a trigram vector
     local_filters: int = 32  # Filters over the positions of the post (paper: 300)
     filters: int = 48  # F of the distributed network (paper: 300)
-    width: int = 3  # Words under a filter of the distributed network (paper: 3)
-    region: int = 8  # Windows that are pooled to one vector (paper: 100)
+    width: int = at_least(1, 3)  # Words under a filter of the distributed network (paper: 3)
+    region: int = at_least(1, 8)  # Windows that are pooled to one vector (paper: 100)
     hidden: int = 32  # Units of each network's fully connected layer (paper: 300)
     dropout: float = 0.2  # Share of hidden units dropped in training
-    query_words: int = 16  # Words of a query, at most (paper: 10)
-    post_words: int = 62  # Words of a post, at most (paper: 1,000)
-
-    def __post_init__(self) -> None:
-        require_choice("terms", self.terms, ("words", "trigrams"))
-        require_at_least(self, width=1, region=1, query_words=1, post_words=1)
+    query_words: int = at_least(1, 16)  # Words of a query, at most (paper: 10)
+    post_words: int = at_least(1, 62)  # Words of a post, at most (paper: 1,000)
 
     def regions(self) -> int:
         """R, regions of the longest post."""
@@ -118,30 +107,25 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(2 * config.hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> Encoded:
-        """Vectors [Q, 1, F] of Q queries, each one region."""
-        words, vectors = self._words(inputs, self.config.query_words)
-        windows = words.ids.shape[1] + self.config.width - 1
-        return Encoded(self.query(vectors, words.ids, windows), words)
-
-    def encode_posts(self, inputs: Inputs) -> Encoded:
-        """Vectors [D, R, F] of the regions of D posts, 0 for padding."""
-        words, vectors = self._words(inputs, self.config.post_words)
-        return Encoded(self.post(vectors, words.ids, self.config.region), words)
-
-    def _words(self, inputs: Inputs, most: int) -> tuple[Terms, Tensor]:
-        """The first ``most`` words of each text, and their vectors [B, L, E]."""
-        words = inputs[WORDS].first(most)
-        if self.config.terms == "words":
-            return words, self.vectors(words.ids)
-        trigrams = inputs[TRIGRAMS].ids
-        return words, sum_by_word(self.vectors(trigrams), trigrams, words.ids.shape[1])
+    def encode(self, inputs: Inputs, side: str) -> Encoded:
+        """Vectors [B, R, F] of the regions of B posts, 0 for padding, or [B, 1, F] of queries."""
+        config, is_query = self.config, side == QUERY
+        words = inputs[WORDS].first(config.query_words if is_query else config.post_words)
+        if config.terms == "words":
+            vectors = self.vectors(words.ids)
+        else:
+            trigrams = inputs[TRIGRAMS].ids
+            vectors = sum_by_word(self.vectors(trigrams), trigrams, words.ids.shape[1])
+        if is_query:  # One region
+            windows = words.ids.shape[1] + config.width - 1
+            return Encoded(self.query(vectors, words.lengths, windows), words)
+        return Encoded(self.post(vectors, words.lengths, config.region), words)
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Filters over exact matches [P, Lq, C], and products of region vectors [P, R, F]."""
         query_ids = queries.words.ids[query_of_post]
         exact = query_ids.unsqueeze(2) == posts.words.ids.unsqueeze(1)  # [P, Lq, Ld]
-        mask = mask_of(query_ids).unsqueeze(2)
+        mask = queries.words.mask[query_of_post].unsqueeze(2)
         matches = exact.float() * mask
         # Positions beyond the batch's longest post are zeros; their weights are left out.
         weights = self.places.weight[:, : matches.shape[2]]
@@ -167,16 +151,16 @@ class TextNetwork(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.filters))
         self.output = nn.Linear(config.filters, config.filters)
 
-    def forward(self, words: Tensor, ids: Tensor, region: int) -> Tensor:
+    def forward(self, words: Tensor, lengths: Tensor, region: int) -> Tensor:
         """Vectors [B, R, F] of the regions of ``region`` windows of texts [B, L, E]."""
-        windows, lengths = self.convolution(words, ids.ne(0).sum(dim=1))
+        windows, lengths = self.convolution(words, lengths)
         inside = mask_of_lengths(lengths, windows.shape[1])
         # tanh is above -1, so windows without a word never are the maximum of a region.
         values = torch.tanh(windows + self.bias).masked_fill(~inside.unsqueeze(2), -1.0)
         missing = -windows.shape[1] % region
         values = F.pad(values, (0, 0, 0, missing), value=-1.0)
-        there = F.pad(inside, (0, missing)).view(len(ids), -1, region).any(dim=2)
-        pooled = values.view(len(ids), -1, region, values.shape[2]).amax(dim=2)
+        there = F.pad(inside, (0, missing)).view(len(words), -1, region).any(dim=2)
+        pooled = values.view(len(words), -1, region, values.shape[2]).amax(dim=2)
         return torch.tanh(self.output(pooled)) * there.unsqueeze(2)
 
 

@@ -39,31 +39,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rerankers.errors import require_at_least, require_choice
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import MaskedConvolution, bounded
-from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of, word_vectors
-from rerankers.networks.layers.similarity import unit_length
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.layers import (
+    VECTOR_KINDS,
+    MaskedConvolution,
+    bounded,
+    unit_length,
+    word_vectors,
+)
+from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 
+KERNELS = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))
+"""Means and widths. The first kernel is so narrow that it counts exact matches; the means of the
+others divide [-1, 1] evenly: 0.9, 0.7 … -0.9."""
 LEAST_COUNT = 1e-10  # Lower limit of soft counts, for their logarithm
 LOG_SCALE = 0.1  # Factor of the logarithms of soft counts
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``words``."""
 
-    longest_ngram: int = 0
+    longest_ngram: int = at_least(0, 0)
     """h_max, words of the longest n-grams (Conv-KNRM: 3); 0 compares word vectors without
     convolutions (K-NRM)."""
     filters: int = 128  # F of each convolution (Conv-KNRM: 128)
-    vectors: str = "static"  # One of ``VECTOR_KINDS``
-
-    def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, VECTOR_KINDS)
-        require_at_least(self, longest_ngram=0)
+    vectors: str = one_of(*VECTOR_KINDS)
 
 
 class Model(Reranker):
@@ -71,7 +73,9 @@ class Model(Reranker):
 
     config_type = Config
     configurations = named(
-        words=Config(), conv=Config(longest_ngram=3), rao2019=Config(vectors="positive")
+        words=Config(),
+        conv=Config(longest_ngram=3),
+        rao2019=Config(vectors="positive"),
     )
     # The papers' loss with margin 1, over lists instead of pairs.
     training_settings = Settings(
@@ -80,32 +84,31 @@ class Model(Reranker):
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
+        self.interactions_are_fixed = config.vectors == "static" and not config.longest_ngram
         self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
         size, longest = vocabulary.vectors.shape[1], config.longest_ngram
         self.convolutions = nn.ModuleList(
             MaskedConvolution(size, config.filters, width) for width in range(1, longest + 1)
         )
-        self.kernels = GaussianKernels()
-        self.score = nn.Linear(max(1, longest) ** 2 * GaussianKernels.size, 1)
+        self.score = nn.Linear(max(1, longest) ** 2 * len(KERNELS), 1)
 
-    def encode(self, inputs: Inputs) -> Encoded:
+    def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams."""
-        ids = inputs[WORDS].ids
-        words, mask = self.vectors(ids), mask_of(ids).unsqueeze(2)
+        words, mask = self.vectors(inputs[WORDS].ids), inputs[WORDS].mask.unsqueeze(2)
         levels = [layer(words, mask) for layer in self.convolutions] or [words]
         return Encoded([unit_length(level) for level in levels], inputs[WORDS])
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
         turned = [post.transpose(1, 2) for post in posts.vectors]  # [P, F, Ld]
-        mask = mask_of(posts.words.ids)
+        mask = posts.words.mask
         counts = [
-            self.kernels(torch.bmm(query[query_of_post], post), mask)
+            soft_counts(torch.bmm(query[query_of_post], post), mask)
             for query in queries.vectors
             for post in turned
         ]
         logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
-        query_mask = mask_of(queries.words.ids)[query_of_post].unsqueeze(2)
+        query_mask = queries.words.mask[query_of_post].unsqueeze(2)
         return {"matches": LOG_SCALE * logarithms * query_mask}
 
     def represent(self, interactions: Interactions) -> Tensor:
@@ -116,28 +119,17 @@ class Model(Reranker):
         """The linear ranker: [P]."""
         return bounded(self.score(representations).squeeze(1))
 
-    def interactions_are_fixed(self) -> bool:
-        """Whether neither convolutions nor word vectors are trained."""
-        return self.config.vectors == "static" and not self.config.longest_ngram
 
+def soft_counts(similarity: Tensor, mask: Tensor) -> Tensor:
+    """Counts of matches at levels of similarity (Xiong et al. 2017, section 3.1): [P, Lq, K].
 
-class GaussianKernels(nn.Module):
-    """Soft counts of matches at levels of similarity (Xiong et al. 2017, section 3.1).
-
-    A kernel of mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s. The first
-    has the mean 1 and is so narrow that it counts exact matches; the ten others have means
-    that divide [-1, 1] evenly: 0.9, 0.7 … -0.9.
+    They are sums over the post's terms, from cosines [P, Lq, Ld] and a mask [P, Ld]. A kernel of
+    mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s.
     """
-
-    size = 11  # K
-    kernels = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))
-
-    def forward(self, similarity: Tensor, post_mask: Tensor) -> Tensor:
-        """Sum over the post's terms: [P, Lq, K], from cosines [P, Lq, Ld] and a mask [P, Ld]."""
-        column = post_mask.unsqueeze(2)
-        # One kernel at a time, so that intermediate values fit the processor's cache.
-        sums = [
-            torch.bmm(torch.exp((similarity - mean).square() * (-0.5 / width**2)), column)
-            for mean, width in self.kernels
-        ]
-        return torch.cat(sums, dim=2)
+    column = mask.unsqueeze(2)
+    # One kernel at a time, so that intermediate values fit the processor's cache.
+    sums = [
+        torch.bmm(torch.exp((similarity - mean).square() * (-0.5 / width**2)), column)
+        for mean, width in KERNELS
+    ]
+    return torch.cat(sums, dim=2)

@@ -41,43 +41,45 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.errors import require_at_least, require_choice
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms, named
-from rerankers.networks.layers.convolutions import perceptron, square_convolution
-from rerankers.networks.layers.embeddings import TYPICAL_LENGTH, VECTOR_KINDS, word_vectors
-from rerankers.networks.layers.similarity import unit_length
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.base import QUERY, WORDS, Encoded, Inputs, Interactions, Reranker, named
+from rerankers.networks.layers import (
+    TYPICAL_LENGTH,
+    VECTOR_KINDS,
+    perceptron,
+    square_convolution,
+    unit_length,
+    word_vectors,
+)
+from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``cosine``."""
 
-    similarity: str = "cosine"  # ``cosine`` or ``dot``
-    vectors: str = "static"  # One of ``VECTOR_KINDS``
+    similarity: str = one_of("cosine", "dot")
+    vectors: str = one_of(*VECTOR_KINDS)
     filters: int = 8  # Feature maps of the first convolution
     width: int = 5  # Words on each side of its window
     deep_filters: int = 16  # Feature maps of the second convolution
     deep_width: int = 3  # Positions on each side of its window
-    pooled_rows: int = 5  # Parts of a query after dynamic pooling
-    pooled_columns: int = 10  # Parts of a post after dynamic pooling
+    pooled_rows: int = at_least(2, 5)  # Parts of a query after dynamic pooling
+    pooled_columns: int = at_least(2, 10)  # Parts of a post after dynamic pooling
     query_words: int = 32  # Words of a query, at most
     post_words: int = 80  # Words of a post, at most
     hidden: int = 64  # Units of the first fully connected layer
     dropout: float = 0.2  # Share of hidden units dropped in training
-
-    def __post_init__(self) -> None:
-        require_choice("similarity", self.similarity, ("cosine", "dot"))
-        require_choice("vectors", self.vectors, VECTOR_KINDS)
-        require_at_least(self, pooled_rows=2, pooled_columns=2)  # As they are halved
 
 
 class Model(Reranker):
     """The paper's network; see the module's docstring."""
 
     config_type = Config
-    configurations = named(cosine=Config(), rao2019=Config(similarity="dot", vectors="positive"))
+    configurations = named(
+        cosine=Config(),
+        rao2019=Config(similarity="dot", vectors="positive"),
+    )
     training_settings = Settings(loss="listwise", learning_rate=1e-3)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -90,31 +92,21 @@ class Model(Reranker):
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
         self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
 
-    def encode_queries(self, inputs: Inputs) -> Encoded:
-        """Look up the words of Q queries."""
-        return self._read(inputs[WORDS].first(self.config.query_words))
-
-    def encode_posts(self, inputs: Inputs) -> Encoded:
-        """Look up the words of D posts."""
-        return self._read(inputs[WORDS].first(self.config.post_words))
-
-    def _read(self, words: Terms) -> Encoded:
+    def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, L, E] of words, of length 1 for cosines; 0 for padding."""
+        config, is_cosine = self.config, self.config.similarity == "cosine"
+        words = inputs[WORDS].first(config.query_words if side == QUERY else config.post_words)
         vectors = self.vectors(words.ids)
-        if self.config.similarity == "cosine":
-            return Encoded(unit_length(vectors), words)
-        return Encoded(vectors / TYPICAL_LENGTH, words)
+        return Encoded(unit_length(vectors) if is_cosine else vectors / TYPICAL_LENGTH, words)
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
         config = self.config
         matrix = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
         maps = F.relu(self.first(matrix.unsqueeze(1)))  # [P, F, Lq, Ld]
-        query_lengths = queries.words.ids.ne(0).sum(dim=1)[query_of_post]
-        post_lengths = posts.words.ids.ne(0).sum(dim=1)
-        rows = dynamic_pooling(maps, query_lengths, config.pooled_rows)
+        rows = dynamic_pooling(maps, queries.words.lengths[query_of_post], config.pooled_rows)
         # [P, F, columns, rows]
-        pooled = dynamic_pooling(rows.transpose(2, 3), post_lengths, config.pooled_columns)
+        pooled = dynamic_pooling(rows.mT, posts.words.lengths, config.pooled_columns)
         return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:

@@ -42,27 +42,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import require_choice
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import windows_from
-from rerankers.networks.layers.embeddings import word_vectors
-from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
+from rerankers.networks.layers import windows_from, word_vectors
+from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016, Checked, one_of
 from rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
     dimension_filters: int = 4  # Filters for each dimension and width of block B (paper: 20)
     widths: int = 3  # Windows have 1 to this many words (paper: 3), and infinitely many
-    l1: str = "sum"
+    l1: str = one_of("sum", "elements")
     """Absolute differences of two vectors: ``elements`` (comU1 of the paper) or their ``sum``."""
     hidden: int = 150  # Units of the hidden layer (paper: 150)
     dropout: float = 0.5  # Share of hidden units dropped in training (CIKM 2016, section 4)
-
-    def __post_init__(self) -> None:
-        require_choice("l1", self.l1, ("elements", "sum"))
 
 
 class PooledTexts(NamedTuple):
@@ -90,11 +85,13 @@ class Model(Reranker):
         self.by_dimension = nn.ModuleList(
             _DimensionConvolution(size, config.dimension_filters, width) for width in widths
         )
-        self.hidden = nn.Linear(_features(config, size), config.hidden)
+        comparisons = 3 * (config.widths + 1) ** 2 + 2 * config.widths * config.dimension_filters
+        each = 2 + (size if config.l1 == "elements" else 1)
+        self.hidden = nn.Linear(3 * size * 2 + comparisons * each, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.hidden, 1)
 
-    def encode(self, inputs: Inputs) -> PooledTexts:
+    def encode(self, inputs: Inputs, side: str) -> PooledTexts:
         """Blocks A and B of B texts (section 3 of He et al. 2015)."""
         ids = inputs[WORDS].ids
         terms, inside = self.vectors(ids), ids.ne(0).unsqueeze(2)  # [B, L, E], [B, L, 1]
@@ -215,14 +212,3 @@ def _pool_holistic(maps: Tensor, inside: Tensor) -> Tensor:
     """Maximum, minimum and mean over a text's positions: [B, 3, F]."""
     mean = (maps * inside).sum(dim=1) / inside.sum(dim=1).clamp_min(1)
     return torch.stack([*_extremes(maps, inside), mean], dim=1)
-
-
-def _features(config: Config, size: int) -> int:
-    """Number of features of the structured comparison."""
-
-    def unit_1(elements: int) -> int:
-        return 2 + (elements if config.l1 == "elements" else 1)
-
-    holistic = 3 * (config.widths + 1) ** 2 * unit_1(size)
-    dimensions = 2 * config.widths * config.dimension_filters * unit_1(size)
-    return 3 * size * 2 + holistic + dimensions

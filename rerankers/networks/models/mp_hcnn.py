@@ -57,34 +57,31 @@ Four named configurations:
 
     * Cosine instead of dot product and softmax: rare and unknown words have short vectors, so
       their exact matches, the strongest signal of relevance, hardly change a dot product.
-    * Word vectors (pre-trained), trigram vectors and convolutional filters (both random) are not
-      trained. A random projection preserves the similarity of phrases; trained filters overfit the
-      training topics within an epoch.
-    * The same small network reads every query position (its features at all depths, and its IDF);
-      its outputs are averaged with IDF weights, so all positions share parameters.
+    * Word vectors (pre-trained), trigram vectors and filters (both random) are not trained. Random
+      projections preserve the similarity of phrases; trained filters overfit within an epoch.
+    * One small network reads every query position (its features at all depths, and its IDF); its
+      outputs are averaged with IDF weights, so all positions share parameters.
     * Two convolutional layers instead of four: with fixed filters, longer phrases did not help.
     * One additional feature of the post: whether it has a URL.
 
 ``small``
     ``robust`` with one layer and half of its filters: a quarter of the memory of a post, and half
-    of the time or less. It is the shipped one for any collection. Word vectors of the shipped
-    checkpoints are GloVe's with 100 numbers; ``scripts/results/notes.md`` has the figures.
+    of the time or less. It is the shipped one for any collection, with GloVe's vectors of 100
+    numbers, as all shipped ones; ``scripts/results/notes.md`` has the figures.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.devices import is_host
-from rerankers.errors import RerankerError, require_choice
 from rerankers.networks.base import (
-    IDF_FORMS,
+    QUERY,
     TRIGRAMS,
     URL_TRIGRAMS,
     WORDS,
@@ -93,21 +90,16 @@ from rerankers.networks.base import (
     Reranker,
     named,
 )
-from rerankers.networks.layers.convolutions import ConvolutionTower, perceptron, start_like_keras
-from rerankers.networks.layers.embeddings import (
+from rerankers.networks.layers import (
+    Convolution,
+    ConvolutionTower,
     FrozenVectors,
     HashedVectors,
     TrainedVectors,
-    counts_of,
-    mask_of,
-)
-from rerankers.networks.layers.similarity import (
-    PaddedSimilarities,
+    perceptron,
     unit_length,
-    weighted_mean,
-    window_means,
 )
-from rerankers.networks.training.settings import RAO_2019
+from rerankers.networks.training.settings import RAO_2019, Checked, one_of
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading
@@ -121,11 +113,10 @@ WEIGHTED_WORD_LEVELS = 2
 RAREST = math.log(243e6)  # IDF of a phrase of one post among the paper's 243 million
 PLACEHOLDER_LENGTH = len(URL_PLACEHOLDER)
 """Trigrams of the placeholder for a missing URL; every real URL has more."""
-PART = 32  # Pairs that are padded to one length, to be compared together
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``robust``."""
 
     trigram_size: int = 64  # Dimensions of a trigram vector
@@ -134,8 +125,8 @@ class Config:
     word_width: int = 2  # k, words under a filter (section 4.3)
     trigram_width: int = 4  # k, trigrams under a filter (section 4.3)
     depth: int = 2  # N, convolutional layers (section 4.3; 0 to 4 in Figure 2)
-    similarity: str = "cosine"  # ``cosine`` or ``dot`` (section 3.3)
-    normalization: str = "none"
+    similarity: str = one_of("cosine", "dot")  # Section 3.3: dot products
+    normalization: str = one_of("none", "post", "query")
     """Softmax over the ``post`` (section 3.3), over the ``query`` and all padding (authors' code),
     or ``none``."""
     temperature: float = 1.0  # Factor of similarities before the softmax
@@ -145,22 +136,25 @@ class Config:
     use_words: bool = True  # Word perspective (Table 4)
     use_post_trigrams: bool = True  # Perspective of the post's trigrams (Table 4)
     use_url_trigrams: bool = True  # Perspective of the URL's trigrams (Table 4)
-    evidence: str = "terms"
+    evidence: str = one_of("terms", "positions")
     """``terms``: one network for all query positions, averaged; ``positions``: one feature for
     each position (section 3.4)."""
     url_presence: bool = True  # Feature: whether the post has a URL
     separate_urls: bool = False
     """Convolutions of URLs, and of queries compared with them, of their own (authors' code)."""
-    tokens: str = "words"  # Words, or NLTK's ``treebank`` tokens (authors' code)
-    trigrams: str = "words"  # Trigrams of ``words``, or of the whole ``text`` (authors' code)
-    urls: str = "path"  # Host and ``path`` of a URL, or what the authors' ``code`` keeps
+    tokens: str = one_of(*CHOICES["tokens"])  # Words, or NLTK's ``treebank`` (authors' code)
+    trigrams: str = one_of(*CHOICES["trigrams"])
+    """Trigrams of ``words``, or of the whole ``text`` (authors' code)."""
+    urls: str = one_of(
+        *CHOICES["urls"]
+    )  # Host and ``path`` of a URL, or what the authors' ``code`` keeps
     train_vectors: bool = False  # Train word and trigram vectors (section 4.3: yes)
     train_filters: bool = False  # Train the convolutions (paper: yes)
     weighted_trigram_depths: int = 3  # Depths of trigrams weighted by IDF (authors' code: 2)
     trains_padding: bool = False  # Train the vector of padding (authors' code), else it is 0
     word2vec_length: bool = False
     """Give word vectors other than word2vec's the length that suits the paper's softmax."""
-    idf: str = "relative"
+    idf: str = one_of("relative", "classical", "phrases")
     """``relative``: weights in [0, 1]; ``classical``: ln N/n (section 3.3); ``phrases``: the same,
     of phrases and trigrams themselves, not of their words."""
     trigram_low: float = 0.0  # Trained trigram vectors start in U[low, high] (section 4.3)
@@ -178,20 +172,16 @@ class Config:
     post_trigrams: int = 140  # Trigrams of a post, at most (section 4.3)
     url_trigrams: int = 120  # Trigrams of a URL, at most (section 4.3)
 
-    def __post_init__(self) -> None:
-        require_choice("similarity", self.similarity, ("cosine", "dot"))
-        require_choice("normalization", self.normalization, ("none", "post", "query"))
-        require_choice("evidence", self.evidence, ("terms", "positions"))
-        require_choice("idf", self.idf, IDF_FORMS)
-        for name, choices in CHOICES.items():
-            require_choice(name, getattr(self, name), choices)
+    def problems(self) -> Iterator[str]:
+        """A message for each impossible value and combination."""
+        yield from super().problems()
         if self.url_presence and self.urls == "code":
-            raise RerankerError(
+            yield (
                 "setting url_presence: found true with urls=code, whose placeholder stands for a "
                 "missing URL; expected url_presence=false, or urls=path"
             )
         if self.trigrams == "text" and self.idf != "phrases":
-            raise RerankerError(
+            yield (
                 f"setting idf: found {self.idf} with trigrams=text, which go across words and have "
                 "an IDF of their own; expected idf=phrases, or trigrams=words"
             )
@@ -216,7 +206,6 @@ PAPER = Config(
     dropout=0.0,
 )
 """The configuration ``paper``."""
-
 
 PAPER_SETTINGS = replace(
     RAO_2019, momentum=0.9, schedule="plateau", halve_after=2, precision="bf16"
@@ -252,29 +241,13 @@ def perspectives_of(config: Config) -> dict[str, Perspective]:
     return {name: each for name, each in perspectives.items() if getattr(config, f"use_{name}")}
 
 
-class PhraseVectors(NamedTuple):
-    """A batch of encoded queries."""
+class Phrases(NamedTuple):
+    """A batch of encoded texts."""
 
-    levels: dict[str, list[Tensor]]
-    """Tower -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of length 1
-    for cosines."""
-    terms: Inputs
-
-
-class Pairing(NamedTuple):
-    """P posts, each with its query."""
-
-    queries: PhraseVectors
-    posts: Inputs  # Cut to the lengths that the model reads
-    query_of_post: Tensor  # [P] row of the query of each post
-
-
-class Part(NamedTuple):
-    """Pairs that are compared together, padded to the lengths of their longest texts."""
-
-    rows: Tensor  # [B] of all pairs
-    query_length: int
-    post_length: int
+    vectors: Mapping[tuple[str, str], Sequence[Tensor]]
+    """Tower and input -> depth + 1 tensors [B, L, F], from vectors of terms to those of phrases; of
+    length 1 for cosines."""
+    terms: Inputs  # Cut to the lengths that the model reads
 
 
 class Model(Reranker):
@@ -312,7 +285,9 @@ class Model(Reranker):
         self.perspectives = perspectives_of(config)
         self.reading = Reading(config.tokens, config.trigrams, config.urls)
         self.idf = config.idf
-        self.towers = _towers(config, vocabulary)
+        self.interactions_are_fixed = not (config.train_vectors or config.train_filters)
+        self.reads_padding = config.normalization == "query"  # Up to fixed lengths, like a term
+        self.towers = self._towers(vocabulary)
         pooled = (config.max_pooling + config.mean_pooling) * (config.depth + 1)
         size = pooled * sum(each.query_length for each in self.perspectives.values())
         if config.evidence == "terms":
@@ -324,153 +299,137 @@ class Model(Reranker):
         if config.second_hidden:
             self.score.append(nn.ReLU()).append(nn.Linear(config.second_hidden, 1))
         if config.keras_start:
-            start_like_keras(self)
+            _start_like_keras(self)
 
-    def encode_queries(self, inputs: Inputs) -> PhraseVectors:
-        """Encode Q queries."""
-        terms = self.cut_queries(inputs)
-        by_tower = {p.tower: terms[p.query_input].ids for p in self.perspectives.values()}
-        levels = {tower: self._levels(tower, [ids])[0] for tower, ids in by_tower.items()}
-        return PhraseVectors(levels, terms)
+    def _towers(self, vocabulary: Vocabulary) -> nn.ModuleDict:
+        """Name of a tower -> it; those of trigrams share the vectors."""
+        config, towers, vectors = self.config, nn.ModuleDict(), vocabulary.vectors
+        names = {each.tower for each in self.perspectives.values()}
+        options = config.depth, self.reads_padding, config.phrase_dropout
+        if config.word2vec_length:
+            vectors = of_word2vec_length(vectors)
+        if config.use_words:
+            words: nn.Module = FrozenVectors(vectors, vocabulary.buckets)
+            if config.train_vectors:
+                words = TrainedVectors(
+                    vectors, vocabulary.buckets, trains_padding=config.trains_padding
+                )
+            shape = vectors.shape[1], config.word_filters, config.word_width
+            towers[WORDS] = ConvolutionTower(words, *shape, *options)
+        if names - {WORDS}:
+            size, bounds = config.trigram_size, (config.trigram_low, config.trigram_high)
+            trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
+            if config.train_vectors:
+                none = np.zeros((0, size), dtype=np.float32)
+                trigrams = TrainedVectors(none, TRIGRAM_COUNT, *bounds, config.trains_padding)
+            shape = size, config.trigram_filters, config.trigram_width
+            for name in sorted(names - {WORDS}):
+                towers[name] = ConvolutionTower(trigrams, *shape, *options)
+        for name, parameter in towers.named_parameters():
+            if "convolutions" in name:
+                parameter.requires_grad_(config.train_filters)
+        return towers
 
-    def encode_posts(self, inputs: Inputs) -> Inputs:
-        """Cut D posts to the lengths that the model reads.
+    def encode(self, inputs: Inputs, side: str) -> Phrases:
+        """Encode B texts, cut to the lengths that the model reads, by the towers of all depths."""
+        terms, vectors = dict(inputs), dict[tuple[str, str], list[Tensor]]()
+        for each in self.perspectives.values():
+            name, most = each.query_input, each.query_length
+            if side != QUERY:
+                name, most = each.post_input, each.post_length
+            if (each.tower, name) not in vectors:
+                terms[name] = inputs[name].first(most)
+                levels = self.towers[each.tower](terms[name].ids)
+                if self.config.similarity == "cosine":
+                    levels = [unit_length(level) for level in levels]
+                vectors[each.tower, name] = levels
+        return Phrases(vectors, terms)
 
-        They are encoded where they are compared, in parts of similar lengths with little padding.
-        """
-        config = self.config
-        lengths = config.post_words, config.post_trigrams, config.url_trigrams
-        names = zip(self.post_inputs, lengths, strict=True)
-        return {name: inputs[name].first(length) for name, length in names}
-
-    def cut_queries(self, inputs: Inputs) -> Inputs:
-        """Inputs of Q queries, cut to the lengths that the model reads."""
-        lengths = {WORDS: self.config.query_words, TRIGRAMS: self.config.query_trigrams}
-        return {name: inputs[name].first(length) for name, length in lengths.items()}
-
-    @property
-    def reads_padding(self) -> bool:
-        """Whether texts are padded to fixed lengths, and padding is read like a term."""
-        return self.config.normalization == "query"
-
-    def _levels(self, tower: str, parts: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Vectors of parts of an input's texts at every depth; of length 1 for cosines."""
-        encoder: Any = self.towers[tower]
-        levels: list[list[Tensor]] = encoder.of_parts(parts)
-        if self.config.similarity == "cosine":
-            return [[unit_length(vectors) for vectors in part] for part in levels]
-        return levels
-
-    def interact(
-        self, queries: PhraseVectors, posts: Inputs, query_of_post: Tensor
-    ) -> Interactions:
+    def interact(self, queries: Phrases, posts: Phrases, query_of_post: Tensor) -> Interactions:
         """Equation 1 for each perspective: the features of :meth:`features`."""
-        pairs = Pairing(queries, posts, query_of_post)
-        pooled = {name: self._pooled(pairs, each) for name, each in self.perspectives.items()}
-        url_lengths = posts[URL_TRIGRAMS].ids.ne(0).sum(dim=1)
+        pooled = {}
+        for name, each in self.perspectives.items():
+            counts = self._counts(posts.terms[each.post_input].ids, each.post_length)
+            levels = self.similarities(queries, posts, query_of_post, each)
+            pooled[name] = [self._pooled(level, counts, each) for level in levels]
+        url_lengths = posts.terms[URL_TRIGRAMS].lengths
         return self.features(pooled, queries.terms, query_of_post, url_lengths)
 
-    def _pooled(self, pairs: Pairing, perspective: Perspective) -> list[list[Tensor]]:
-        """Results of :meth:`pool` at each depth; on a CPU for pairs of similar lengths at a time.
+    def _counts(self, ids: Tensor, most: int) -> Tensor:
+        """Positions that each one of texts [B, L] stands for: 1 for a term, 0 for padding.
 
-        Lengths that a GPU computes would have to be waited for.
+        Where padding is read, [B, L + 1]: the first position after a text is all of its padding.
         """
-        counts, rows = self._counts(pairs, perspective), pairs.query_of_post
-        if is_host(rows.device):
-            query_lengths, post_lengths = (each.count_nonzero(dim=1) for each in counts)
-            parts = _by_lengths(query_lengths, post_lengths, rows)
-        else:
-            every = torch.arange(len(rows), device=rows.device)
-            parts = [Part(every, counts[0].shape[1], counts[1].shape[1])]
-        pools = []
-        for part, depths in zip(parts, self._compared(pairs, perspective, parts), strict=True):
-            # All depths at once: calls cost more than these small matrices.
-            joined = PaddedSimilarities(*map(torch.cat, zip(*depths, strict=True)))
-            pooled = torch.stack(self.pool(joined, perspective)).unflatten(1, (-1, len(part.rows)))
-            pools.append(F.pad(pooled, (0, counts[0].shape[1] - part.query_length)))
-        order = torch.cat([part.rows for part in parts]).argsort()
-        by_depth = torch.cat(pools, dim=2).index_select(2, order).unbind(1)
-        return [list(level.unbind(0)) for level in by_depth]
+        lengths = ids.count_nonzero(dim=1).unsqueeze(1)
+        places = torch.arange(ids.shape[1] + self.reads_padding, device=ids.device)
+        counts = (places < lengths).float()
+        return counts + (places == lengths) * (most - lengths) if self.reads_padding else counts
 
-    def _counts(self, pairs: Pairing, perspective: Perspective) -> tuple[Tensor, Tensor]:
-        """Positions that each one of the queries [Q, Lq] and posts [P, Ld] stands for."""
-        query_ids = pairs.queries.terms[perspective.query_input].ids
-        post_ids = pairs.posts[perspective.post_input].ids
-        if not self.reads_padding:
-            return mask_of(query_ids), mask_of(post_ids)
-        lengths = perspective.query_length, perspective.post_length
-        return counts_of(query_ids, lengths[0]), counts_of(post_ids, lengths[1])
+    def similarities(
+        self, queries: Phrases, posts: Phrases, query_of_post: Tensor, perspective: Perspective
+    ) -> Iterator[Tensor]:
+        """Similarities [P, Lq, Ld] at each depth, after the softmax if there is one."""
+        config, (_, _, tower, query_length, post_length, *_) = self.config, perspective
+        own = queries.vectors[tower, perspective.query_input]
+        theirs = posts.vectors[tower, perspective.post_input]
+        counts = self._counts(queries.terms[perspective.query_input].ids, query_length)
+        counts = counts[query_of_post].unsqueeze(2)
+        post_mask = posts.terms[perspective.post_input].mask.unsqueeze(1)
+        for query, post in zip(own, theirs, strict=True):
+            values = torch.bmm(query[query_of_post], post.transpose(1, 2))
+            if config.normalization == "query":
+                # A softmax over all positions, each divided among those that it stands for.
+                shares = (values * config.temperature + counts.log()).softmax(dim=1)
+                values = torch.where(counts > 0, shares / counts.clamp_min(1.0), 0.0)
+            elif config.normalization == "post":
+                values = _post_softmax(values * config.temperature, post_mask, post_length)
+            yield values
 
-    def similarities(self, pairs: Pairing, perspective: Perspective) -> list[PaddedSimilarities]:
-        """Similarities of all pairs, at each depth."""
-        lengths = [counts.shape[1] for counts in self._counts(pairs, perspective)]
-        part = Part(torch.arange(len(pairs.query_of_post)), *lengths)
-        return next(self._compared(pairs, perspective, [part]))
-
-    def _compared(
-        self, pairs: Pairing, perspective: Perspective, parts: Sequence[Part]
-    ) -> Iterator[list[PaddedSimilarities]]:
-        """Similarities at each depth of the pairs of each part."""
-        query_counts, post_counts = self._counts(pairs, perspective)
-        tower, ids = perspective.tower, pairs.posts[perspective.post_input].ids
-        of_parts = self._levels(tower, [ids[part.rows, : part.post_length] for part in parts])
-        for (rows, query_length, post_length), levels in zip(parts, of_parts, strict=True):
-            own = pairs.query_of_post[rows]
-            counts = query_counts[own, :query_length], post_counts[rows, :post_length]
-            queries = [each[:, :query_length][own] for each in pairs.queries.levels[tower]]
-            posts = [each[:, :post_length].transpose(1, 2) for each in levels]
-            products = map(torch.bmm, queries, posts)
-            yield [PaddedSimilarities(values, *counts) for values in products]
-
-    def pool(self, similarities: Any, perspective: Perspective) -> list[Tensor]:
-        """Maximum and mean over each post, after the softmax if there is one: [P, Lq] each.
-
-        ``similarities`` are :class:`PaddedSimilarities`, or those of distinct windows.
-        """
-        config = self.config
-        if config.normalization == "query":
-            pooled = similarities.pooled_query_softmax(config.temperature)
-        elif config.normalization == "post":
-            pooled = similarities.pooled_softmax(config.temperature, perspective.post_length)
-        else:
-            pooled = similarities.max(), MEAN_SCALE * similarities.mean()
-        is_kept = (config.max_pooling, config.mean_pooling)
-        return [values for values, kept in zip(pooled, is_kept, strict=True) if kept]
+    def _pooled(
+        self, values: Tensor, counts: Tensor, perspective: Perspective
+    ) -> tuple[Tensor, Tensor]:
+        """Maximum and mean of similarities over each post, two of [P, Lq]; 0 without terms."""
+        outside = counts.unsqueeze(1) == 0
+        maxima = values.masked_fill(outside, -torch.inf).amax(dim=2)
+        maxima = torch.where(counts.any(dim=1, keepdim=True), maxima, 0.0)
+        total = torch.bmm(values, counts.unsqueeze(2)).squeeze(2)
+        if self.config.normalization != "none":
+            return maxima, total / perspective.post_length
+        return maxima, MEAN_SCALE * total / counts.sum(dim=1, keepdim=True).clamp_min(1.0)
 
     def features(
         self,
-        pooled: Mapping[str, Sequence[Sequence[Tensor]]],
+        pooled: Mapping[str, Sequence[tuple[Tensor, Tensor]]],
         queries: Inputs,
         query_of_post: Tensor,
         url_lengths: Tensor,
     ) -> Interactions:
         """Perspective -> [P, Lq, K + 1]: pooled similarities of each query position, its weight.
 
-        ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, else 0.
-
-        Args:
-            pooled: perspective -> result of :meth:`pool` at each depth.
-            queries: terms of Q queries.
-            query_of_post: [P] row of the query of each post.
-            url_lengths: [P] trigrams of each post's URL.
+        ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, of at least a few ``url_lengths``
+        [P] trigrams, else 0. ``pooled``: perspective -> maximum and mean [P, Lq] at each depth.
         """
-        interactions = {}
+        config = self.config
+        interactions, is_kept = {}, (config.max_pooling, config.mean_pooling)
+        is_weighted = config.evidence == "positions" and config.idf_weights
         for name, perspective in self.perspectives.items():
-            ids, idf = queries[perspective.query_input]
-            padding = (0, pooled[name][0][0].shape[1] - ids.shape[1])
-            mask, idf = F.pad(mask_of(ids), padding), F.pad(idf, padding)
+            terms = queries[perspective.query_input]
+            padding = (0, pooled[name][0][0].shape[1] - terms.ids.shape[1])
+            mask, idf = F.pad(terms.mask, padding), F.pad(terms.weights, padding)
             values: list[Tensor] = []
-            for depth, level in enumerate(pooled[name]):
-                if self._is_weighted(depth, perspective):
+            for depth, pair in enumerate(pooled[name]):
+                level = [each for each, kept in zip(pair, is_kept, strict=True) if kept]
+                if is_weighted and depth < perspective.weighted:
                     weights = self._phrase_weights(idf, mask, depth, perspective.width)
                     level = [value * weights[query_of_post] for value in level]
                 values += level
-            features = torch.stack(values, dim=2)
             weights = idf if self.config.idf_weights else mask
-            features = torch.cat([features, weights[query_of_post].unsqueeze(2)], dim=2)
-            if self.reads_padding:
-                lengths = mask.count_nonzero(dim=1)[query_of_post]
-                interactions[name] = _every_position(features, lengths, perspective.query_length)
+            features = torch.stack([*values, weights[query_of_post]], dim=2)
+            if self.reads_padding:  # Repeated for every position of padding
+                lengths = terms.lengths[query_of_post].unsqueeze(1)
+                places = torch.arange(perspective.query_length, device=lengths.device)
+                places = places.minimum(lengths).unsqueeze(2).expand(-1, -1, features.shape[2])
+                interactions[name] = features.gather(1, places)
             else:
                 interactions[name] = features * mask[query_of_post].unsqueeze(2)
         if self.config.url_presence:
@@ -478,20 +437,17 @@ class Model(Reranker):
             interactions["url_presence"] = has_url.float().view(-1, 1, 1)
         return interactions
 
-    def _is_weighted(self, depth: int, perspective: Perspective) -> bool:
-        """Whether features of this depth are multiplied by the IDF of their phrases."""
-        is_by_position = self.config.evidence == "positions"
-        return is_by_position and self.config.idf_weights and depth < perspective.weighted
-
     def _phrase_weights(self, idf: Tensor, mask: Tensor, depth: int, width: int) -> Tensor:
         """IDF of the phrase from each position on: [Q, Lq]."""
-        if self.config.idf != "phrases":
-            return window_means(idf, mask, 1 + depth * (width - 1))
+        length = 1 + depth * (width - 1)
+        if self.config.idf != "phrases":  # The mean of its terms
+            sums, counts = (
+                F.pad(values, (0, length - 1)).unfold(1, length, 1).sum(dim=2)
+                for values in (idf * mask, mask)
+            )
+            return sums / counts.clamp_min(1.0)
         # Every (width - 1)-th term: all words, or trigrams that do not overlap.
-        parts = [
-            F.pad(idf, (0, place))[:, place:]
-            for place in range(0, 1 + depth * (width - 1), width - 1)
-        ]
+        parts = [F.pad(idf, (0, place))[:, place:] for place in range(0, length, width - 1)]
         return torch.stack(parts).sum(dim=0).clamp_max(RAREST)
 
     def represent(self, interactions: Interactions) -> Tensor:
@@ -501,7 +457,9 @@ class Model(Reranker):
             features = interactions[name]
             if self.config.evidence == "terms":
                 weights = features[:, :, -1]
-                evidence.append(weighted_mean(self.position[name](features), weights))
+                shares = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-6)
+                positions = self.position[name](features)
+                evidence.append(torch.bmm(shares.unsqueeze(1), positions).squeeze(1))
             else:
                 padding = perspective.query_length - features.shape[1]
                 evidence.append(F.pad(features[:, :, :-1], (0, 0, 0, padding)).flatten(1))
@@ -509,56 +467,29 @@ class Model(Reranker):
             evidence.append(interactions["url_presence"].flatten(1))
         return torch.cat(evidence, dim=1)
 
-    def interactions_are_fixed(self) -> bool:
-        """Whether neither vectors nor filters are trained."""
-        return not (self.config.train_vectors or self.config.train_filters)
+
+def _post_softmax(logits: Tensor, mask: Tensor, length: int) -> Tensor:
+    """Softmax over ``length`` positions of a post, of which those without a term have the logit 0.
+
+    ``logits`` are [P, Lq, Ld], ``mask`` [P, 1, Ld]. The result is [P, Lq, Ld], 0 for padding.
+    """
+    unused = (length - mask.sum(dim=2, keepdim=True)).log()  # log of as many e⁰
+    logits = logits.masked_fill(mask == 0, -torch.inf)
+    logits = torch.cat([logits, unused.expand(-1, logits.shape[1], 1)], dim=2)
+    return logits.softmax(dim=2)[:, :, :-1]
 
 
-def _towers(config: Config, vocabulary: Vocabulary) -> nn.ModuleDict:
-    """Name of a tower -> it; those of trigrams share the vectors."""
-    towers, vectors = nn.ModuleDict(), vocabulary.vectors
-    names = {perspective.tower for perspective in perspectives_of(config).values()}
-    options = config.depth, config.normalization == "query", config.phrase_dropout
-    if config.word2vec_length:
-        vectors = of_word2vec_length(vectors)
-    if config.use_words:
-        words: nn.Module = FrozenVectors(vectors, vocabulary.buckets)
-        if config.train_vectors:
-            words = TrainedVectors(
-                vectors, vocabulary.buckets, trains_padding=config.trains_padding
-            )
-        shape = vectors.shape[1], config.word_filters, config.word_width
-        towers[WORDS] = ConvolutionTower(words, *shape, *options)
-    if names - {WORDS}:
-        size, bounds = config.trigram_size, (config.trigram_low, config.trigram_high)
-        trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
-        if config.train_vectors:
-            none = np.zeros((0, size), dtype=np.float32)
-            trigrams = TrainedVectors(none, TRIGRAM_COUNT, *bounds, config.trains_padding)
-        shape = size, config.trigram_filters, config.trigram_width
-        for name in sorted(names - {WORDS}):
-            towers[name] = ConvolutionTower(trigrams, *shape, *options)
-    for name, parameter in towers.named_parameters():
-        if "convolutions" in name:
-            parameter.requires_grad_(config.train_filters)
-    return towers
+def _start_like_keras(module: nn.Module) -> None:
+    """Draw weights of convolutions and linear layers as Keras does; biases are 0.
 
-
-def _every_position(features: Tensor, lengths: Tensor, positions: int) -> Tensor:
-    """Features [P, L, K], with those of padding at ``lengths`` [P], repeated: [P, positions, K]."""
-    places = torch.arange(positions, device=lengths.device).minimum(lengths.unsqueeze(1))
-    return features.gather(1, places.unsqueeze(2).expand(-1, -1, features.shape[2]))
-
-
-def _by_lengths(query_lengths: Tensor, post_lengths: Tensor, query_of_post: Tensor) -> list[Part]:
-    """P pairs in parts of similar lengths, of queries [Q] and posts [P]."""
-    query_lengths = query_lengths[query_of_post]
-    parts = [
-        part
-        for rows in query_lengths.argsort(stable=True).split(4 * PART)
-        for part in rows[post_lengths[rows].argsort(stable=True)].split(PART)
-    ]
-    return [
-        Part(rows, *(max(1, int(each[rows].max())) for each in (query_lengths, post_lengths)))
-        for rows in parts
-    ]
+    Glorot & Bengio (2010): U[-b, b] with b² = 6 / (inputs + outputs). A filter of ``width`` terms
+    counts its inputs and outputs at every offset.
+    """
+    for layer in module.modules():
+        if isinstance(layer, Convolution):
+            inputs, outputs = layer.weight.shape
+            bound = (6 / (inputs + layer.width * outputs)) ** 0.5
+            nn.init.uniform_(layer.weight, -bound, bound)
+        elif isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)

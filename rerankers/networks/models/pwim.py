@@ -45,11 +45,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import require_above_zero, require_choice
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers.convolutions import perceptron, square_convolution
-from rerankers.networks.layers.embeddings import mask_of, word_vectors
-from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
+from rerankers.networks.layers import perceptron, square_convolution, word_vectors
+from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016, Checked, at_least, one_of
 from rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3
@@ -60,20 +58,17 @@ the rounding error of a cosine and below relevant differences."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    lstm_units: int = 50  # Units of the LSTM in each direction (paper: 250)
-    channel_share: float = 0.1875  # Channels, as a share of the paper's; rounded to multiples of 8
-    size: int = 32  # Words of each text, at most (authors' code: 32 to 64)
+    lstm_units: int = at_least(1, 50)  # Units of the LSTM in each direction (paper: 250)
+    channel_share: float = at_least(0.01, 0.1875)
+    """Channels, as a share of the paper's; rounded to multiples of 8."""
+    size: int = at_least(1, 32)  # Words of each text, at most (authors' code: 32 to 64)
     focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)
     hidden: int = 128  # Units of the fully connected layer (paper: 128)
-    activation: str = "relu"  # Of the hidden layer: ``relu`` or ``tanh`` (CIKM 2016, section 4)
+    activation: str = one_of("relu", "tanh")  # Of the hidden layer (CIKM 2016, section 4: tanh)
     dropout: float = 0.2  # Share of hidden units dropped in training (CIKM 2016: 0.5)
-
-    def __post_init__(self) -> None:
-        require_choice("activation", self.activation, ("relu", "tanh"))
-        require_above_zero(self, "size", "lstm_units", "channel_share")
 
     def channels(self) -> list[int]:
         """Channels of each convolution."""
@@ -116,10 +111,9 @@ class Model(Reranker):
         if config.activation == "tanh":
             self.score[1] = nn.Tanh()
 
-    def encode(self, inputs: Inputs) -> LstmStates:
+    def encode(self, inputs: Inputs, side: str) -> LstmStates:
         """LSTM states of B texts (section 4)."""
-        ids = inputs[WORDS].ids[:, : self.config.size]
-        mask = mask_of(ids)
+        ids, mask = (words := inputs[WORDS].first(self.config.size)).ids, words.mask
         vectors = self.vectors(ids)
         turned = backwards(ids).unsqueeze(2)
         forward, _ = self.from_beginning(vectors)
@@ -167,29 +161,22 @@ def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
     Cosine, distance and dot product of the concatenated states, then of forward, backward and added
     states. Products of concatenated states are sums over both directions.
     """
-    parts = [
-        products(query, post)
-        for query, post in (
-            (queries.forward, posts.forward),
-            (queries.backward, posts.backward),
-            (queries.forward + queries.backward, posts.forward + posts.backward),
-        )
-    ]
+    parts = []
+    for query, post in (
+        (queries.forward, posts.forward),
+        (queries.backward, posts.backward),
+        (queries.forward + queries.backward, posts.forward + posts.backward),
+    ):
+        # By differences: for equal states, x² + y² - 2xy would be rounding error only.
+        distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
+        squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
+        parts.append((torch.bmm(query, post.mT), distance.square(), *squares))
     both = [forward + backward for forward, backward in zip(parts[0], parts[1], strict=True)]
     layers = []
     for dot, squared_distance, query_square, post_square in (both, *parts):
         lengths = torch.sqrt(query_square + 1e-8) * torch.sqrt(post_square + 1e-8)
         layers += [dot / lengths, torch.sqrt(squared_distance + 1e-8), dot]
     return layers
-
-
-def products(query: Tensor, post: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Dot products and squared distances [P, Lq, Ld], squared lengths [P, Lq, 1] and [P, 1, Ld]."""
-    dot = torch.bmm(query, post.transpose(1, 2))
-    # By differences: for equal states, x² + y² - 2xy would be rounding error only.
-    distance = torch.cdist(query, post, compute_mode="donot_use_mm_for_euclid_dist")
-    squares = query.square().sum(dim=2).unsqueeze(2), post.square().sum(dim=2).unsqueeze(1)
-    return dot, distance.square(), *squares
 
 
 @torch.no_grad()

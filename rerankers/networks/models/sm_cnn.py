@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import require_choice
 from rerankers.networks.base import (
     MASKED_WORDS,
+    QUERY,
     WORDS,
     Encoded,
     Inputs,
@@ -33,28 +33,28 @@ from rerankers.networks.base import (
     Reranker,
     named,
 )
-from rerankers.networks.layers.convolutions import WideConvolution
-from rerankers.networks.layers.embeddings import VECTOR_KINDS, mask_of_lengths, word_vectors
-from rerankers.networks.layers.overlap import WordOverlap
-from rerankers.networks.training.settings import Settings
-from rerankers.pairs import PRIOR
+from rerankers.networks.layers import (
+    VECTOR_KINDS,
+    WideConvolution,
+    WordOverlap,
+    mask_of_lengths,
+    word_vectors,
+)
+from rerankers.networks.training.settings import Checked, Settings, one_of
 from rerankers.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are section 4.1's."""
 
     filters: int = 100  # F, feature maps of the convolution
     width: int = 5  # m, words under a filter
-    vectors: str = "static"  # One of ``VECTOR_KINDS``
+    vectors: str = one_of(*VECTOR_KINDS)
     overlap: bool = True  # Word overlap, plain and by IDF, with and without stop words
     prior: bool = True  # 1 / ln(rank + 1) in the run to rerank (section 5)
     hidden: int = 0  # Units of the hidden layer; 0 is the size of the join layer
     dropout: float = 0.5  # Share of hidden units dropped in training
-
-    def __post_init__(self) -> None:
-        require_choice("vectors", self.vectors, VECTOR_KINDS)
 
 
 class Model(Reranker):
@@ -74,10 +74,11 @@ class Model(Reranker):
     )
     query_inputs = (WORDS, MASKED_WORDS)
     post_inputs = (WORDS, MASKED_WORDS)
+    decay_shares = named(sentence=0.1)  # Of convolutions: 1e-5 against 1e-4 (section 4.1)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
-        self.feature_families = (PRIOR,) if config.prior else ()
+        self.reads_prior = config.prior
         self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
         size = vocabulary.vectors.shape[1]
         self.query_sentence = _Sentence(size, config.filters, config.width)
@@ -92,17 +93,11 @@ class Model(Reranker):
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(hidden, 1)
 
-    def encode_queries(self, inputs: Inputs) -> Encoded:
-        """Encode Q queries by their filters."""
-        return self._encode(self.query_sentence, inputs)
-
-    def encode_posts(self, inputs: Inputs) -> Encoded:
-        """Encode D posts by their filters."""
-        return self._encode(self.post_sentence, inputs)
-
-    def _encode(self, sentence: nn.Module, inputs: Inputs) -> Encoded:
-        ids = inputs[MASKED_WORDS].ids
-        return Encoded(sentence(self.vectors(ids), ids.ne(0).sum(dim=1)), inputs[WORDS])
+    def encode(self, inputs: Inputs, side: str) -> Encoded:
+        """Encode B texts by the filters of their side."""
+        words = inputs[MASKED_WORDS]
+        sentence = self.query_sentence if side == QUERY else self.post_sentence
+        return Encoded(sentence(self.vectors(words.ids), words.lengths), inputs[WORDS])
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Both texts' vectors, their similarity x_qᵀ M x_d (equation 2), and the overlap."""
@@ -116,10 +111,6 @@ class Model(Reranker):
     def head(self, representations: Tensor) -> Tensor:
         """Hidden layer and output: [P]."""
         return super().head(self.dropout(F.relu(self.hidden(representations))))
-
-    def decay_share(self, parameter: str) -> float:
-        """A tenth of the weight decay for convolutions (1e-5 against 1e-4, section 4.1)."""
-        return 0.1 if "sentence" in parameter else 1.0
 
 
 class _Sentence(nn.Module):

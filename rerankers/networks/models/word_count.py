@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms, named
-from rerankers.networks.layers.overlap import WordOverlap
+from rerankers.networks.layers import WordOverlap
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
@@ -31,12 +31,13 @@ class Model(Reranker):
     config_type = Config
     configurations = named(count=Config(), weighted=Config(weighted=True))
     training_settings = Settings(epochs=0)
+    interactions_are_fixed = True
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.overlap = WordOverlap(vocabulary)
 
-    def encode(self, inputs: Inputs) -> Terms:
+    def encode(self, inputs: Inputs, side: str) -> Terms:
         """The words of B texts."""
         return inputs[WORDS]
 
@@ -48,7 +49,3 @@ class Model(Reranker):
     def head(self, representations: Tensor) -> Tensor:
         """The count: [P]."""
         return representations[:, 0]
-
-    def interactions_are_fixed(self) -> bool:
-        """Always: nothing is trained."""
-        return True

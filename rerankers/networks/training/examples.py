@@ -6,9 +6,9 @@ Keeping the result (a few hundred numbers a pair) turns minutes of training into
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,7 @@ from rerankers.reranker import Progress, silent
 from rerankers.text.ragged import Rows
 
 
-@dataclass(frozen=True)
-class TopicRows:
+class TopicRows(NamedTuple):
     """Rows of one training topic's positives and of its negatives."""
 
     positives: Rows
@@ -120,27 +119,18 @@ def _stack(parts: list[Tensor]) -> Tensor:
 class BatchSampler:
     """Draws the pairs of each step, according to the settings' ``sampling``.
 
-    Its ``examples`` include corrupted pairs.
-
-    Raises:
-        RerankerError: there are no posts of other topics to corrupt pairs with.
+    Its ``examples`` include corrupted pairs; RerankerError if there are no posts for these.
     """
 
     def __init__(self, training: Examples, settings: Settings) -> None:
         self.examples, self._topics, self._settings = training, training.topics(), settings
-        self._nearest: Mapping[int, Rows] | None = None
-        self._passes: dict[int, Rows] = {}
+        self._nearest: dict[int, Rows] = {}
         if settings.sampling == "corrupted":
             self._corrupt()
 
     def start_epoch(self, model: Reranker, epoch: int) -> None:
-        """Mine negatives for ``max`` and ``mix`` with the last epoch's model.
-
-        Those of the first epoch, counted from 1, are random.
-
-        Raises:
-            RerankerError: FAISS is not installed.
-        """
+        """Mine negatives for ``max`` and ``mix`` with the last epoch's model; none in the first,
+        counted from 1. RerankerError if FAISS is not installed."""
         if self._settings.sampling in ("max", "mix") and epoch > 1:
             vectors = represent_tokenized(model, self.examples.pairs)
             self._nearest = _nearest(vectors, self._topics, self._settings.negatives)
@@ -148,7 +138,8 @@ class BatchSampler:
     def draw(self, step: int, rng: np.random.Generator) -> tuple[Rows, int]:
         """Rows [lists, candidates] of a step, positives first, and the positives of each list.
 
-        Steps are counted from 0, over all epochs.
+        Steps are counted from 0, over all epochs. Where there are mined negatives, all of a list
+        are mined for ``max``, half of them (rounded up) for ``mix`` (Rao et al. 2016, 3.2).
         """
         settings, count = self._settings, self._settings.positives
         if settings.sampling == "pairs":
@@ -156,27 +147,18 @@ class BatchSampler:
             rows = self._shuffled(step, len(relevant), settings.batch_pairs)
             rows = np.concatenate([rows[relevant[rows]], rows[~relevant[rows]]])
             return rows[None], int(relevant[rows].sum())
-        size = count * settings.negatives
+        each = settings.negatives
         if settings.steps:
-            lists = random_lists(self._topics, settings.batch_topics, count, size, rng)
+            lists = random_lists(self._topics, settings.batch_topics, count, count * each, rng)
         else:
             lists = self._next_lists(step, rng)
-        if self._nearest is not None:
-            self._mine(lists, self._nearest)
-        return lists, count
-
-    def _mine(self, lists: Rows, nearest: Mapping[int, Rows]) -> None:
-        """Put the negatives most similar to the positives into lists (Rao et al. 2016, 3.2).
-
-        All of them for ``max``, half of them (rounded up) for ``mix``.
-        """
-        positives, count = self._settings.positives, self._settings.negatives
-        mined = count if self._settings.sampling == "max" else -(-count // 2)
-        for row in lists:
-            blocks = row[positives:].reshape(positives, count)  # a view of the row
-            for positive, block in zip(row[:positives], blocks, strict=True):
+        mined = each if settings.sampling == "max" else -(-each // 2)
+        for row in lists if self._nearest else ():
+            blocks = row[count:].reshape(count, each)  # a view of the row
+            for positive, block in zip(row[:count].tolist(), blocks, strict=True):
                 # Repeated where the topic has fewer negatives.
-                block[:mined] = np.resize(nearest[int(positive)], mined)
+                block[:mined] = np.resize(self._nearest[positive], mined)
+        return lists, count
 
     def _next_lists(self, step: int, rng: np.random.Generator) -> Rows:
         """Lists of one step through shuffled passes over all positives (Rao et al. 2016, code)."""
@@ -188,14 +170,9 @@ class BatchSampler:
 
     def _shuffled(self, step: int, count: int, size: int) -> Rows:
         """Numbers [size] of one step through shuffled passes over ``count`` of them."""
-        places = np.arange(step * size, (step + 1) * size)
-        self._passes = {
-            number: self._passes[number]
-            if number in self._passes
-            else np.random.default_rng([self._settings.seed, number]).permutation(count)
-            for number in np.unique(places // count).tolist()
-        }
-        return np.array([self._passes[place // count][place % count] for place in places.tolist()])
+        passes, places = np.divmod(np.arange(step * size, (step + 1) * size), count)
+        of_passes = zip(passes.tolist(), places.tolist(), strict=True)
+        return np.array([_order(self._settings.seed, n, count)[place] for n, place in of_passes])
 
     def _corrupt(self) -> None:
         """Add posts of other topics for each positive as its negatives (Qiu & Huang 2015, 5)."""
@@ -207,12 +184,10 @@ class BatchSampler:
                 f"sampling corrupted takes negatives from other topics: found {len(topics)} topic "
                 "to train on, expected at least two; use the `sampling` random"
             )
-        rng = np.random.default_rng([settings.seed, 0])
-        pools = [pairs.post_index[np.append(each.positives, each.negatives)] for each in topics]
-        everything = np.concatenate(pools)
-        owner = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
+        rng, self._topics = np.random.default_rng([settings.seed, 0]), []
+        everything = np.concatenate([pairs.post_index[np.append(*each)] for each in topics])
+        owner = np.repeat(np.arange(len(topics)), [sum(map(len, each)) for each in topics])
         queries, posts, row = [], [], len(pairs.query_index)
-        self._topics = []
         for number, topic in enumerate(topics):
             size = len(topic.positives) * settings.negatives
             # Topics may share posts: a relevant one is no negative.
@@ -227,9 +202,14 @@ class BatchSampler:
             queries.append(np.full(size, pairs.query_index[topic.positives[0]]))
             self._topics.append(TopicRows(topic.positives, np.arange(row, row + size)))
             row += size
-        relevant = np.append(self.examples.relevant, np.zeros(row - len(pairs.query_index), bool))
         new = pairs.with_pairs(np.concatenate(queries), np.concatenate(posts))
-        self.examples = Examples(new, relevant)
+        self.examples = Examples(new, np.resize(self.examples.relevant, row))
+        self.examples.relevant[len(pairs.query_index) :] = False
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, number: int, count: int) -> Rows:
+    return np.random.default_rng([seed, number]).permutation(count)
 
 
 def random_lists(
@@ -238,10 +218,7 @@ def random_lists(
     """Lists of random positives and negatives, of different topics where there are enough.
 
     All topics are equally likely, because average precision counts each topic once, however many
-    positives it has.
-
-    Returns:
-        [lists, positives + negatives] rows of pairs, positives first.
+    positives it has. The result is [lists, positives + negatives] rows of pairs, positives first.
     """
     chosen = rng.choice(len(topics), size=lists, replace=lists > len(topics))
     rows = []
@@ -266,13 +243,12 @@ def _nearest(vectors: Tensor, topics: list[TopicRows], count: int) -> dict[int, 
     unit = np.array(vectors.numpy(), dtype=np.float32, order="C")  # Normalised in place.
     faiss.normalize_L2(unit)
     gpu = faiss.StandardGpuResources() if getattr(faiss, "get_num_gpus", lambda: 0)() else None
-    nearest = {}
+    nearest = dict[int, Rows]()
     for topic in topics:
         index: Any = faiss.IndexFlatIP(unit.shape[1])
         if gpu is not None:
             index = faiss.index_cpu_to_gpu(gpu, 0, index)
         index.add(unit[topic.negatives])
         _, closest = index.search(unit[topic.positives], min(count, len(topic.negatives)))
-        for positive, places in zip(topic.positives.tolist(), closest, strict=True):
-            nearest[positive] = topic.negatives[places]
+        nearest |= zip(topic.positives.tolist(), topic.negatives[closest], strict=True)
     return nearest

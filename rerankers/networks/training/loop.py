@@ -5,8 +5,10 @@ Every random choice follows from the seed and the epoch or step alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import represent_tokenized, score_tokenized
-from rerankers.networks.layers.convolutions import ConvolutionTower
+from rerankers.networks.layers import ConvolutionTower
 from rerankers.networks.models.dssm import TrigramSums
 from rerankers.networks.training.examples import BatchSampler, Examples, Rows, random_lists
 from rerankers.networks.training.settings import Settings
@@ -58,14 +60,10 @@ def train(
     settings: Settings,
     progress: Progress = lambda epoch, step, message: None,
 ) -> History:
-    """Train ``model`` in place and leave it with the weights of its best epoch.
+    """Train in place; the weights of the best epoch remain, without validation those of the last.
 
-    Args:
-        model: on the device to train on.
-        validation: pairs of other topics; None runs all epochs, and the last one is best.
-
-    Raises:
-        RerankerError: nothing to learn from, or a loss that is not a number.
+    ``measure`` is applied to the scores of the validation pairs after each epoch. RerankerError if
+    there is nothing to learn from, or a loss is not a number.
     """
     if not training.topics():
         raise RerankerError(
@@ -77,12 +75,8 @@ def train(
             "validation loss to select by; select by map, or hold more topics out"
         )
     history, best = History(), copy_weights(model)
-    trainer = EpochTrainer(model, training, settings) if settings.epochs else None
-    for epoch in range(1, settings.epochs + 1):
-        assert trainer
-        if history.best and epoch - 1 - history.best >= settings.patience:
-            break
-        figures = {"training_loss": trainer.train_epoch(epoch, progress, history.setbacks)}
+    for epoch, loss in enumerate(_epochs(model, training, settings, history, progress), start=1):
+        figures = {"training_loss": loss}
         if validation is not None:
             figures |= _validated(model, validation, measure, settings)
         history.epochs.append(figures)
@@ -92,10 +86,86 @@ def train(
         else:
             history.setbacks += (epoch - history.best) % settings.halve_after == 0
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+        if epoch - history.best >= settings.patience:
+            break
     model.load_state_dict(best)
-    if model.needs_fit():
+    if model.needs_fit:
         model.fit(represent_tokenized(model, training.pairs), torch.from_numpy(training.relevant))
     return history
+
+
+def _epochs(
+    model: Reranker, training: Examples, settings: Settings, history: History, progress: Progress
+) -> Iterator[float]:
+    """Train epoch by epoch; the mean loss of each one's steps."""
+    if not settings.epochs:
+        return
+    sampler, steps = BatchSampler(training, settings), training.steps_of_epoch(settings)
+    optimizer = make_optimizer(model, settings)
+    for module in model.modules():
+        if isinstance(module, ConvolutionTower):
+            module.precision = settings.precision
+    for epoch in range(1, settings.epochs + 1):
+        sampler.start_epoch(model, epoch)
+        rng = np.random.default_rng([settings.seed, epoch])
+        torch.manual_seed(settings.seed * 1_000_003 + epoch)
+        model.train()
+        losses = []
+        for step in range(steps):
+            done = (epoch - 1) * steps + step
+            shares = {
+                "linear": 1.0 - 0.9 * done / (settings.epochs * steps),
+                "plateau": 0.5**history.setbacks,
+            }
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * shares.get(settings.schedule, 1.0)
+            rows, positives = sampler.draw(done, rng)
+            loss = _loss(model, sampler.examples, rows, positives, settings)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if settings.clipping:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clipping)
+            optimizer.step()
+            losses.append(loss.item())
+            if not np.isfinite(losses[-1]):
+                raise RerankerError(
+                    f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
+                    "train with a smaller `learning_rate`"
+                )
+            progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
+        yield float(np.mean(losses))
+
+
+def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
+    momentum, is_sgd = settings.momentum, settings.optimizer == "sgd"
+    # All but the product of rate and gradient would move every row.
+    is_plain = is_sgd and not (momentum or settings.weight_decay or settings.clipping)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | TrigramSums):
+            module.sparse = is_plain and len(module.weight) >= LARGE
+    shares: dict[float, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            found = (share for part, share in model.decay_shares.items() if part in name)
+            shares.setdefault(next(found, 1.0), []).append(parameter)
+    groups = [
+        {"params": parameters, "weight_decay": settings.weight_decay * share}
+        for share, parameters in shares.items()
+    ]
+    # One pass over weights and gradients, a third of the time; dense gradients only.
+    sgd: dict[str, Any] = {"momentum": momentum, "nesterov": momentum > 0, "fused": not is_plain}
+    optimizers: Mapping[str, Any] = {
+        "adamw": torch.optim.AdamW,
+        "adadelta": partial(torch.optim.Adadelta, rho=0.95),
+        "adagrad": torch.optim.Adagrad,
+        "rmsprop": torch.optim.RMSprop,
+        "sgd": partial(torch.optim.SGD, **sgd),
+    }
+    optimizer: torch.optim.Optimizer = optimizers[settings.optimizer](
+        groups, lr=settings.learning_rate
+    )
+    return optimizer
 
 
 def _validated(
@@ -119,96 +189,6 @@ def _is_better(new: Mapping[str, float], old: Mapping[str, float]) -> bool:
         return new["validation_loss"] < old["validation_loss"]
     *_, measured = new
     return new[measured] > old[measured]
-
-
-class EpochTrainer:
-    """The steps of training, epoch by epoch."""
-
-    def __init__(self, model: Reranker, training: Examples, settings: Settings) -> None:
-        self.model, self.settings = model, settings
-        self.sampler = BatchSampler(training, settings)
-        self.optimizer = make_optimizer(model, settings)
-        for module in model.modules():
-            if isinstance(module, ConvolutionTower):
-                module.precision = settings.precision
-        self.steps = training.steps_of_epoch(settings)
-
-    def train_epoch(
-        self, epoch: int, progress: Progress = lambda epoch, step, message: None, setbacks: int = 0
-    ) -> float:
-        """The steps of one epoch, counted from 1; returns their mean loss.
-
-        ``setbacks``: how often the schedule ``plateau`` has halved the rate before it.
-
-        Raises:
-            RerankerError: a loss that is not a number.
-        """
-        model, settings = self.model, self.settings
-        self.sampler.start_epoch(model, epoch)
-        rng = np.random.default_rng([settings.seed, epoch])
-        torch.manual_seed(settings.seed * 1_000_003 + epoch)
-        model.train()
-        losses = []
-        for step in range(self.steps):
-            steps_done = (epoch - 1) * self.steps + step
-            rate = self._learning_rate(steps_done, setbacks)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            rows, positives = self.sampler.draw(steps_done, rng)
-            loss = _loss(model, self.sampler.examples, rows, positives, settings)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if settings.clipping:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clipping)
-            self.optimizer.step()
-            losses.append(loss.item())
-            if not np.isfinite(losses[-1]):
-                raise RerankerError(
-                    f"epoch {epoch}, step {step + 1}: the loss is {losses[-1]}; "
-                    "train with a smaller `learning_rate`"
-                )
-            progress(epoch, step + 1, f"loss {losses[-1]:.3f}")
-        return float(np.mean(losses))
-
-    def _learning_rate(self, steps_done: int, setbacks: int) -> float:
-        settings = self.settings
-        match settings.schedule:
-            case "linear":
-                fallen = 0.9 * steps_done / (settings.epochs * self.steps)
-                return settings.learning_rate * (1.0 - fallen)
-            case "plateau":
-                return settings.learning_rate * 0.5**setbacks
-        return settings.learning_rate
-
-
-def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
-    """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
-    rate, momentum, is_sgd = settings.learning_rate, settings.momentum, settings.optimizer == "sgd"
-    # All but the product of rate and gradient would move every row.
-    is_plain = is_sgd and not (momentum or settings.weight_decay or settings.clipping)
-    for module in model.modules():
-        if isinstance(module, nn.Embedding | TrigramSums):
-            module.sparse = is_plain and len(module.weight) >= LARGE
-    shares: dict[float, list[Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            shares.setdefault(model.decay_share(name), []).append(parameter)
-    groups = [
-        {"params": parameters, "weight_decay": settings.weight_decay * share}
-        for share, parameters in shares.items()
-    ]
-    match settings.optimizer:
-        case "sgd":
-            # One pass over weights and gradients, a third of the time; dense gradients only.
-            fused = not is_plain
-            return torch.optim.SGD(groups, rate, momentum, nesterov=momentum > 0, fused=fused)
-        case "adadelta":
-            return torch.optim.Adadelta(groups, lr=rate, rho=0.95)
-        case "adagrad":
-            return torch.optim.Adagrad(groups, lr=rate)
-        case "rmsprop":
-            return torch.optim.RMSprop(groups, lr=rate)
-    return torch.optim.AdamW(groups, lr=rate)
 
 
 def _selects_by_lists(settings: Settings) -> bool:

@@ -1,88 +1,98 @@
-"""Training settings of a reranker; scoring does not need them."""
+"""Settings: checks of their values, and those of training, which scoring does not need."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rerankers.errors import RerankerError
 
-# No epochs: what is not trained step by step.
-_FROM_ZERO = {"epochs", "momentum", "clipping", "weight_decay", "steps", "seed"}
 
-
-def _one_of(*choices: str) -> Any:
+def one_of(*choices: str) -> Any:
     """A setting with named values, the first of them by default."""
     return field(default=choices[0], metadata={"choices": choices})
 
 
+def at_least(least: float, default: float) -> Any:
+    """A setting with a least value."""
+    return field(default=default, metadata={"least": least})
+
+
 @dataclass(frozen=True)
-class Settings:
+class Checked:
+    """Base of settings; RerankerError names all impossible values and combinations at once."""
+
+    def __post_init__(self) -> None:
+        if found := [*self.problems()]:
+            raise RerankerError("\n".join(found))
+
+    def problems(self) -> Iterator[str]:
+        """A message for each impossible value."""
+        for each in fields(self):
+            value, least = getattr(self, each.name), each.metadata.get("least")
+            choices, found = each.metadata.get("choices"), f"setting {each.name}: found "
+            if choices and value not in choices:
+                yield f"{found}{value!r}, expected one of {', '.join(choices)}"
+            if least is not None and not least <= value < math.inf:
+                yield f"{found}{value!r}, expected a number of at least {least}"
+
+
+@dataclass(frozen=True)
+class Settings(Checked):
     """How to train; each model declares its own defaults."""
 
-    loss: str = _one_of("listwise", "pairwise", "pointwise")
+    loss: str = one_of("listwise", "pairwise", "pointwise")
     """``listwise``, ``pairwise`` (hinge, with margin 1) or ``pointwise`` (cross-entropy)."""
-    optimizer: str = _one_of("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
-    momentum: float = 0.9  # Nesterov momentum of ``sgd``
-    learning_rate: float = 2e-3  # Of the first step
-    schedule: str = _one_of("linear", "constant", "plateau")
+    optimizer: str = one_of("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
+    momentum: float = at_least(0, 0.9)  # Nesterov momentum of ``sgd``
+    learning_rate: float = at_least(1e-9, 2e-3)  # Of the first step
+    schedule: str = one_of("linear", "constant", "plateau")
     """Learning rate: ``linear``, falls to a tenth over all epochs; ``constant``; ``plateau``,
     halved after epochs without a better validation figure."""
-    halve_after: int = 1
+    halve_after: int = at_least(1, 1)
     """Epochs in a row without a better validation figure after which ``plateau`` halves."""
-    clipping: float = 5.0
+    clipping: float = at_least(0, 5.0)
     """Euclidean norm to which the gradients of a step are clipped; 0 clips nothing."""
-    weight_decay: float = 1e-3  # L2 penalty (decoupled for AdamW)
-    epochs: int = 12  # Maximum number of epochs
-    steps: int = 50
+    weight_decay: float = at_least(0, 1e-3)  # L2 penalty (decoupled for AdamW)
+    epochs: int = at_least(0, 12)  # Maximum number; 0 for what is not trained step by step
+    steps: int = at_least(0, 50)
     """Steps an epoch, after which follows validation; 0: one pass, over all pairs with the sampling
     ``pairs``, else over all relevant posts, with ``positives`` 1."""
-    sampling: str = _one_of("random", "max", "mix", "corrupted", "pairs")
+    sampling: str = one_of("random", "max", "mix", "corrupted", "pairs")
     """Negatives: ``random``; ``max``, the topic's most similar to the positive by the last epoch's
     model; ``mix``, half of each; ``corrupted``, posts of other topics. With ``pairs`` a step takes
     the next pairs of a shuffled pass, without lists of topics."""
-    batch_topics: int = 12  # Topics in a step
-    positives: int = 3  # Relevant posts drawn for each topic of a step
-    negatives: int = 7  # Negatives for each relevant post
-    batch_pairs: int = 50  # Pairs in a step of the sampling ``pairs``
-    patience: int = 4  # Epochs without a better validation figure before stopping
-    select: str = _one_of("map", "mrr", "loss")
+    batch_topics: int = at_least(1, 12)  # Topics in a step
+    positives: int = at_least(1, 3)  # Relevant posts drawn for each topic of a step
+    negatives: int = at_least(1, 7)  # Negatives for each relevant post
+    batch_pairs: int = at_least(1, 50)  # Pairs in a step of the sampling ``pairs``
+    patience: int = at_least(1, 4)  # Epochs without a better validation figure before stopping
+    select: str = one_of("map", "mrr", "loss")
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
-    precision: str = _one_of("fp32", "bf16")
+    precision: str = one_of("fp32", "bf16")
     """Number format of the products in MP-HCNN's trained convolutions: ``fp32``, or ``bf16``, up to
     three times as fast; weights and all else stay in single precision."""
     held_out: float = 0.15
     """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
-    held_out_of: str = _one_of("all", "each")
+    held_out_of: str = one_of("all", "each")
     """The share is one of ``all`` topics, or of the topics of ``each`` collection."""
-    seed: int = 1  # Seed of every random choice
+    seed: int = at_least(0, 1)  # Seed of every random choice
 
-    def __post_init__(self) -> None:
-        """Raise RerankerError naming every unknown choice and impossible combination."""
-        problems = []
-        for name, choices in ((each.name, each.metadata.get("choices")) for each in fields(self)):
-            value = getattr(self, name)
-            if choices:
-                is_right, expected = value in choices, f"one of {', '.join(choices)}"
-            elif name == "held_out":
-                is_right, expected = 0 < value < 1, "a share in (0, 1)"
-            elif name in _FROM_ZERO:
-                is_right, expected = 0 <= value < math.inf, "a number of at least 0"
-            else:
-                is_right, expected = 0 < value < math.inf, "a number above 0"
-            if not is_right:
-                problems.append(f"setting {name}: found {value!r}, expected {expected}")
+    def problems(self) -> Iterator[str]:
+        """A message for each impossible value and combination."""
+        yield from super().problems()
+        if not 0 < self.held_out < 1:
+            yield f"setting held_out: found {self.held_out!r}, expected a share in (0, 1)"
         if self.sampling == "pairs" and self.loss != "pointwise":
-            problems.append(
+            yield (
                 f"setting sampling: found pairs with the loss {self.loss}, which compares the "
                 "posts of a list; expected the loss pointwise, or another sampling"
             )
         if not self.steps and self.sampling != "pairs" and self.positives != 1:
-            problems.append(
+            yield (
                 f"setting steps: found 0, one pass over all relevant posts, with "
                 f"{self.positives} of them in a list; expected `positives` 1, or a number of steps"
             )
-        if problems:
-            raise RerankerError("\n".join(problems))
 
 
 RAO_2019 = Settings(

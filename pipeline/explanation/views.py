@@ -1,14 +1,30 @@
-"""Explanations as lines and tables of a terminal."""
+"""Explanations as HTML pages, and as lines and tables of a terminal.
+
+A page is one file without external resources, and its content security policy forbids scripts and
+requests. Every value in a template is escaped, and has no control characters.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from itertools import groupby
+from math import isnan
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.explanation.topic import ExplainedTopic, grade_text, signed
+from pipeline.explanation.topic import (
+    SHARED_STYLE,
+    TEMPLATES,
+    ExplainedTopic,
+    grade_text,
+    plain,
+    signed,
+)
 from pipeline.text import open_console, print_table
 from rerankers.explanation import Cell, Explanation, Row, Segment, visible
 
@@ -20,6 +36,33 @@ WHERE_WIDTH = 24  # Characters of matching words in a table cell
 
 LEAST_SHARE = 1 / 20
 """Families with less than this share of the post's largest contribution are left out."""
+
+
+def page(topic: ExplainedTopic) -> str:
+    """The page of one topic."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = {"signed": signed, "known": known, "plain": plain, "grade_text": grade_text}
+    environment.filters |= filters
+    files = SHARED_STYLE, TEMPLATES / "page.css"
+    style = "".join(file.read_text(encoding="utf-8") for file in files)
+    return environment.get_template("topic.html").render(
+        topic=topic,
+        explanation=topic.explanation,
+        style=Markup(style),
+        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+    )
+
+
+def known(value: float) -> str:
+    """A feature's value with four digits."""
+    return "not known" if isnan(value) else f"{value:.4g}"
 
 
 def print_explanation(topic: ExplainedTopic) -> None:

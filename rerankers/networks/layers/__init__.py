@@ -1,1 +1,0 @@
-"""Layers shared by models."""
