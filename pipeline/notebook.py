@@ -125,20 +125,14 @@ def for_pyterrier(ranker: Ranker, hits: int = 1000) -> pyterrier.Transformer:
             topics = [Topic(*row) for row in queries.itertuples(index=False)]
             if columns.mode == "search":
                 return ranker.rank(topics, hits).to_dataframe()
-            numbers = ranker.model.numbers if ranker.model else ()
-            return ranker.rerank(_candidates(inp, topics, numbers)).to_dataframe()
+            run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
+            for query_id, doc_id, score in zip(inp["qid"], inp["docno"], inp["score"], strict=True):
+                run[query_id][doc_id] = float(score)
+            urls = inp["url"].fillna("") if "url" in inp else [""] * len(inp)
+            names = [n for n in (ranker.model.numbers if ranker.model else ()) if n in inp]
+            signals = inp[names].to_dict("records") if names else [{}] * len(inp)
+            rows = zip(inp["docno"], inp["text"], urls, signals, strict=True)
+            posts = {row[0]: Post(*row) for row in rows}
+            return ranker.rerank(Candidates(topics, run, posts)).to_dataframe()
 
     return Ranking()
-
-
-def _candidates(results: Any, topics: list[Topic], numbers: Sequence[str]) -> Candidates:
-    """The candidates in a frame of results, with the columns of these ``numbers``."""
-    urls = results["url"].fillna("") if "url" in results else [""] * len(results)
-    run: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
-    rows = zip(results["qid"], results["docno"], results["score"], strict=True)
-    for query_id, doc_id, score in rows:
-        run[query_id][doc_id] = float(score)
-    names = [name for name in numbers if name in results]
-    signals = results[names].to_dict("records") if names else [{}] * len(results)
-    posts = map(Post, results["docno"], results["text"], urls, signals)
-    return Candidates(topics, run, {post.doc_id: post for post in posts})

@@ -151,7 +151,7 @@ def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
             f"{place.parent}: {note}" if note else f"{place}: not published, put your copy there"
         )
     pooch.get_logger().setLevel("ERROR")
-    looks = {"unit": "B", "unit_scale": True, "leave": False, "disable": None}
+    looks: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False, "disable": None}
     bar = tqdm(total=entry.size, desc=entry.path, **looks)
     # The hash is that of the uncompressed file.
     identity = {"Accept-Encoding": "identity"}

@@ -95,9 +95,16 @@ def find(name: str, data: Path | None = None) -> Collection:
             "form (corpus.jsonl, queries.jsonl)"
             + (similar or did_you_mean(name, [*names(), *_ALIASES, *own]))
         )
-    source, index = PostFiles(files[2:]), IndexPlace(name)
-    described = {"index": index, "title": title, "language": language, "data": data}
-    return Collection(name, files[:1], files[1:2], source, **described)
+    return Collection(
+        name,
+        files[:1],
+        files[1:2],
+        PostFiles(files[2:]),
+        index=IndexPlace(name),
+        title=title,
+        language=language,
+        data=data,
+    )
 
 
 def _microblog(name: str, folder: Path, data: Path | None) -> Collection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.evaluation.measures import Values, heading, mean
@@ -95,7 +95,7 @@ def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
         header += [heading(measure), "diff", "p(rand)", "p(t)"]
         base, *others = [list(values[measure].values()) for _, values in results]
         rows[0] += [f"{mean(base):.4f}", "", "", ""]
-        tests = (randomization_test, paired_t_test)
+        tests: list[Callable[..., float]] = [randomization_test, paired_t_test]
         p_values = zip(*(holm([test(run, base) for run in others]) for test in tests), strict=True)
         for row, run, of_run in zip(rows[1:], others, p_values, strict=True):
             difference = round(mean(run) - mean(base), 4) + 0.0  # + 0.0: never -0

@@ -79,7 +79,7 @@ class Ranking(NamedTuple):
             query_id, found = topic.query_id, []
             stages = {name: places(run.get(query_id, {})) for name, run in self.stages.items()}
             for doc_id in [*stages.values()][-1]:
-                _, text, url = posts.get(doc_id, Post(doc_id, ""))
+                _, text, url, _ = posts.get(doc_id, Post(doc_id, ""))
                 of_post = ((name, by_id.get(doc_id)) for name, by_id in stages.items())
                 places_of = {name: place._asdict() for name, place in of_post if place}
                 found.append({"doc_id": doc_id, "text": text, "url": url, "stages": places_of})

@@ -24,6 +24,11 @@ USUAL_LENGTH = 20.0  # Words of a post where a list is too short to tell
 CERTAIN = 1.0 - 1e-6  # IDF from which on a source of IDF does not know a word
 LEAST_KNOWN = 0.5  # Share of the words of query and posts from which what is known of them counts
 
+RAREST_KNOWN = 0.5
+"""Mean IDF of all words from which on a source of IDF is one of another language. English texts of
+all kinds have .25 to .45 by English frequencies, other languages in Latin script .58 and more, as
+many of their words occur in English texts, too: rarely."""
+
 
 @dataclass(frozen=True)
 class CandidateList:
@@ -141,10 +146,12 @@ class CandidateList:
 
     @cached_property
     def knows_frequencies(self) -> bool:
-        """Whether the source of IDF knows at least half of all words."""
+        """Whether the source of IDF knows at least half of all words, and they are not all rare."""
         rows, places = self.distinct_words
-        known = self.words.columns().idf[rows] < CERTAIN
-        return bool(known[places].mean() >= LEAST_KNOWN) if len(places) else True
+        if not len(places):
+            return True
+        idf = self.words.columns().idf[rows][places]
+        return bool((idf < CERTAIN).mean() >= LEAST_KNOWN and idf.mean() < RAREST_KNOWN)
 
     @cached_property
     def columns(self) -> WordColumns:

@@ -81,7 +81,7 @@ class _Vectors(NamedTuple):
 
     def take(self, entries: Bools) -> "_Vectors":
         """Some of the entries [E]."""
-        return _Vectors(*(part[entries] for part in self))
+        return _Vectors(self.post[entries], self.stem[entries], self.value[entries])
 
     def with_sums(self, weights: Floats) -> Floats:
         """[N, K] z_i · Σ_j w_jk z_j, for the vectors z and weights [N, K]."""

@@ -5,6 +5,7 @@ Each column of a table of posts has a list of numbers for every post:
 ``words``          rows of its words in the table of words
 ``hashtag_words``  rows of the words of its hashtags
 ``trigrams``       identifiers of its distinct character trigrams, with spaces around words
+``grams``          the same of four characters
 ``characters``     counts of characters; see :class:`CharacterCounts`
 ``link``           host and path of its URL (:func:`rerankers.text.words.url_text`) in UTF-8
 
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers.text import words
-from rerankers.text.ragged import Growing, Ragged, Rows, code_points, distinct_trigrams
+from rerankers.text.ragged import Growing, Ragged, Rows, code_points, distinct_grams
 from rerankers.text.spaces import Known, WordSpace
 from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
@@ -133,6 +134,7 @@ COLUMNS = {  # Name -> type of its numbers
     "words": np.int32,
     "hashtag_words": np.int32,
     "trigrams": np.uint64,
+    "grams": np.uint64,
     "characters": np.int32,
     "link": np.uint8,
 }
@@ -212,11 +214,18 @@ class _Block:
     def hashtag_words(self) -> Ragged:
         return self.table.cut([" ".join(tags) for tags in self._hashtags])
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        spelled, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
+        return [f" {' '.join(spelled[a:b])} " for a, b in itertools.pairwise(starts)]
+
     @property
     def trigrams(self) -> Ragged:
-        spelled, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
-        lines = [f" {' '.join(spelled[a:b])} " for a, b in itertools.pairwise(starts)]
-        return distinct_trigrams(lines)
+        return distinct_grams(self._lines, 3)
+
+    @property
+    def grams(self) -> Ragged:
+        return distinct_grams(self._lines, 4)
 
     @property
     def characters(self) -> Ragged:

@@ -215,20 +215,24 @@ def code_points(texts: Sequence[str]) -> Ragged:
     return Ragged.from_lengths(np.frombuffer(encoded, dtype="<u4").astype(np.uint32), lengths)
 
 
-def distinct_trigrams(texts: Sequence[str]) -> Ragged:
-    """Identifiers (uint64) of the distinct trigrams of each text, in no particular order."""
+def distinct_grams(texts: Sequence[str], size: int) -> Ragged:
+    """Identifiers (uint64) of the distinct sequences of ``size`` characters of each text.
+
+    Identifiers are hashes of 48 bits, ascending in each text.
+    """
     codes = code_points(texts)
     code, text = codes.values.astype(np.uint64), codes.owners
-    base = np.uint64(int(code.max(initial=0)) + 1)
-    keys = (code[:-2] * base + code[1:-1]) * base + code[2:]
-    if len(texts) * int(base) ** 3 <= 2**64:
-        keys += text[:-2].astype(np.uint64) * base ** np.uint64(3)
-    else:
-        # Numbers of the trigrams leave room for those of the texts.
-        keys = distinct([keys])[1].astype(np.uint64)
-        keys += text[:-2].astype(np.uint64) * np.uint64(len(keys))
-    inside = np.flatnonzero(text[:-2] == text[2:])
-    at = inside[_holders(keys[inside]) == np.arange(len(inside))]
-    shift = np.uint64(21)  # bits of a code point
-    trigrams = (code[at] << (shift + shift)) | (code[at + 1] << shift) | code[at + 2]
-    return Ragged.from_lengths(trigrams, np.bincount(text[at], minlength=len(texts)))
+    last = max(0, len(code) - size + 1)
+    keys = np.zeros(last, dtype=np.uint64)
+    for offset in range(size):
+        keys = (keys + code[offset : last + offset] + np.uint64(1)) * _MIX
+    is_inside = text[:last] == text[size - 1 :]
+    keys = (keys[is_inside] >> np.uint64(16)) | (text[:last][is_inside].astype(np.uint64) << _HASH)
+    keys.sort()
+    keys = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))]
+    counts = np.bincount((keys >> _HASH).astype(np.int64), minlength=len(texts))
+    return Ragged.from_lengths(keys & ((np.uint64(1) << _HASH) - np.uint64(1)), counts)
+
+
+_MIX, _HASH = np.uint64(0x9E3779B97F4A7C15), np.uint64(48)
+"""A factor that spreads bits (the golden ratio), and the bits of a sequence's hash."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -78,8 +78,8 @@ class Vocabulary:
 
     def content(self) -> bytes:
         """The words as JSON, without the vectors, which are among the model's weights."""
-        size, content = self.vectors.shape[1], {"format": FORMAT, "buckets": self.buckets}
-        content |= {"vector_size": size, "words": self.known}
+        content: dict[str, Any] = {"format": FORMAT, "buckets": self.buckets}
+        content |= {"vector_size": self.vectors.shape[1], "words": self.known}
         return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod

@@ -78,8 +78,8 @@ class Model(Trees):
     reads = "searches"
     config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
-        "general": Config(trust=TRUST),
-        "adapted": Config(families=fused(ADAPTED_FAMILY), trust=TRUST),
+        "general": Config(families=fused("grams"), trust=TRUST),
+        "adapted": Config(families=fused("grams", ADAPTED_FAMILY), trust=TRUST),
         "microblog": Config(families=fused(*MICROBLOG), depth=MICROBLOG_DEPTH),
         "microblog_adapted": Config(
             families=fused(*MICROBLOG, ADAPTED_FAMILY), depth=MICROBLOG_DEPTH

@@ -17,7 +17,7 @@ from rerankers.errors import require_at_least
 from rerankers.trees.boosting import FusionConfig, Trees
 from rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 
-WINDOW_FAMILIES = ("given", "lexical", *TEXT_FAMILIES[1:])
+WINDOW_FAMILIES = ("given", "lexical", "grams", *TEXT_FAMILIES[1:])
 """All families of texts, but the unit of a first stage's score says nothing of another's."""
 
 

@@ -1,10 +1,12 @@
 """Trees on collections outside their training, for some of a collection's training topics.
 
-A collection of another kind is left out alone, the microblog years together. Forms of a cell:
+Collections of other kinds are left out in pairs (:data:`PAIRS`), the microblog years together.
+Forms of a cell:
 
-bm25                    the first stage, its best 100 posts
-scores, order, nothing  ``window`` over these, which are read in this form
+bm25, …                 a first stage of :data:`FIRST_STAGES`, its best 100 posts
+scores, order, nothing  ``window`` over BM25's, which are read in this form
 eights                  the same in their order, in batches of eight that are ranked together
+cosine/scores, …        such a form over another first stage
 fusion                  ``fusion`` for collections of any kind, over its own searches
 adapted                 the form scores by ``window`` with vectors adapted to the collection
 trained, judged         this model trained further on four fifths of the topics and measured on the
@@ -22,9 +24,18 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
+from pipeline.ranking.checkpoints import named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
-from pipeline.ranking.retrievers import Candidates, retriever_for, with_resources, with_space
+from pipeline.ranking.retrievers import (
+    Candidates,
+    IndexRetriever,
+    Retriever,
+    retriever_for,
+    with_resources,
+    with_space,
+)
 from pipeline.ranking.tuning import Calibration
+from pipeline.training.first_stages import ENGINES, MemoryRetriever, memory_retrievers
 from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
 from pipeline.training.training_set import JudgedCandidates
 from pipeline.training.trees import grower
@@ -36,6 +47,20 @@ from rerankers.pairs import Pairs
 from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import Trees
 from rerankers.trees.fit import grow
+from rerankers.trees.fusion import SEARCHES
+
+YEARS = ("mb2011", "mb2012", "mb2013", "mb2014")
+PAIRS = (
+    ("clef2020-claims-train", "xquad-de-train"),
+    ("politifact-tweets-train", "jsquad-train"),
+    ("semeval-cqa-b-train", "argkp-train"),
+    ("stackfaq-train", "epqa-train"),
+    ("twitter-url-train", "banking77-train"),
+)
+"""Collections that are left out together; half the trainings."""
+
+FIRST_STAGES = (*SEARCHES, "engine", "standard", "cosine", "hybrid")
+"""Methods of our index, and what engines do; see :mod:`pipeline.training.first_stages`."""
 
 FOLDS = 5  # Parts of a collection's own topics
 BATCH = 8  # Posts of a batch of the form ``eights``
@@ -49,25 +74,40 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
     """The ranking of the first training topics of a collection, ``most`` of them, in a form."""
     collection = named.find(name, data)
     topics = collection.training_topics[:most]
+    first, _, form = form.rpartition("/")
     with _LOCK:
         if form == "fusion":
-            model = _model(form, "general", name, data)
+            model = _model(form, "general", collection, data)
             found = UnionRetriever.of(collection, model.config).search(topics)
             found = replace(found, rest={})
             return found.run_of(model.score(found.pairs()))
-        found = retriever_for(collection, method="bm25").search(topics, WINDOW)
-        if form == "bm25":
-            return found.run
+        if form in FIRST_STAGES:
+            return _first_stage(collection, form).search(topics, WINDOW).run
+        found = _first_stage(collection, first or "bm25").search(topics, WINDOW)
         if form in FORMS or form == "eights":
-            model = _model("window", "general", name, data)
+            model = _model("window", "general", collection, data)
             known = form if form in FORMS else "order"
             pairs = replace(found, forms=dict.fromkeys(found.run, known)).pairs()
             return found.run_of(model.score(_in_batches(pairs) if form == "eights" else pairs))
         found = with_space(with_resources(found, {JUDGED: collection.judged_posts}), collection)
-        model = _model("window", "adapted", name, data)
+        model = _model("window", "adapted", collection, data)
         if form == "adapted":
             return found.run_of(model.score(found.pairs()))
         return _trained_further(found, model, form == "judged", collection)
+
+
+def _first_stage(collection: Collection, name: str) -> Retriever:
+    """One of :data:`FIRST_STAGES`."""
+    if name in SEARCHES:
+        return retriever_for(collection, method=name)
+    if name == "engine":
+        return IndexRetriever(collection.open_index(), ENGINES)
+    return next(each for each in _in_memory(collection.name) if each.name == name)
+
+
+@cache
+def _in_memory(name: str) -> list[MemoryRetriever]:
+    return memory_retrievers(named.find(name))
 
 
 def judgments(name: str, most: int, data: Path | None) -> Qrels:
@@ -93,7 +133,7 @@ def _trained_further(
     """Scores by a model that is extended on the topics of the other folds."""
     config = replace(start.config, families=start.config.families + f",{JUDGED}" * is_judged)
     pairs, scores = found.pairs(), np.zeros(len(found), dtype=np.float32)
-    table = features.table(pairs, config.families.split(","), _idf())
+    table = features.table(pairs, config.families.split(","), start.idf)
     relevant = JudgedCandidates(found, collection.training_qrels or {}).relevant()
     query_ids = [topic.query_id for topic in found.topics]
     for fold in fold_topics(query_ids, FOLDS, seed=1):
@@ -106,14 +146,14 @@ def _trained_further(
 
 
 @cache
-def _idf() -> Idf:
-    return checkpoint.idf_from("wordfreq")
+def _idf(language: str | None = None) -> Idf:
+    return checkpoint.idf_from(named_frequencies("wordfreq", language))
 
 
-def _model(name: str, configuration: str, left_out: str, data: Path | None) -> Trees:
-    """A model of the shipped configuration, grown without a collection."""
-    years = tuple(each for each in named.training_collections(None, data, True) if each[:2] == "mb")
-    return _without(name, configuration, years if left_out in years else (left_out,), data)
+def _model(name: str, configuration: str, of: Collection, data: Path | None) -> Trees:
+    """A model of the shipped configuration, grown without a collection and its pair."""
+    left_out = next((pair for pair in PAIRS if of.name in pair), YEARS)
+    return replace(_without(name, configuration, left_out, data), idf=_idf(of.language))
 
 
 @cache

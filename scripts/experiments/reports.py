@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from experiments import answers
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup
-from experiments.left_out import reliability
+from experiments.left_out import FIRST_STAGES, reliability
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post
@@ -174,7 +174,7 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
     """The results of models with their reliability, calibrated on the other collections."""
-    cells = [r.cell for r in results if r.cell.system != table.systems[0].name]
+    cells = [r.cell for r in results if r.cell.reranker not in FIRST_STAGES]
     judged = {cell: setup.judged(cell) for cell in cells}
 
     def measures(result: Result) -> dict[str, float]:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -42,7 +43,7 @@ def explained(model: Model, post: Post, query: str = QUERIES[1]) -> ExplainedTop
     candidates = Candidates([Topic(query_id, query)], runs[0], posts)
     ranking = Ranking({"before": runs[0], "after": runs[1]}, candidates, {})
     found = explain(model, ranking, "before", [post.doc_id], "", 1)
-    known = {"collection": "<b>", "facts": {"Model": "<a>"}, "grades": {post.doc_id: 2}}
+    known: Any = {"collection": "<b>", "facts": {"Model": "<a>"}, "grades": {post.doc_id: 2}}
     return replace(found, **known)
 
 

@@ -23,6 +23,7 @@ from rerankers.features.tables import PERSONAL_WORDS, PostTable, WordTable
 from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.stems import stem
+from rerankers.text.vocabulary import Idf
 from rerankers.text.words import MAX_CHARACTERS, STOP_WORDS, hashtags, words
 
 Vector = npt.NDArray[np.float64]
@@ -34,6 +35,7 @@ def any_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features as of long lists whose words are known: the samples are short, of a few posts."""
     for name in ("candidates.LEAST_KNOWN", "meaning.LEAST_KNOWN", "candidates.FEWEST_COMPARED"):
         monkeypatch.setattr(f"rerankers.features.{name}", 0)
+    monkeypatch.setattr("rerankers.features.candidates.RAREST_KNOWN", 2)
 
 
 @pytest.fixture
@@ -54,10 +56,15 @@ SPACE = WordSpace(7, of_letters)
 
 
 def of_texts(
-    query: str, *texts: str, urls: Sequence[str] = (), ids: Sequence[str] = (), **signals: Vector
+    query: str,
+    *texts: str,
+    urls: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    source: Idf = IDF,
+    **signals: Vector,
 ) -> CandidateList:
     """Candidates with these texts, and with word vectors of the collection."""
-    table = WordTable(IDF)
+    table = WordTable(source)
     posts = PostTable.read(texts, urls or [""] * len(texts), table)
     known = {name: values.astype(np.float32) for name, values in signals.items()}
     return CandidateList(query, posts, ids, known, table, {ADAPTED: SPACE}, texts)
@@ -182,9 +189,23 @@ def naive_lexical(candidates: CandidateList) -> dict[str, Any]:
     return found | {"ql": likelihood, **normalised(likelihood, "ql_")}
 
 
-def trigrams(text: str) -> set[str]:
+def naive_grams(candidates: CandidateList) -> dict[str, Any]:
+    asked, posts = grams(candidates.query, 4), [grams(text, 4) for text in candidates.texts]
+    mean = max(1.0, sum(map(len, posts)) / len(posts))
+    holders = {gram: sum(gram in post for post in posts) for gram in asked}
+    rarity = {g: math.log(1 + (len(posts) - n + 0.5) / (n + 0.5)) for g, n in holders.items()}
+    bm25 = [
+        sum(rarity[gram] for gram in asked & post)
+        / (1 + 0.9 * (0.25 + 0.75 * len(post) / mean))
+        / (sum(rarity.values()) or 1)
+        for post in posts
+    ]
+    return {"bm25": bm25, **normalised(bm25)}
+
+
+def grams(text: str, size: int) -> set[str]:
     line = f" {' '.join(words(text))} "
-    return {line[i : i + 3] for i in range(len(line) - 2)}
+    return {line[i : i + size] for i in range(len(line) - size + 1)}
 
 
 def shortest_cover(tokens: list[str], wanted: set[str]) -> int:
@@ -197,11 +218,11 @@ def shortest_cover(tokens: list[str], wanted: set[str]) -> int:
 
 def naive_phrases(candidates: CandidateList) -> dict[str, Any]:
     query = candidates.query
-    asked, theirs = [stem(word) for word in words(query)], trigrams(query)
+    asked, theirs = [stem(word) for word in words(query)], grams(query, 3)
     content = {stem(word) for word in words(query) if word not in STOP_WORDS} or set(asked)
     pairs, rows = set(itertools.pairwise(asked)), []
     for text in candidates.texts:
-        tokens, ours = [stem(word) for word in words(text)], trigrams(text)
+        tokens, ours = [stem(word) for word in words(text)], grams(text, 3)
         found = content & set(tokens)
         runs = [tokens[i : i + len(asked)] for i in range(len(tokens))] if asked else []
         places = [place for place, token in enumerate(tokens) if token in content]
@@ -453,7 +474,24 @@ def test_words_of_an_unknown_language_have_the_frequencies_of_the_list() -> None
 
 
 @pytest.mark.usefixtures("as_shipped")
-@pytest.mark.parametrize("family", ["lexical", "feedback", "meaning:general", "given"])
+@pytest.mark.parametrize(
+    ("query", "text", "is_known"),
+    [
+        ("storm warning", "Storm warning for the whole coast tonight, schools are closed", True),
+        ("iphone case", "case for iphone 12 pro max, black, with card holder", True),
+        ("Sturmwarnung", "Sturmwarnung für die ganze Küste, die Schulen bleiben zu", False),
+        ("alerte tempête", "Alerte à la tempête sur toute la côte, les écoles sont fermées", False),
+        ("aviso de tormenta", "Aviso de tormenta en toda la costa, las escuelas cierran", False),
+    ],
+)
+def test_english_frequencies_are_of_english(query: str, text: str, is_known: bool) -> None:
+    """Though they know most words of other languages in Latin script, as rare ones."""
+    candidates = of_texts(query, *[text] * 40, source=Idf.from_wordfreq())
+    assert candidates.knows_frequencies == is_known
+
+
+@pytest.mark.usefixtures("as_shipped")
+@pytest.mark.parametrize("family", ["lexical", "grams", "feedback", "meaning:general", "given"])
 def test_short_lists_are_not_compared(family: str) -> None:
     """Of a batch, a post has the features that it has alone."""
     query, texts = "bbc world cuts", ["bbc cuts", "the world cuts", "storm"]

@@ -14,7 +14,7 @@ from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import VOCABULARY
 from rerankers.text import words as reading
 from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import distinct, distinct_trigrams
+from rerankers.text.ragged import distinct, distinct_grams
 from rerankers.text.stems import stem
 from rerankers.text.words import STOP_WORDS, character_trigrams, url_text, words
 
@@ -202,16 +202,16 @@ def test_rows_that_share_a_slot_are_told_apart() -> None:
     assert kinds_of_rows <= len(first) < 2 * kinds_of_rows
 
 
-@pytest.mark.parametrize("last", ["z", "\U0001f600", "\U0010ffff"])
-def test_distinct_trigrams(last: str) -> None:
-    """Also where trigrams and texts together need more than 64 bits."""
+@pytest.mark.parametrize("size", [3, 4])
+def test_distinct_grams(size: int) -> None:
     random = np.random.default_rng(1)
-    letters = [*"ab c", "é", last]
-    lengths = random.integers(0, 20, 60)
+    letters, lengths = [*"ab c", "é", "\U0010ffff"], random.integers(0, 20, 60)
     texts = ["".join(random.choice(letters, length).tolist()) for length in lengths]
-    found = distinct_trigrams(texts)
-    assert len(found) == len(texts)
-    for text, part in zip(texts, np.split(found.values, found.starts[1:-1]), strict=True):
-        trigrams = {text[at : at + 3] for at in range(len(text) - 2)}
-        numbers = [sum(ord(c) << (21 * (2 - k)) for k, c in enumerate(t)) for t in trigrams]
-        assert sorted(part.tolist()) == sorted(numbers)
+    found = distinct_grams(texts, size)
+    of_texts = [{text[at : at + size] for at in range(len(text) - size + 1)} for text in texts]
+    assert found.lengths.tolist() == [*map(len, of_texts)]
+    assert len({*found.values.tolist()}) == len(set().union(*of_texts))
+    again = distinct_grams(texts[::-1], size)
+    parts, reverse = (np.split(r.values, r.starts[1:-1]) for r in (found, again))
+    for part, same in zip(parts, reverse[::-1], strict=True):
+        np.testing.assert_array_equal(part, same)

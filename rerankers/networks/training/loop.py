@@ -154,7 +154,7 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
         for share, parameters in shares.items()
     ]
     # One pass over weights and gradients, a third of the time; dense gradients only.
-    sgd = {"momentum": momentum, "nesterov": momentum > 0, "fused": not is_plain}
+    sgd: dict[str, Any] = {"momentum": momentum, "nesterov": momentum > 0, "fused": not is_plain}
     optimizers: Mapping[str, Any] = {
         "adamw": torch.optim.AdamW,
         "adadelta": partial(torch.optim.Adadelta, rho=0.95),
