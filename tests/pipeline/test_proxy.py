@@ -737,7 +737,7 @@ def test_a_reranker_that_fails(direct: Client, engine: StubEngine, problem: str)
     scorer, body = GatedScorer(), search(_source=False, size=7, **{"from": 3})
     options: dict[str, Any] = {"models": scored_by(scorer), "defaults": SearchDefaults(seconds=0.2)}
     if problem == "broken":
-        scorer.score = None  # type: ignore[assignment, method-assign]
+        scorer.ask = None  # type: ignore[assignment, method-assign]
     if problem == "no text":
         options = {"defaults": SearchDefaults(PostFields(("other",), None))}
         body["query"] = {"match": {"other": QUERY}}
