@@ -197,7 +197,7 @@ class Collection:
     @property
     def qrels_path(self) -> Path | None:
         """File of judgments, which may be absent."""
-        return next(iter(self.qrels_files), self.answers and self.answers.labels)
+        return next(iter(self.qrels_files), self.answers.labels if self.answers else None)
 
     @cached_property
     def training_qrels(self) -> Qrels | None:

@@ -48,7 +48,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
@@ -63,8 +63,6 @@ from pipeline.collections.trec import joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError
 from pipeline.text import did_you_mean, listed
-
-Content = TypeVar("Content")
 
 _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
@@ -223,7 +221,7 @@ class _Description:
     def _check_topics(self, files: Mapping[str, Sequence[Path]]) -> None:
         """Note what is wrong with topics, to search and to train on, and with their judgments."""
 
-        def read(key: str, parse: Callable[..., Content], empty: Content) -> Content:
+        def read(key: str, parse: Callable[..., Any], empty: Any) -> Any:
             try:
                 return parse(*files[key]) if files[key] else empty
             except DataError as error:
