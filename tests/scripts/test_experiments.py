@@ -1,25 +1,55 @@
-"""Cells of experiments: computed once, measured, named when they fail."""
+"""Cells of experiments, and tables and figures from them: small runs and made-up results."""
 
+import dataclasses
+import gzip
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments import answers
-from experiments.answers import measure_drawn
-from experiments.cells import OKAPI, Cell, Setup, is_finished, run_cell, run_cells
+from experiments import answers, cells, reports
+from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
+from experiments.left_out import reliability
+from experiments.reports import draw, marked
+from experiments.tables import System, read_tables, render
 from helpers.data_samples import write_answers, write_microblog
-from helpers.experiment_samples import run_commands_here
 from helpers.reranking_samples import network, small_model
 
-from pipeline.collections.trec import read_run
+from pipeline.collections.trec import read_run, write_run
+from pipeline.command.options import parse_arguments
+from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
 
 pytestmark = pytest.mark.slow  # experiments are no part of the packages
 
+_, TABLES = read_tables()
+QL, MP_HCNN = TABLES["figure3"].systems
+PNG = b"\x89PNG"
+RESULTS = Path(__file__).resolve().parents[2] / "scripts" / "results"
+SMALL = "signal:ql,signal:run_ql,overlap"
+Finished = tuple[Setup, list[Result]]
 
-@pytest.fixture(autouse=True)
-def _commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_commands_here(monkeypatch)
+
+@pytest.fixture(autouse=True, scope="module")
+def _commands_here() -> Iterator[None]:
+    """Cells run their commands in this process, which saves the start of new ones."""
+
+    def command(module: str, *arguments: str) -> None:
+        called = import_module(module)
+        called.main(parse_arguments(called.Options, module, None, arguments))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "_command", command)
+        yield
+
+
+def made_up(system: System, collection: str, mixed: float | None = None, **of: float) -> Result:
+    """A result with these measures, and the AP ``mixed`` of its mixture."""
+    made = {"date": "2026-01-01", "commit": "abc", "machine": "two cores"}
+    cell = Cell(system.name, system.model, tuple(system.training.split()), collection)
+    return Result(cell, of, {} if mixed is None else {"AP": mixed}, 0.5, 0.7, 3, 12.4, made)
 
 
 def mean_of_run(setup: Setup, cell: Cell, measure: str) -> object:
@@ -74,7 +104,7 @@ def test_cells_pick_right_answers_with_and_without_training(tmp_path: Path) -> N
     cell = Cell("NBOW", "drawn:cntn", tuple(options.split()), "wikiqa")
     measured = run_cell(cell, setup)
     part = setup.collection("wikiqa")
-    assert measured.measures == measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
+    assert measured.measures == answers.measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
 
 
 def test_vectors_of_questions_have_length_1_in_any_batch(
@@ -87,3 +117,199 @@ def test_vectors_of_questions_have_length_1_in_any_batch(
     np.testing.assert_array_equal(vectors[0], vectors[3])
     monkeypatch.setattr(answers, "BATCH_SIZE", 1)
     np.testing.assert_allclose(answers.question_vectors(trained, questions), vectors, atol=1e-6)
+
+
+def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) -> None:
+    """Nothing is trained for these; the published models are for some collections and one seed."""
+    setup = Setup(tmp_path / "kept", write_answers(tmp_path / "data"), "cpu")
+    one = System("one", "mp_cnn")
+    few = System("few", "pwim", collections=("trecqa-raw",), seeds=1)
+    table = dataclasses.replace(TABLES["answer-selection"], lines=[one, few])
+    cells = table.cells(["trecqa-clean", "wikiqa"], 2)
+    expected = [*product(["one"], ["trecqa-raw", "wikiqa"], [1, 2]), ("few", "trecqa-raw", 1)]
+    assert [(cell.system, cell.collection, cell.seed) for cell in cells] == expected
+    raw, clean = (setup.collection(name) for name in ("trecqa-raw", "trecqa-clean"))
+    assert raw.given_candidates and clean.given_candidates and clean.qrels
+    given = {query_id: sorted(found) for query_id, found in raw.given_candidates.items()}
+    run = {q: {doc_id: -float(n) for n, doc_id in enumerate(ids)} for q, ids in given.items()}
+    write_run(setup.run_file(cells[0]), run, "test")
+    measured = dataclasses.replace(made_up(one, "trecqa-raw", AP=0.1, RR=0.2), cell=cells[0])
+    first, second = reports.clean_questions(table, [measured], setup)
+    assert first == measured
+    assert second.cell.collection == "trecqa-clean"
+    values = evaluate(clean.qrels, {q: run[q] for q in clean.qrels}, ["AP", "RR"])
+    assert second.measures == {name: round(mean(v), 4) for name, v in values.items()}
+
+
+def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
+    """A perfect run against the reversed one, and against itself."""
+    setup = Setup(tmp_path / "kept", write_microblog(tmp_path / "data", topics=8))
+    collection = setup.collection("mb2011")
+    qrels, official = collection.qrels or {}, read_run(collection.runs["ql"])
+
+    def graded(sign: int) -> dict[str, dict[str, float]]:
+        """Posts by their grades; those of one grade in their order."""
+        posts = {q: enumerate(scores) for q, scores in official.items()}
+        return {q: {d: sign * qrels[q][d] - 0.001 * n for n, d in of} for q, of in posts.items()}
+
+    results = []
+    for name, run in (("good", graded(1)), ("bad", graded(-1))):
+        made = made_up(System(name, name), "mb2011", AP=0.5, mixed=1.0)
+        write_run(setup.run_file(made.cell), run, name)
+        write_run(setup.mixture_file(made.cell), graded(1), name)
+        results.append(made)
+    references = ["good", "bad", "absent"]
+    good, bad = marked(results, {"good": references, "bad": references}, setup)
+    assert good.marks["better_than"] == {"AP": ("bad",)}  # Of 14 posts the first 30 are all.
+    assert good.marks["worse_than"] == {} and bad.marks["worse_than"]["AP"] == ("good",)
+    assert "AP" not in bad.marks["better_than"]
+    assert bad.marks["interpolated_better_than"]["AP"] == ("bad",)
+
+
+def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
+    data = write_microblog(tmp_path)
+    (data / "microblog" / "qrels.microblog2014.txt").unlink()
+    (data / "embeddings").mkdir()
+    vectors = b"2 1\nlol \0\0\x80?\nnews \0\0\x80?\n"
+    (data / "embeddings" / "glove.6B.100d.bin.gz").write_bytes(gzip.compress(vectors))
+    posts = (data / "microblog" / "trec-2012" / "b.toks").read_text().splitlines()
+    qrels = (data / "microblog" / "qrels.microblog2012.txt").read_text()
+    words = {word for post in posts for word in post.split()}
+    results = [made_up(QL, name) for name in ("mb2012", "mb2014")]
+    table = TABLES["table2"]
+    shown = render(table, reports.sizes(table, results, Setup(tmp_path, data)))
+    lines = [line.strip("| ").split(" | ") for line in shown.splitlines()]
+    rows = {first: rest for first, *rest in lines}
+    expected = {
+        "topics": "8 (60)",
+        "query-document pairs": f"{len(posts)} (49,879)",
+        "relevant documents": f"{qrels.count(' 1' + chr(10))} (4,298)",
+        "unique words": f"{len(words)} (27,470)",
+        "unique OOV words": f"{len(words - {'lol', 'news'})} (17,190)",
+        "hashtags": "0 (8,019)",
+    }
+    assert {name: rows[name][0] for name in expected} == expected
+    assert rows["relevant documents"][1] == "- (6,812)"
+
+
+@pytest.fixture(scope="module")
+def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """QL and a hardly trained MP-HCNN on a small collection."""
+    folder = tmp_path_factory.mktemp("tables")
+    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
+    quick = ("training.steps=2", "training.epochs=1", "--vectors", f"{folder}/data/vectors.txt")
+    cells = [Cell("QL", "run:ql", (), "mb2011"), Cell(MP_HCNN.name, "mp_hcnn", quick, "mb2011")]
+    return computed(setup, cells, folder)
+
+
+def computed(setup: Setup, wanted: list[Cell], folder: Path) -> Finished:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
+        results, failures = run_cells(wanted, setup)
+    assert failures == []
+    return setup, results
+
+
+def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
+    setup, results = mp_hcnn
+    table = TABLES["figure3"]
+    assert set(results[1].measures) == set(results[1].interpolated) == {"AP", "P@30"}
+    assert 0.0 <= (results[1].weight or 0.0) <= 1.0
+    qrels = setup.collection("mb2011").qrels or {}
+    runs = (read_run(setup.run_file(r.cell)) for r in results)
+    base, ours = (evaluate(qrels, run, ["AP"])["AP"] for run in runs)
+    gains = np.array([ours[query_id] - base[query_id] for query_id in qrels])
+    above, below = sum(gains > 0), sum(gains < 0)
+    report = reports.gains(table, results, setup)
+    assert f"\n| {MP_HCNN.name} | {above} | {below} | 26 | 13 |\n" in report
+    assert "| MP-HCNN+ (ours) |" in report
+    assert f"{max(gains):+.3f}" in report
+    draw(tmp_path / "3.png", table, results, setup)
+    assert (tmp_path / "3.png").read_bytes().startswith(PNG)
+    with pytest.raises(DataError, match=r"mb2011: found no finished cell of MP-HCNN"):
+        reports.gains(table, results[:1], setup)
+
+
+def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
+    setup, results = mp_hcnn
+    shares = reports.categories(TABLES["table5"], results, setup)
+    # Every made-up post has a word of its query.
+    assert "\n| exact word match | 100 | 100 |\n" in shares
+    assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
+    rows = reports.samples(TABLES["table6"], results, setup).splitlines()
+    assert sum("(#1)" in line for line in rows) >= 2
+    assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
+
+
+def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
+    depths = [made_up(TABLES["figure2"].systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
+    bins = {"pairs 0.1": 40.0, "probability 0.1": 0.15, "relevant 0.1": 0.2, "ECE": 0.05}
+    made = {
+        "figure2": depths,
+        "left-out": [made_up(system, "mb2011", **bins) for system in TABLES["left-out"].systems],
+        "question-retrieval": read_csv(RESULTS / TABLES["question-retrieval"].csv),
+    }
+    for name, results in made.items():
+        table = TABLES[name]
+        draw(tmp_path / f"{name}.png", table, results, Setup(tmp_path))
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
+
+
+def test_probabilities_are_compared_with_what_happened() -> None:
+    """Topics have three posts each: those with score 1 are relevant, an eighth of the others is."""
+    run = {str(query): {"a": 1.0, "b": 0.0, "c": 0.0} for query in range(20)}
+    qrels = {str(query): {"a": int(query != 9), "b": int(query % 4 == 0)} for query in range(20)}
+    measures = reliability((run, qrels), [(run, qrels)])
+    assert measures["pairs 0.9"] == 20 and measures["relevant 0.9"] == 19 / 20
+    assert measures["pairs 0.1"] == 40 and measures["relevant 0.1"] == 5 / 40
+    assert measures["probability 0.1"] == pytest.approx(5 / 40, abs=0.01)
+    assert measures["ECE"] < 0.01
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Official runs, a small fusion of QL's candidates, and one on held-out topics."""
+    folder = tmp_path_factory.mktemp("fusion")
+    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
+    options = f"--folds 2 --vectors {folder}/data/vectors.txt families={SMALL} trees=5"
+    quick = (*options.split(), "minimum_leaf=1")
+    ql, rm3, _, fusion, *_ = (system.name for system in TABLES["fusion"].systems)
+    cells = [
+        Cell(ql, "run:ql", (), "mb2012"),
+        Cell(rm3, "run:rm3", (), "mb2012"),
+        Cell(fusion, "fusion", (*quick, "candidate_rankers=run_ql"), "mb2012"),
+        Cell("all families", "held-out:fusion", quick, "mb2013"),
+    ]
+    return computed(setup, cells, folder)
+
+
+def test_stages_have_recall_and_are_compared_with_the_row_above(fused: Finished) -> None:
+    """A perfect run is marked against its neighbour only, though other stages are worse too."""
+    setup, (ql, rm3, fusion, _) = fused
+    shipped = Cell(TABLES["fusion"].systems[2].name, "shipped:mp_hcnn", (), "mb2012")
+    qrels = setup.collection("mb2012").qrels or {}
+    write_run(setup.run_file(shipped), {q: dict(grades) for q, grades in qrels.items()}, "perfect")
+    perfect = dataclasses.replace(ql, cell=shipped)
+    done = reports.stages(TABLES["fusion"], [ql, rm3, perfect, fusion], setup)
+    assert done[2].marks["better_than"] == {"AP": (rm3.cell.system,)}
+    # The made-up RM3 run is a copy of QL's, and the fusion's candidates are QL's.
+    assert done[1].marks["better_than"] == done[1].marks["worse_than"] == {}
+    assert done[0].measures["recall"] == done[3].measures["recall"] == 1.0
+    assert done[3].measures["AP"] == mean_of_run(setup, fusion.cell, "AP")
+
+
+def test_the_ablation_measures_held_out_topics_and_importance(fused: Finished) -> None:
+    setup, (*_, whole) = fused
+    others = (setup.collection(name).qrels or {} for name in ("mb2011", "mb2012", "mb2014"))
+    qrels = {query_id: grades for of in others for query_id, grades in of.items()}
+    run = read_run(setup.checkpoint(whole.cell) / "held_out.run.gz")
+    values = evaluate(qrels, run, ["AP", "P@30"])
+    assert whole.measures == pytest.approx({m: mean(v) for m, v in values.items()}, abs=1e-4)
+    names = [f"- {family}" for family in [*SMALL.split(","), "links"]]
+    cells = [dataclasses.replace(whole.cell, system=name) for name in names]
+    parts = [dataclasses.replace(whole, cell=cell) for cell in cells]
+    done = reports.importances(TABLES["fusion-ablation"], [whole, *parts], setup)
+    shares = {r.cell.system: r.measures.get("importance") for r in done}
+    assert shares.pop("all families") is None
+    assert shares.pop("- links") is None  # not among the trees' features
+    assert sum(share or 0.0 for share in shares.values()) == pytest.approx(1.0, abs=2e-4)

@@ -100,16 +100,9 @@ class Block(NamedTuple):
 
 
 def blocks(path: Path) -> list[Block]:
-    text = path.read_text(encoding="utf-8")
-    found = [*re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
-    shown = []
-    for block, following in zip(found, [*found, None][1:], strict=False):
-        is_output = following and following[1] in ("", "text")
-        if is_output and not text[block.end() : following.start()].strip():
-            shown.append(Block(block[1], block[2], following[2]))
-        else:
-            shown.append(Block(block[1], block[2], None))
-    return shown
+    fenced = r"^```(\w+)\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?"
+    found = re.finditer(fenced, path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [Block(*block.groups()) for block in found]
 
 
 def assert_printed(output: str, shown: str) -> None:

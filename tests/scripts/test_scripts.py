@@ -130,10 +130,15 @@ def test_a_larger_set_has_the_smaller_ones(checkout: Checkout) -> None:
         [environment] = checkout.environments
         assert (checkout.root / ".venv").resolve() == environment
     assert checkout.calls == ["-m pipeline.serve --collection sample --port 9000"]
-    # Nor does a change of the requirements take anything away.
-    with (checkout.root / "pyproject.toml").open("a") as stream:
-        stream.write("# changed\n")
+    # A change of the requirements or of the folder installs again, and takes nothing away.
+    for file in ("pyproject.toml", "scripts/locks/serve.txt"):
+        with (checkout.root / file).open("a") as stream:
+            stream.write("# changed\n")
+        checkout.run("quickstart", "--serve")
+        assert checkout.installed == ALL
+    checkout.root = checkout.root.rename(checkout.elsewhere / "moved")
     checkout.run("quickstart")
+    assert "python moved" in checkout.installed
     assert "\nuvicorn==" in (checkout.root / ".venv" / "packages.txt").read_text()
 
 
@@ -209,17 +214,11 @@ def test_what_cannot_be_used_is_refused_in_words(checkout: Checkout) -> None:
     (checkout.root / ".venv").mkdir()  # of others
     refused = checkout.run("quickstart")
     assert (refused.returncode, "move it away" in refused.stderr) == (1, True)
-    for script, text in HELP.items():
+    shown = {"quickstart": "Python 3.11", "test": "test --quick", "lock": "scripts/lock --upgrade"}
+    for script, text in shown.items():
         helped = checkout.run(script, "--help")
         assert (helped.returncode, text in helped.stdout) == (0, True)
     assert not checkout.calls
-
-
-HELP = {
-    "quickstart": "Needs Python 3.11",
-    "test": "scripts/test --quick",
-    "lock": "scripts/lock --upgrade",
-}
 
 
 def test_the_test_script_adds_its_tools_and_checks_all(checkout: Checkout) -> None:
@@ -237,16 +236,3 @@ def test_the_test_script_adds_its_tools_and_checks_all(checkout: Checkout) -> No
     for failing in ("ruff check", "mypy", "pytest"):
         (checkout.notes / "fail").write_text(failing)
         assert checkout.run("test").returncode == 1
-
-
-@pytest.mark.slow
-def test_a_change_of_the_requirements_or_of_the_folder_installs_again(checkout: Checkout) -> None:
-    checkout.run("quickstart")
-    for file in ("pyproject.toml", "scripts/locks/quickstart.txt"):
-        with (checkout.root / file).open("a") as stream:
-            stream.write("# changed\n")
-        checkout.run("quickstart")
-        assert checkout.installed == ALL
-    checkout.root = checkout.root.rename(checkout.elsewhere / "moved")
-    checkout.run("quickstart")
-    assert "python moved" in checkout.installed
