@@ -79,10 +79,11 @@ class Ranking(NamedTuple):
             query_id, found = topic.query_id, []
             stages = {name: places(run.get(query_id, {})) for name, run in self.stages.items()}
             for doc_id in [*stages.values()][-1]:
-                _, text, url, _ = posts.get(doc_id, Post(doc_id, ""))
+                post = posts.get(doc_id, Post(doc_id, ""))
                 of_post = ((name, by_id.get(doc_id)) for name, by_id in stages.items())
                 places_of = {name: place._asdict() for name, place in of_post if place}
-                found.append({"doc_id": doc_id, "text": text, "url": url, "stages": places_of})
+                known = {"doc_id": doc_id, "text": post.text, "url": post.url}
+                found.append(known | {"stages": places_of})
             topics.append({"query_id": query_id, "query": topic.text, "posts": found})
         name = self.collection.name if self.collection else None
         return {"collection": name, "seconds": dict(self.seconds), "topics": topics}

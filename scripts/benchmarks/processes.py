@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
@@ -55,7 +55,7 @@ def candidates_of(options: Options) -> Candidates:
     return retriever.search(source.topics)
 
 
-def in_turn(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
+def in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
     """Results of the rounds of each way: a slower phase of the machine affects all of them."""
     results = defaultdict(list)
     for name, way in [*ways.items()] * rounds:

@@ -262,7 +262,7 @@ class Proxy:
         parts, content = list[SearchResponse](), response.content
         if response.status == 200:
             with suppress(*ResponseError):
-                fields = [w and w.fields for w in windows]
+                fields = [w.fields if w else None for w in windows]
                 read = partial(read_responses, content, request.is_several, fields)
                 parts = await _apart(len(content), read)
         lacking = {
