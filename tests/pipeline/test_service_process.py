@@ -128,7 +128,7 @@ def test_keys_are_read_again(command: Command, tmp_path: Path) -> None:
     ):
         keys.write_bytes(wrong)
         assert problem in command("serve", "--port", 0, "--api-key-file", keys, code=1).err
-    with pytest.raises(DataError, match="keys: cannot be read: Is a directory"):
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
         read_keys(tmp_path)
 
 

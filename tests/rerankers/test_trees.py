@@ -25,6 +25,7 @@ from rerankers.trees.boosting import Trees
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
 from rerankers.trees.lambdamart import Config
 from rerankers.trees.recent import RecentPosts
+from rerankers.trees.window import WINDOW_FAMILIES
 
 
 def random_features(rows: int, columns: int) -> np.ndarray:
@@ -120,8 +121,7 @@ def test_every_tree_is_progress() -> None:
 
 # Kept posts: the same scores, in bounded memory, of one source of IDF
 
-FAMILIES = ("given", "lexical", "overlap", "phrases", "links", "hashtags", "quality", "feedback",
-            "meaning:general")  # fmt: skip
+FAMILIES = WINDOW_FAMILIES
 IDF = encoder().idf
 OTHER_IDF = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
@@ -129,8 +129,8 @@ PAIRS = all_pairs([*QUERIES, "zzz new"], EVERY)
 
 
 def values(pairs: Pairs, idf: Idf = IDF, known: RecentPosts | None = None) -> list[object]:
-    table = features.table(pairs, FAMILIES, idf, known).values
-    return np.nan_to_num(table, nan=-1.0).tolist()
+    lists = features.CandidateLists(pairs, FAMILIES, idf, known)
+    return [np.nan_to_num(lists.features(rows), nan=-1.0).tolist() for rows in lists.rows]
 
 
 def of_query(number: int) -> Pairs:
