@@ -24,16 +24,10 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
+from pipeline.ranking import retrievers
 from pipeline.ranking.checkpoints import named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
-from pipeline.ranking.retrievers import (
-    Candidates,
-    IndexRetriever,
-    Retriever,
-    retriever_for,
-    with_resources,
-    with_space,
-)
+from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.tuning import Calibration
 from pipeline.training.first_stages import ENGINES, MemoryRetriever, memory_retrievers
 from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
@@ -78,8 +72,8 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
     with _LOCK:
         if form == "fusion":
             model = _model(form, "general", collection, data)
-            found = UnionRetriever.of(collection, model.config).search(topics)
-            found = replace(found, rest={})
+            union = UnionRetriever.of(collection, model.config)
+            found = replace(union.search(topics), rest={})
             return found.run_of(model.score(found.pairs()))
         if form in FIRST_STAGES:
             return _first_stage(collection, form).search(topics, WINDOW).run
@@ -89,7 +83,9 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
             known = form if form in FORMS else "order"
             pairs = replace(found, forms=dict.fromkeys(found.run, known)).pairs()
             return found.run_of(model.score(_in_batches(pairs) if form == "eights" else pairs))
-        found = with_space(with_resources(found, {JUDGED: collection.judged_posts}), collection)
+        found = retrievers.with_space(
+            retrievers.with_resources(found, {JUDGED: collection.judged_posts}), collection
+        )
         model = _model("window", "adapted", collection, data)
         if form == "adapted":
             return found.run_of(model.score(found.pairs()))
@@ -182,25 +178,17 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
     return found, table
 
 
-def reliability(own: Judged, others: Sequence[Judged]) -> dict[str, float]:
-    """Expected calibration error, and each bin's pairs, mean probability and relevant share.
+def calibration_error(own: Judged, others: Sequence[Judged]) -> float:
+    """Expected calibration error of probabilities that are calibrated on other collections.
 
-    Probabilities are calibrated on other collections. Measures of a bin end in its lower bound.
+    The mean over pairs of |share of relevant pairs - mean probability| of each of :data:`BINS`.
     """
     scores = {f"{n}/{q}": of for n, (run, _) in enumerate(others) for q, of in run.items()}
     grades = {f"{n}/{q}": of for n, (_, qrels) in enumerate(others) for q, of in qrels.items()}
     slope, intercept = calibrate(scores, grades) or Calibration()
     run, qrels = own
     pairs = [(s, qrels[q].get(d, 0) > 0) for q, scores in run.items() for d, s in scores.items()]
-    values, relevant = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
+    values, relevant = np.array(pairs, dtype=np.float64).T
     chances = 1 / (1 + np.exp(-(slope * values + intercept)))
     bins = np.minimum((chances * BINS).astype(int), BINS - 1)
-    counts, *sums = (np.bincount(bins, each, BINS) for each in (None, chances, relevant))
-    measures: dict[str, float] = {}
-    error = 0.0
-    for bin_, (count, chance, share) in enumerate(zip(counts.tolist(), *sums, strict=True)):
-        if count:
-            of_bin = {"pairs": count, "probability": chance / count, "relevant": share / count}
-            measures |= {f"{k} {bin_ / BINS:.1f}": round(float(v), 6) for k, v in of_bin.items()}
-            error += abs(chance - share)
-    return {"ECE": round(error / len(pairs), 4), **measures}
+    return round(float(np.abs(np.bincount(bins, relevant - chances, BINS)).sum()) / len(pairs), 4)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from experiments import answers
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup
-from experiments.left_out import FIRST_STAGES, reliability
+from experiments.left_out import FIRST_STAGES, calibration_error
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post
@@ -173,7 +173,7 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results of models with their reliability, calibrated on the other collections."""
+    """The results of models with their calibration error, calibrated on the other collections."""
     cells = [r.cell for r in results if r.cell.reranker not in FIRST_STAGES]
     judged = {cell: setup.judged(cell) for cell in cells}
 
@@ -181,7 +181,7 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
         own, ours = judged.get(result.cell), result.cell
         alike = (c for c in judged if (c.reranker == "fusion") == (ours.reranker == "fusion"))
         others = [judged[cell] for cell in alike if cell.collection != ours.collection]
-        return reliability(own, others) if own and others else {}
+        return {"ECE": calibration_error(own, others)} if own and others else {}
 
     return _with(results, measures)
 
@@ -326,8 +326,8 @@ def draw(path: Path, table: Table, results: Sequence[Result], setup: Setup) -> N
     """Write the table's figure as PNG."""
     from matplotlib.figure import Figure
 
-    sizes, content = {"gains": (12.0, 4.0), "reliability": (12.0, 5.4)}, BytesIO()
-    figure = Figure(figsize=sizes.get(table.figure, (6.0, 4.0)))
+    content = BytesIO()
+    figure = Figure(figsize=(12.0, 4.0) if table.figure == "gains" else (6.0, 4.0))
     globals()[f"draw_{table.figure}"](figure, table, results, setup)
     figure.savefig(content, dpi=150, bbox_inches="tight", format="png")
     write_bytes(path, content.getvalue())
@@ -373,23 +373,3 @@ def draw_gains(figure: Any, table: Table, results: Sequence[Result], setup: Setu
     axes.set(xlim=(-1, len(places)), xlabel=f"topics of {year.collection.name}")
     axes.set(ylabel="AP - AP of QL")
     axes.legend()
-
-
-def draw_reliability(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:
-    """Share of relevant posts by their probability: a panel per system, a line per collection."""
-    rows = [row for s in table.systems if (row := Row(table, s, results)).curves()]
-    if not rows:
-        raise DataError("found no result with probabilities, expected some to draw")
-    for axes, row in zip(figure.subplots(1, len(rows), sharey=True), rows, strict=True):
-        axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="right")
-        for name, bins in ((name, row.curves(name)) for name in table.collections):
-            if not bins:
-                continue
-            x, y, pairs = (list(bins[key].values()) for key in ("probability", "relevant", "pairs"))
-            (line,) = axes.plot(x, y, linewidth=1, label=name)
-            axes.scatter(x, y, [4 * count**0.35 for count in pairs], color=line.get_color())
-        axes.set(title=row.title, xlabel="probability", aspect="equal")
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("share of relevant posts")
-    figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=5)

@@ -181,13 +181,12 @@ class Row(NamedTuple):
         """Published figures for one collection."""
         return self.system.published.get(collection, ())
 
-    def curves(self, collection: str | None = None) -> dict[str, dict[float, float]]:
+    def curves(self) -> dict[str, dict[float, float]]:
         """Curve -> x -> mean of a measure of this curve, ``stackfaq 0.05``."""
         curves: dict[str, dict[float, float]] = {}
-        names = (m for result in self.own(collection) for m in result.measures if " " in m)
-        for measure in dict.fromkeys(names):
+        for measure in (m for result in self.own() for m in result.measures if " " in m):
             name, _, x = measure.rpartition(" ")
-            curves.setdefault(name, {})[float(x)] = self.mean(measure, collection) or 0.0
+            curves.setdefault(name, {})[float(x)] = self.mean(measure) or 0.0
         return curves
 
 
