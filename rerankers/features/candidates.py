@@ -24,10 +24,10 @@ USUAL_LENGTH = 20.0  # Words of a post where a list is too short to tell
 CERTAIN = 1.0 - 1e-6  # IDF from which on a source of IDF does not know a word
 LEAST_KNOWN = 0.5  # Share of the words of query and posts from which what is known of them counts
 
-RAREST_KNOWN = 0.5
-"""Mean IDF of all words from which on a source of IDF is one of another language. English texts of
-all kinds have .25 to .45 by English frequencies, other languages in Latin script .58 and more, as
-many of their words occur in English texts, too: rarely."""
+RAREST_KNOWN = 0.57
+"""Mean IDF of all words from which on a source of IDF is one of another language. By English
+frequencies, English texts of other kinds have .25 to .45, 12 of 446 lists of tweets .55 and more,
+other languages in Latin script .58 and more: many of their words occur in English texts, rarely."""
 
 
 @dataclass(frozen=True)
