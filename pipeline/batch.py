@@ -7,9 +7,8 @@
 A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url,
 first_stage_score and signals of the model), or one pair (query_id, query, doc_id, text, …). The
 same rows come out with a score for each post. Where the first row has first_stage_score, the model
-window reads it, and the score of another is the mixture of both, from all posts of the query. Rows
-that cannot be read are in OUTPUT.rejected.jsonl, with the reason. All machines of a cluster see the
-same files.
+window reads it, and the score of another is the mixture of both, from all posts of the query.
+OUTPUT.rejected.jsonl has unreadable rows with reasons. Machines of a cluster see the same files.
 """
 
 from __future__ import annotations
@@ -175,11 +174,10 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
                 progress(len(rows))
                 every = [post for row in rows for post in form.posts(row)]
                 posts += len(every)
-                for name in trained.numbers:
-                    unknown[name] += sum(isnan(number_of(post.get(name))) for post in every)
+                values = ((name, post.get(name)) for post in every for name in trained.numbers)
+                unknown.update(name for name, value in values if isnan(number_of(value)))
         for name, count in unknown.items():
-            if count:
-                print(f"{name}: unknown of {counted(count, 'post')}", file=sys.stderr)
+            print(f"{name}: unknown of {counted(count, 'post')}", file=sys.stderr)
         print(f"scored {counted(posts, 'post')} in {perf_counter() - began:.1f} s", file=sys.stderr)
         return rejected
     if reads_lists:
@@ -216,9 +214,8 @@ def _chunks(rows: Iterator[Row], form: Form, reads_lists: bool) -> Iterator[list
             problem = f"found the query {query_id} again after others, expected its pairs together"
             raise DataError(f"--input: {problem}, which are {LISTS}")
         seen.add(query_id if reads_lists else "")
-        for row in group:
-            chunk.append(row)
-            posts += len(form.posts(row))
+        chunk += (of_query := [*group])
+        posts += sum(len(form.posts(row)) for row in of_query)
         if posts >= TOGETHER:
             yield chunk
             chunk, posts = [], 0
@@ -242,9 +239,8 @@ def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | V
                 import pyarrow.parquet as pq
 
                 batches = pq.ParquetFile(path).iter_batches(TOGETHER)
-                for number, row in enumerate(
-                    (r for batch in batches for r in batch.to_pylist()), 1
-                ):
+                rows = (row for batch in batches for row in batch.to_pylist())
+                for number, row in enumerate(rows, 1):
                     yield path, number, row
                 continue
             with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
