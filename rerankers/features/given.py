@@ -4,6 +4,7 @@ Scores of different rankers or topics have no common scale, so they are normalis
 """
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from rerankers.features.candidates import (
     normalised,
     z_score,
 )
+from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR
 
 
@@ -89,14 +91,22 @@ def signal(name: str) -> Family:
         )
 
     def columns(candidates: CandidateList) -> Columns:
-        found = np.full((4, len(candidates)), np.nan)
-        values = candidates.signals.get(name)
-        if values is not None and (known := ~np.isnan(values)).any():
-            scores = values[known].astype(np.float64)
-            found[:, known] = scores.max() - scores, *normalised(scores)
-        return [*found]
+        def compare(scores: Floats) -> Columns:
+            return scores.max() - scores, *normalised(scores)
+
+        return [*_of_known(candidates, name, 4, compare)]
 
     return Family(("gap", "minmax", "z", "log_rank"), (name,), columns)
+
+
+def _of_known(
+    candidates: CandidateList, name: str, count: int, compute: Callable[[Floats], Columns]
+) -> Floats:
+    """[K, N] ``count`` features of the candidates whose signal is known; NaN for the others."""
+    found, values = np.full((count, len(candidates)), np.nan), candidates.signals.get(name)
+    if values is not None and (known := ~np.isnan(values)).any():
+        found[:, known] = compute(values[known].astype(np.float64))
+    return found
 
 
 def number(name: str) -> Family:
@@ -114,12 +124,11 @@ def number(name: str) -> Family:
         )
 
     def columns(candidates: CandidateList) -> Columns:
-        found = np.full((3, len(candidates)), np.nan)
-        values = candidates.signals.get(NUMBER + name)
-        if values is not None and (known := ~np.isnan(values)).any():
-            numbers = values[known].astype(np.float64)
-            found[:, known] = numbers, higher(numbers) / len(numbers), z_score(numbers)
-            found[1:] *= candidates.compared
+        def compare(numbers: Floats) -> Columns:
+            return numbers, higher(numbers) / len(numbers), z_score(numbers)
+
+        found = _of_known(candidates, NUMBER + name, 3, compare)
+        found[1:] *= candidates.compared
         return [*found]
 
     return Family(("value", "rank_share", "z"), (NUMBER + name,), columns)

@@ -88,14 +88,10 @@ class Ragged:
         places += np.arange(len(places))
         return Ragged(self.values[places], taken.starts)
 
-    def padded(self, fill: float, values: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """The lists as rows [N, L], L the longest length (at least 1), ending with ``fill``.
-
-        ``values`` [T] take the place of the lists' own.
-        """
-        values = self.values if values is None else values
-        rows = np.full(self.inside.shape, fill, dtype=values.dtype)
-        rows[self.inside] = values
+    def padded(self, fill: float) -> npt.NDArray[Any]:
+        """The lists as rows [N, L], L the longest length (at least 1), ending with ``fill``."""
+        rows = np.full(self.inside.shape, fill, dtype=self.values.dtype)
+        rows[self.inside] = self.values
         return rows
 
 
