@@ -47,7 +47,14 @@ from torch import Tensor, nn
 
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import perceptron, square_convolution, word_vectors
-from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016, Checked, at_least, one_of
+from rerankers.networks.training.settings import (
+    OF_ANSWERS,
+    RAO_2016,
+    Checked,
+    above_zero,
+    at_least,
+    one_of,
+)
 from rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3
@@ -62,7 +69,7 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
     lstm_units: int = at_least(1, 50)  # Units of the LSTM in each direction (paper: 250)
-    channel_share: float = at_least(0.01, 0.1875)
+    channel_share: float = above_zero(0.1875)
     """Channels, as a share of the paper's; rounded to multiples of 8."""
     size: int = at_least(1, 32)  # Words of each text, at most (authors' code: 32 to 64)
     focus_weight: float = 0.1  # Factor of pairs that are not selected (paper: 0.1)

@@ -18,6 +18,11 @@ def at_least(least: float, default: float) -> Any:
     return field(default=default, metadata={"least": least})
 
 
+def above_zero(default: float) -> Any:
+    """A setting with a value above 0."""
+    return field(default=default, metadata={"least": math.nextafter(0, 1)})
+
+
 @dataclass(frozen=True)
 class Checked:
     """Base of settings; RerankerError names all impossible values and combinations at once."""
@@ -34,7 +39,8 @@ class Checked:
             if choices and value not in choices:
                 yield f"{found}{value!r}, expected one of {', '.join(choices)}"
             if least is not None and not least <= value < math.inf:
-                yield f"{found}{value!r}, expected a number of at least {least}"
+                expected = "above 0" if 0 < least < 1 else f"of at least {least}"
+                yield f"{found}{value!r}, expected a number {expected}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Settings(Checked):
     """``listwise``, ``pairwise`` (hinge, with margin 1) or ``pointwise`` (cross-entropy)."""
     optimizer: str = one_of("adamw", "adadelta", "adagrad", "rmsprop", "sgd")
     momentum: float = at_least(0, 0.9)  # Nesterov momentum of ``sgd``
-    learning_rate: float = at_least(1e-9, 2e-3)  # Of the first step
+    learning_rate: float = above_zero(2e-3)  # Of the first step
     schedule: str = one_of("linear", "constant", "plateau")
     """Learning rate: ``linear``, falls to a tenth over all epochs; ``constant``; ``plateau``,
     halved after epochs without a better validation figure."""
