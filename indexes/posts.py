@@ -45,6 +45,9 @@ class Post(NamedTuple):
     url: str = ""
     signals: Mapping[str, Any] = {}  # Name -> value of a further field
 
+    def __hash__(self) -> int:
+        return hash(self.doc_id)  # A mapping has no hash.
+
 
 def read_posts(
     path: Path | str, columns: Mapping[str, str] | None = None, signals: Sequence[str] = ()

@@ -84,11 +84,8 @@ def signal(name: str) -> Family:
     ``log_rank``: ln(1 + number of candidates with a higher score), 0 or more.
     All are NaN for a candidate whose signal is NaN, and for all candidates if it is missing.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise RerankerError(
-            f"found the feature family signal with the name {name!r}, expected signal:NAME "
-            "with the name of a ranker in letters, digits, _ and -, as in signal:rm3"
-        )
+    expected = "name of a ranker in letters, digits, _ and -, as in signal:rm3"
+    _require_name("signal", name, r"[A-Za-z0-9_-]+", expected)
 
     def columns(candidates: CandidateList) -> Columns:
         def compare(scores: Floats) -> Columns:
@@ -97,6 +94,13 @@ def signal(name: str) -> Family:
         return [*_of_known(candidates, name, 4, compare)]
 
     return Family(("gap", "minmax", "z", "log_rank"), (name,), columns)
+
+
+def _require_name(kind: str, name: str, pattern: str, expected: str) -> None:
+    """Raise RerankerError for the name of a family with another form."""
+    if not re.fullmatch(pattern, name):
+        found = f"found the feature family {kind} with the name {name!r}"
+        raise RerankerError(f"{found}, expected {kind}:NAME with the {expected}")
 
 
 def _of_known(
@@ -117,11 +121,8 @@ def number(name: str) -> Family:
     ``z``: standard score; 0 if all are equal.
     All are NaN for a post without the number, the last two for all posts of a short list.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise RerankerError(
-            f"found the feature family number with the name {name!r}, expected number:NAME with "
-            "the name of a field in letters, digits, _, - and ., as in number:likes"
-        )
+    expected = "name of a field in letters, digits, _, - and ., as in number:likes"
+    _require_name("number", name, r"[A-Za-z0-9_.-]+", expected)
 
     def columns(candidates: CandidateList) -> Columns:
         def compare(numbers: Floats) -> Columns:

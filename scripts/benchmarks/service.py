@@ -183,7 +183,7 @@ def _stages(model: ServedModel, trees: Trees, body: bytes) -> dict[str, float]:
     for family in trees.families:
         columns.append(features.find(family).compute(candidates))
         watch.stop(f"features {family}")
-    scores = trees.evaluate(np.round(np.concatenate(columns, axis=1), features.DECIMALS))
+    scores = trees.evaluate(np.concatenate(columns, axis=1).round(features.DECIMALS))
     watch.stop("trees")
     orjson.dumps(TEI.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
     watch.stop("write the response")
