@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import hashlib
 import hmac
+import json
 import re
 import signal
 import time
@@ -15,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 
@@ -61,6 +63,7 @@ MOST_HEADERS = 200
 MOST_CLIENTS = 10_000  # Clients whose requests are counted
 EVENT_BYTES, MOST_EVENTS = 1_000_000, 1000  # Of a request
 
+DESCRIPTION = Path(__file__).parent / "openapi.json"
 PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 """Paths whose good answers are not logged."""
 PUBLIC = PROBES | {"/", "/page.css", "/page.js", "/openapi.json"}
@@ -170,10 +173,7 @@ def _events(service: Service, log: Any) -> Route:
         request.state.format = ErrorFormat()
         check_media_type(request)
         async with service.bodies.read(request, EVENT_BYTES) as body:
-            try:
-                content = orjson.loads(body)
-            except orjson.JSONDecodeError as error:
-                raise RequestError("json", f"found no JSON in the body: {error}") from None
+            content = formats.decoded(body, Any)
         events = content if isinstance(content, list) else [content]
         if len(events) > MOST_EVENTS:
             raise RequestError("many", f"found {len(events):,} events, expected {MOST_EVENTS:,}")
@@ -448,6 +448,7 @@ class ServiceMiddleware:
 def _information(service: Service, needs_key: bool) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
     models, limits, queue = service.models, service.limits, service.queue
+    described = openapi(needs_key)
 
     async def info(request: Request) -> Response:
         model = models.default
@@ -495,9 +496,7 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
 
     endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
     endpoints |= {"/info": info, "/models": listed, "/v1/models": listed}
-    endpoints["/v1/models/{id}"] = one_model
-    described = openapi([*endpoints], needs_key)
-    endpoints["/openapi.json"] = description
+    endpoints |= {"/v1/models/{id}": one_model, "/openapi.json": description}
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 
@@ -512,54 +511,30 @@ def _status(is_well: bool) -> Response:
     return JSONResponse(content, 200 if is_well else 503)
 
 
-_WHOLE = "(0|[1-9][0-9]{0,8})"
-_LAX = {
-    "integer": f'["integer","string"],"pattern":"^{_WHOLE}$"',
-    "number": rf'["number","string"],"pattern":"^-?{_WHOLE}(\\.[0-9]{{1,9}})?$"',
-    "boolean": '["boolean","string","integer"],"enum":[true,false,1,0,"true","false"]',
-}
-"""Type in a schema -> the same with the texts that are taken for it, too."""
+def openapi(needs_key: bool) -> dict[str, Any]:
+    """The OpenAPI description: ``openapi.json``, with the models of requests as schemas.
 
-
-def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description, with the models of requests as schemas."""
+    The file has descriptions of fields, and for a type of JSON that with the texts which are taken
+    for it, too.
+    """
+    description: dict[str, Any] = json.loads(DESCRIPTION.read_text("utf-8"))
+    texts, lax = description.pop("x-descriptions"), description.pop("x-lax")
     kinds = formats.Request, formats.RankFieldsRequest
     template = "#/components/schemas/{name}"
-    names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
-    text = orjson.dumps(schemas).decode()
-    for strict, lax in _LAX.items():
-        text = text.replace(f'"type":"{strict}"', f'"type":{lax}')
-    schemas = orjson.loads(text)
+    strict = json.dumps(msgspec.json.schema_components(kinds, ref_template=template)[1])
+    schemas = json.loads(strict, object_hook=lambda each: each | lax.get(each.get("type"), {}))
     some = {"type": "array", "minItems": 1}
     for kind in kinds:
-        for name, text in formats.DESCRIPTIONS.items():
-            schemas[kind.__name__]["properties"][name]["description"] = text
-        schemas[kind.__name__]["anyOf"] = [
+        schema = schemas[kind.__name__]
+        for name, text in texts.items():
+            schema["properties"][name]["description"] = text
+        schema["anyOf"] = [
             {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
         ]
     schemas["RankFieldsRequest"]["required"].append("rank_fields")
     schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
-    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
-    body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
-    # "/" is as /rerank; GET is the page's there.
-    post = {"post": {"requestBody": body, "responses": responses}}
-    paths: dict[str, Any] = {path: post for path in PATHS if path != "/"}
-    for path in information:
-        paths[path] = {"get": {"responses": responses}}
-        if needs_key and path in PUBLIC:
-            paths[path]["get"]["security"] = []
-        if "{id}" in path:
-            wanted = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-            paths[path]["get"]["parameters"] = [wanted]
-    info = {"title": "tweetrerank", "version": version("tweetrerank")}
-    components = {"schemas": schemas}
-    description: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": info,
-        "paths": paths,
-        "components": components,
-    }
-    if needs_key:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        description["security"] = [{"key": []}]
+    description["components"]["schemas"] = schemas
+    description["info"]["version"] = version("tweetrerank")
+    if not needs_key:
+        del description["security"], description["components"]["securitySchemes"]
     return description

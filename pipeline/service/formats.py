@@ -79,22 +79,6 @@ class Request(Struct, kw_only=True):
     shift: bool | None = None
 
 
-DESCRIPTIONS = {
-    "texts": "documents; the answer is then TEI's",
-    "model": "one of /v1/models; needed if there are several",
-    "top_n": "results, as top_k; 0 is all",
-    "raw_scores": "true gives logits, as use_activation false does",
-    "max_tokens_per_doc": "cuts documents to as many tokens of four characters; 0 is no limit",
-    "truncate": "false, as truncation false, refuses texts that are not read as a whole",
-    "rank_fields": "keys of documents whose values are joined as the text",
-    "mix": "neural leaves the first-stage scores of the documents out",
-    "links": "documents have their links around their texts, as engines join fields",
-    "needs_text": "refuse several documents that are all empty",
-    "shift": "logits less the lowest: Elasticsearch bends negative ones",
-}
-"""Field of a request -> its description in OpenAPI."""
-
-
 class RankFieldsRequest(Request, kw_only=True):
     """A request whose documents are any objects, of which ``rank_fields`` are read."""
 
