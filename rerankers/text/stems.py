@@ -31,6 +31,7 @@ _ENDINGS_OF_STEPS = {
 
 _ENDINGS = tuple(chain.from_iterable(_ENDINGS_OF_STEPS.values()))
 
+
 def _porter() -> ModuleType:
     """NLTK's module of the stemmer, without the packages around it.
 
