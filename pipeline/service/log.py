@@ -29,8 +29,7 @@ from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_lin
 from pipeline.errors import DataError
 from pipeline.service.errors import RequestError
 from pipeline.service.models import Models, ServedModel
-from pipeline.service.proxy.response import Hit
-from pipeline.service.proxy.search import Window
+from pipeline.service.proxy.search import Hit, Window
 from pipeline.service.record import LOG, Record
 from rerankers.text.words import MAX_CHARACTERS
 
