@@ -1,7 +1,4 @@
-"""Named collections, and the collection that a command's options name.
-
-A new collection is a row of ``catalogue.json``.
-"""
+"""Named collections, rows of ``catalogue.json``, and the collection that a command's options name."""
 
 from __future__ import annotations
 
@@ -11,25 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexes.engines.client import index_name
-from pipeline.collections.collection import (
-    ENDING,
-    Collection,
-    IndexPlace,
-    data_directory,
-    is_own,
-)
+from pipeline.collections.collection import ENDING, Collection, IndexPlace, data_directory, is_own
 from pipeline.collections.downloads import content
-from pipeline.collections.memory import (
+from pipeline.collections.own import (
     collection_of,
     collection_of_ir_dataset,
     qrels_file,
+    read_collection,
     topics_file,
 )
-from pipeline.collections.own import missing_collection, read_collection
 from pipeline.collections.sources import Answers, ForeignIndex, PairFolders, PostFiles
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, listed
 
 if TYPE_CHECKING:
     from indexes.engines.client import EngineAddress
@@ -47,7 +38,7 @@ PARTS = ("train", "dev", "test")
 
 
 def answers() -> dict[str, list[str]]:
-    """Name of each answer-selection collection -> its title and the folders of its parts.
+    """Name of each answer-selection collection -> its title and the folders of its :data:`PARTS`.
 
     TrecQA's clean parts are the raw ones without the questions that have no relevant answer or
     nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers.
@@ -66,13 +57,13 @@ def names() -> list[str]:
 
 
 def find(name: str, data: Path | None = None) -> Collection:
-    """The collection of a name, an alias (``mb12``), a file, or a folder in BEIR's form.
-
-    Of answer selection it is the test part.
-    """
+    """The collection of a name, an alias (``mb12``), a file, or a folder in BEIR's form."""
     if is_own(name):
         if not Path(name).exists():
-            raise UsageError(missing_collection(name))
+            place = Path(name).parent
+            others = listed(sorted(path.name for path in place.glob(f"*{ENDING}")))
+            told = f"; {place.resolve()} has {others}" if others else ""
+            raise UsageError(f"found no file {name}{told}")
         return read_collection(Path(name), [*names(), *_ALIASES])
     name, folder = _ALIASES.get(name, name), data_directory(data)
     if name in _MICROBLOG:
@@ -95,31 +86,22 @@ def find(name: str, data: Path | None = None) -> Collection:
             "form (corpus.jsonl, queries.jsonl)"
             + (similar or did_you_mean(name, [*names(), *_ALIASES, *own]))
         )
-    return Collection(
-        name,
-        files[:1],
-        files[1:2],
-        PostFiles(files[2:]),
-        index=IndexPlace(name),
-        title=title,
-        language=language,
-        data=data,
-    )
+    topics, qrels, posts = files
+    given = Collection(name, [topics], [qrels], PostFiles([posts]), index=IndexPlace(name))
+    return replace(given, title=title, language=language, data=data)
 
 
 def _microblog(name: str, folder: Path, data: Path | None) -> Collection:
     year, first = name[2:], _MICROBLOG[name]
+    runs = {"ql": f"trec-{year}/id.txt", "rm3": f"runs/run.microblog{year}.RM3.txt"}
     return Collection(
-        name=name,
-        topic_files=[folder / f"topics.microblog{year}.txt"],
-        qrels_files=[folder / f"qrels.microblog{year}.txt"],
-        post_source=PairFolders([folder / f"trec-{first}", folder / f"trec-{first + 1}"]),
+        name,
+        [folder / f"topics.microblog{year}.txt"],
+        [folder / f"qrels.microblog{year}.txt"],
+        PairFolders([folder / f"trec-{first}", folder / f"trec-{first + 1}"]),
         index=IndexPlace(f"tweets{first}"),
         title=f"TREC Microblog {year}",
-        runs={
-            "ql": folder / f"trec-{year}" / "id.txt",
-            "rm3": folder / "runs" / f"run.microblog{year}.RM3.txt",
-        },
+        runs={method: folder / path for method, path in runs.items()},
         data=data,
     )
 
