@@ -1,4 +1,4 @@
-"""Named collections, rows of ``catalogue.json``, and the collection that a command's options name."""
+"""Named collections, rows of ``catalogue.json``, and the collection that options name."""
 
 from __future__ import annotations
 

@@ -281,11 +281,8 @@ def _check_topics(
             "topic, as both share the judgments"
         )
         return
-    for where, key, of in (
-        ("train", "train", [t.query_id for t in train]),
-        ("qrels", "topics", ids),
-    ):
-        if of and judged and judged.keys().isdisjoint(of):
+    for where, key, of in (("train", "train", train), ("qrels", "topics", [*topics, *train])):
+        if of and judged and judged.keys().isdisjoint(topic.query_id for topic in of):
             problem = f"{content['qrels']} has judgments for no topic of {content[key]}"
             problems.append(f"{where}: {problem}")
             return

@@ -12,7 +12,7 @@ from conftest import Capture
 from helpers.processes import ROOT
 
 from indexes.errors import CollectionError
-from indexes.posts import Post, read_pair_folder, read_posts
+from indexes.posts import Post, read_posts
 from indexes.store import PostStore, RepeatedIdError
 
 
@@ -164,43 +164,6 @@ def test_damaged_compressed_files(tmp_path: Path, ending: str, pack: Any) -> Non
         list(read_posts(file))
     with pytest.raises(CollectionError, match="cannot be read: Is a directory"):
         list(read_posts(tmp_path))
-
-
-PAIRS = {
-    "a.toks": ["first query", "first query", "second"],
-    "b.toks": ["post one ", "", "post one "],
-    "url.txt": ["http://x", "", "http://x"],
-    "id.txt": ["1 Q0 11 1 9.5 tag", "1 Q0 12 2 9.0 tag", "2 Q0 11 1 3.5 tag"],
-}
-
-
-def pair_folder(folder: Path, **changed: list[str] | None) -> Path:
-    for name, lines in {**PAIRS, **{k.replace("_", "."): v for k, v in changed.items()}}.items():
-        if lines is not None:
-            (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return folder
-
-
-def test_pair_folder(tmp_path: Path) -> None:
-    expected = [("1", Post("11", "post one ", "http://x")), ("1", Post("12", "", ""))]
-    expected.append(("2", expected[0][1]))
-    assert list(read_pair_folder(pair_folder(tmp_path))) == expected
-    (tmp_path / "url.txt").unlink()
-    assert [post.url for _, post in read_pair_folder(tmp_path)] == ["", "", ""]
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"b_toks": None}, r"found no b\.toks; expected"),
-        ({"b_toks": ["one", "two"]}, r"b\.toks: found 2 lines, expected as many"),
-        ({"url_txt": [""] * 4}, r"a\.toks: found 3 lines, expected as many"),
-        ({"id_txt": ["1 Q0 1 1 9 t", "1 Q0 12", "x"]}, r"id\.txt:2: found '1 Q0 12', expected"),
-    ],
-)
-def test_bad_pair_folders(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(CollectionError, match=message):
-        list(read_pair_folder(pair_folder(tmp_path, **changed)))
 
 
 def store_of(path: Path, posts: list[Post]) -> PostStore:
