@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from indexes.manifest import IndexManifest
@@ -95,6 +95,20 @@ def data_directory(explicit: Path | None = None) -> Path:
 def default_vectors(data: Path | None = None) -> Path:
     """File of the word vectors that models are trained with unless another is named."""
     return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """Collections and their files, and the terms of use of these by prefix of their groups."""
+    path = Path(__file__).parent / "catalogue.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def by_hand(path: Path) -> str:
+    """How to make the file ``path`` of a data folder; "" for one that can be fetched."""
+    notes = catalogue()["by_hand"].items()
+    found = (note for folder, note in notes if path.parent.match(folder))
+    return f"it is not published: {note}" if (note := next(found, "")) else ""
 
 
 def text_number(text: str) -> int:
@@ -325,8 +339,6 @@ class Collection:
     def require_files(self) -> None:
         """Raise DataError with advice if a file is missing."""
         if missing := self.missing():
-            from pipeline.collections.downloads import by_hand
-
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             advice = by_hand(missing[0]) or (
                 f"fetch the data with\n  tweetrerank fetch {self.name}\n"

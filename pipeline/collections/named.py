@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexes.engines.client import index_name
-from pipeline.collections.collection import ENDING, Collection, IndexPlace, data_directory, is_own
-from pipeline.collections.downloads import content
+from pipeline.collections.collection import (
+    ENDING,
+    Collection,
+    IndexPlace,
+    catalogue,
+    data_directory,
+    is_own,
+)
 from pipeline.collections.own import (
     collection_of,
     collection_of_ir_dataset,
@@ -43,12 +49,12 @@ def answers() -> dict[str, list[str]]:
     TrecQA's clean parts are the raw ones without the questions that have no relevant answer or
     nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers.
     """
-    return dict(content()["answers"])
+    return dict(catalogue()["answers"])
 
 
 def general() -> dict[str, list[str]]:
     """Name of each training part of another kind than TREC Microblog -> title and language."""
-    return dict(content()["general"])
+    return dict(catalogue()["general"])
 
 
 def names() -> list[str]:
@@ -132,14 +138,10 @@ def open_collection(
     ir_dataset: Any = None,
     signals: Sequence[str] = (),
 ) -> Collection:
-    """A collection: topics, the posts that they search, and judgments.
-
-    It is named (``mb2012``), described by a file (``my-posts.toml``), or given in one of these
-    forms:
+    """A collection by name (``mb2012``) or file (``my-posts.toml``), or in one of these forms:
 
     * ``beir``, a folder in BEIR's form; ``name`` takes one, too;
-    * ``ir_dataset``, the id of a data set of ir_datasets or such an object, which is written into
-      the home folder once;
+    * ``ir_dataset``, a data set of ir_datasets or its id, written into the home folder once;
     * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
       frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, a ``name``, under which
       what is trained is found again when the posts have changed, and ``signals``, further fields
@@ -148,11 +150,8 @@ def open_collection(
       collection's own; with ``topics``, or as ``name`` a file of topics.
 
     ``qrels`` are judgments in place of the collection's: a file or several, query_id -> doc_id ->
-    grade, or rows.
-
-    Raises:
-        UsageError: the arguments contradict one another, or there is no such collection.
-        DataError, CollectionError: files or rows have another form.
+    grade, or rows. UsageError: the arguments contradict one another, or there is no such
+    collection. DataError or CollectionError: files or rows have another form.
     """
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
@@ -231,13 +230,11 @@ def engine_address(
 def training_collections(
     test: str | None = None, data: Path | None = None, of_any_kind: bool = False
 ) -> list[str]:
-    """The judged microblog collections other than ``test``; all of them for None.
+    """The judged microblog collections other than ``test``; with ``of_any_kind`` the other
+    collections that are searched and have judgments follow.
 
-    With ``of_any_kind`` the other collections that are searched and have judgments follow.
-
-    Raises:
-        UsageError: there is no collection ``test``, or it has a training part of its own.
-        DataError: no collection has judgments.
+    UsageError: there is no collection ``test``, or it has a training part of its own. DataError:
+    no collection has judgments.
     """
     left_out = find(test, data).name if test else None
     if left_out in answers():

@@ -1,47 +1,13 @@
-"""Collections of one's own: described by a small file, or made of values in memory.
+"""Collections of one's own: described by a file, a folder in BEIR's form or an index by Pyserini,
+or made of values in memory. The keys of a file are in this package's README.
 
-::
+The topics of ``train`` need not be among ``topics``, which are searched; no other topic is trained
+on. Click logs judge only posts that were shown. With ``judged_only``, measures leave out unjudged
+posts (condensed lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models.
 
-    # my-posts.toml; paths are relative to its folder
-    posts  = ["posts-*.jsonl.gz"]    # files of posts, or patterns of their names
-    topics = "topics.tsv"            # optional: or TREC XML, JSON lines, …; or a list of files
-    qrels  = "qrels.txt"             # optional: as of trec_eval, or a table; or a list of files
-    name   = "my-posts"              # optional: what is trained is kept under it; else the file's
-    columns = {id = "tweet_id", text = "body"}  # optional: other names of id, text, url and title
-    signals = ["likes", "created_at"]  # optional: fields with numbers, flags or ISO dates, which
-                                     # models trained on the collection read beside the text
-    train  = "topics.train.tsv"      # optional: the topics to train on; else all of topics
-    train_qrels = "qrels.train.txt"  # optional: the judgments to train on; then only topics that
-                                     # qrels judges are searched
-    language = "en"                  # optional: of stems and word frequencies; "und": by the posts
-    judged_only = true               # optional: only judged posts count (judgments of clicks)
-    skip_own_id = true               # optional: a post with a query's id is none of its results
-
-    # optional: the index is in OpenSearch or Elasticsearch, made by pipeline.index
-    engine = "http://localhost:9200" # or several nodes, separated by commas
-    engine_index = "my-posts"        # optional: else a name like the file's
-    engine_auth = "engine.toml"      # optional: a file of user and password
-
-    # in place of posts: an index that is there already, as it is
-    text_field = "body"
-    url_field  = "link"              # optional
-    time_field = "created_at"        # optional: a date or a number, for topics with a time limit
-    id_field   = "post_id"           # optional: else _id
-    query = "query.json"             # optional: the engine's query with {{query}} in it, or the id
-                                     # of a search template; else it matches the text field
-
-Every command that takes ``mb2012`` takes ``my-posts.toml``, too, and an index by Pyserini, whose
-posts are indexed here once, and a folder in BEIR's form: posts
-in ``corpus.jsonl``, topics in ``queries.jsonl``, judgments in ``qrels/test.tsv``, those to train on
-in ``qrels/train.tsv``; a post with a query's id is none of its results, as in BEIR's figures. The
-collection's name is ``name``, else the file's without its ending, or the folder's. The topics of
-``train`` need not be among ``topics``, which are searched; no other topic is trained on. Click logs
-judge only posts that were shown. With ``judged_only``, measures leave out unjudged posts (condensed
-lists, Sakai, *Alternatives to Bpref*, SIGIR 2007), and few of them train models.
-
-Posts, topics and judgments in memory, and data sets of ir_datasets, become such collections below
-``collections`` in the home folder. The folder is named by the posts' content, so posts are written
-and indexed once, whatever topics search them.
+Values in memory, and data sets of ir_datasets, become own collections below ``collections`` in the
+home folder. The folder is named by the posts' content, so posts are written and indexed once,
+whatever topics search them.
 """
 
 from __future__ import annotations
