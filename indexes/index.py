@@ -18,7 +18,7 @@ from indexes.manifest import IndexManifest, Source, check_replaceable, software_
 from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Ranking, Topic, id_limit
 from indexes.posts import Post, as_post, places_of
 from indexes.records import parsed, rows_of
-from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
+from indexes.store import POSTS_FILE, Closing, PostStore, RepeatedIdError
 
 # Posts of an index, and bytes of their files, from which on Java's optimising compiler pays
 _LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
@@ -174,7 +174,7 @@ def stored_posts(directory: Path) -> Iterator[Post]:
             reader.close()
 
 
-class LuceneIndex:
+class LuceneIndex(Closing):
     """An index that is open for searching; made by :meth:`open`."""
 
     @classmethod
@@ -253,12 +253,6 @@ class LuceneIndex:
         with JAVA_LOCK:
             self._reader.close()
         self.posts.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 open_index = LuceneIndex.open

@@ -41,7 +41,21 @@ class RepeatedIdError(CollectionError):
         self.doc_id = doc_id
 
 
-class PostStore:
+class Closing:
+    """Closed at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        """Release files and connections."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PostStore(Closing):
     """Posts of a file by :meth:`build`, which must not change meanwhile.
 
     They have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
@@ -115,12 +129,6 @@ class PostStore:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _select(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:
