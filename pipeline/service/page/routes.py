@@ -23,8 +23,8 @@ from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import SHARED_STYLE, WORDS, grade_text
 from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Mixture
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.page.searching import PageRanker, SearchPage, SearchRequest
+from pipeline.service.requests import ErrorFormat, RequestError
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
 from rerankers.explanation import as_dict

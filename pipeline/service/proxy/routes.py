@@ -23,7 +23,6 @@ from starlette.types import Receive, Scope, Send
 
 from indexes.engines.search import single_precision
 from pipeline.service.app import Service
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Ranked, SearchLog
 from pipeline.service.models import ServedModel, probability
@@ -41,7 +40,7 @@ from pipeline.service.proxy.response import (
 from pipeline.service.proxy.search import Search, SearchDefaults, Window, read_search
 from pipeline.service.proxy.upstream import EngineResponse, Upstream
 from pipeline.service.record import LOG, Record
-from pipeline.service.requests import unless_gone
+from pipeline.service.requests import ErrorFormat, RequestError, unless_gone
 from rerankers.interpolation import minmax, mix
 
 SEARCHES = 500  # In one request

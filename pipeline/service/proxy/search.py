@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
 from pipeline.service.proxy.response import PostFields, at
+from pipeline.service.requests import RequestError
 
 _TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
 """Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""

@@ -13,9 +13,9 @@ from urllib.request import urlopen
 import aiohttp
 from yarl import URL
 
-from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, EngineRequest
 from pipeline.service.record import Record
+from pipeline.service.requests import RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
