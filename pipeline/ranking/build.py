@@ -22,8 +22,8 @@ from pipeline.ranking.checkpoints import (
     load_model,
     note_elsewhere,
 )
-from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixture, Ranker
+from pipeline.ranking.fusion import Fusion, UnionRetriever
+from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.retrievers import IndexRetriever, retriever_for
 from pipeline.ranking.tuning import tuning_files, tuning_of
 from rerankers import models
@@ -84,14 +84,19 @@ def ranker(
         if given:
             problem = f"{reranker} takes the rankers of its training; leave it out"
             raise UsageError([f"`{argument}`: {problem}" for argument in given])
-        fusion = load_model(reranker, collection, folder, **loading)
-        if not candidates:
-            return Fusion.of(collection, fusion)
-        known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        return Fusion.of(collection, fusion, known)
+        model = load_model(reranker, collection, folder, **loading)
+        if collection.given_candidates is not None:
+            raise UsageError(
+                f"`reranker`: found {reranker}, but {collection.name} is not searched, its "
+                "candidates are given; use another model"
+            )
+        union, given = UnionRetriever.of(collection, model.config), None
+        if candidates:
+            given = retriever_for(collection, candidates, skip_unknown=skip_unknown)
+        return Fusion(union, model, collection, given)
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
-        return Mixture(retriever, None, collection)
+        return Ranker(retriever, None, collection)
     model = load_model(reranker, collection, folder, **loading)
     if weight is not None:
         model = Mixed.of(model, weight)
@@ -99,7 +104,7 @@ def ranker(
         model = model.mixed(default_weight, "given")
     else:
         model = tuned(model, collection, has_scores=bool(candidates))
-    return Mixture(retriever, model, collection)
+    return Ranker(retriever, model, collection)
 
 
 def default_reranker(
@@ -149,7 +154,7 @@ def _is_trained(model: str, collection: Collection) -> bool:
     return False
 
 
-def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
+def neural_mixture(fusion: Ranker, **loading: Any) -> Ranker | None:
     """MP-HCNN mixed with query likelihood, of the collection that a fusion searches.
 
     None where there is none for the collection, and, with a line about it, without PyTorch.
@@ -166,7 +171,7 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
     model = tuned(load_model(name, collection, **loading), collection)
     method = METHODS[defaults.DEFAULT_METHOD]()
     retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
-    return Mixture(retriever, model, collection)
+    return Ranker(retriever, model, collection)
 
 
 def tuned(model: Model, collection: Collection, has_scores: bool = False) -> Model:

@@ -17,8 +17,13 @@ import torch
 
 from pipeline.collections.collection import NO_FILE
 from pipeline.runtime import bar, step_bar
-from pipeline.training.folds import HeldOutRows, Outcome, validated
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from pipeline.training.training_set import (
+    HeldOutRows,
+    JudgedCandidates,
+    Outcome,
+    TrainingSet,
+    validated,
+)
 from rerankers import devices, models
 from rerankers.networks.batches import score_tokenized
 from rerankers.networks.inputs import Tokenized
@@ -43,7 +48,7 @@ def train(
     vectors: Path,
     device: str,
 ) -> Outcome:
-    """Train a network; see :mod:`.folds`. ``vectors``: file of word vectors, or ``NO_FILE``."""
+    """Train a network; ``vectors`` is a file of word vectors, or ``NO_FILE``."""
     data, vocabulary = training_set.training, _vocabulary(config, training_set, vectors)
 
     def build() -> Network:
@@ -88,7 +93,9 @@ def train(
 def _vocabulary(config: Any, training_set: TrainingSet, vectors: Path) -> Vocabulary:
     texts, tokens = training_set.texts, getattr(config, "tokens", "words")
     known = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
-    return Vocabulary.build(texts, known, training_set.minimum_count, tokens=tokens)
+    # Words of a single post are matched like unknown words; their vectors need not ship.
+    minimum_count = 1 if training_set.development else 2
+    return Vocabulary.build(texts, known, minimum_count, tokens=tokens)
 
 
 def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> Examples:

@@ -11,8 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.runtime import part_bar
-from pipeline.training.folds import HeldOutRows, Outcome, validated
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from pipeline.training.training_set import (
+    HeldOutRows,
+    JudgedCandidates,
+    Outcome,
+    TrainingSet,
+    validated,
+)
 from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
 from rerankers.networks.training.settings import Settings
@@ -41,7 +46,7 @@ def train(
     folds: int,
     start: Path | None,
 ) -> Outcome:
-    """Grow trees, which extend those of the checkpoint ``start``; see :mod:`.folds`."""
+    """Grow trees, which extend those of the checkpoint ``start``; see :mod:`.training_set`."""
     data, is_stopped = training_set.training, training_set.development is not None
     pairs = data.candidates.pairs()
     with part_bar(1 if is_stopped else folds + (folds > 1)) as progress:
@@ -66,7 +71,7 @@ def grower(
 
     Of mixed collections all have the same weight, and lists lack families at random.
     """
-    lists, relevant, values = data.candidates.texts().query_index, data.relevant(), table.values
+    lists, relevant, values = data.candidates.texts.query_index, data.relevant(), table.values
     wholes = _numbered(data.wholes)[lists] if data.wholes else lists
     if data.groups or any(name.startswith(NUMBER) for name in table.names):
         values = _with_losses(values, table.names, wholes, "" if data.groups else NUMBER)
