@@ -16,9 +16,9 @@ from indexes.posts import Post
 from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.interpolation import normalize
 from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
 from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of
+from pipeline.ranking.tuning import normalize
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex

@@ -154,10 +154,7 @@ def with_resources(candidates: Candidates, known: Resources) -> Candidates:
 
 
 def priors_of(runs: Sequence[Run]) -> Run:
-    """The mean over ``runs`` of 1 / ln(rank + 1), ranks counted from 1, as trec_eval ranks.
-
-    A post outside a run counts 0 there (Severyn & Moschitti 2015, section 5).
-    """
+    """The mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run (Severyn & Moschitti 2015)."""
     from rerankers.pairs import prior_of_rank
 
     priors: Run = {}
@@ -226,7 +223,7 @@ class IndexRetriever:
 class RunRetriever:
     """Takes candidates from a run."""
 
-    run: Run  # The run
+    run: Run
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
     """doc_ids -> those posts that the collection has."""
     name: str  # Of the run, for reports and messages
@@ -235,10 +232,8 @@ class RunRetriever:
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The first ``hits`` posts of each topic in the run.
 
-        Where posts are left out, the others keep the prior of their rank in the whole run.
-
-        Raises:
-            DataError: the run has none of the topics, or posts that the collection lacks.
+        Where posts are left out, the others keep the prior of their rank in the whole run. Raises
+        DataError if the run has none of the topics, or posts that the collection lacks.
         """
         query_ids = [topic.query_id for topic in topics]
         known = aligned(self.run, query_ids, self.name)
@@ -288,14 +283,9 @@ def retriever_for(
     parameters: Sequence[str] = (),
     skip_unknown: bool = False,
 ) -> Retriever:
-    """The source of a collection's candidates.
+    """The source of a collection's candidates, for the arguments of :func:`pipeline.ranker`.
 
-    Args:
-        candidates: file of a TREC run, or name of an official run; None searches the index, or
-            takes the candidates that come with the topics.
-        method: one of :data:`indexes.methods.METHODS`; None is the default.
-        parameters: changes to the method's parameters, ``NAME=VALUE``.
-        skip_unknown: leave out posts of ``candidates`` that the collection lacks.
+    ``candidates`` None searches the index, or takes the candidates that come with the topics.
     """
     if candidates:
         path = collection.runs.get(candidates, Path(candidates))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,9 +38,6 @@ from rerankers.networks.training.settings import Settings
 from rerankers.pairs import NUMBER
 from rerankers.reranker import TUNING_FILE, Reads
 from rerankers.trees.fusion import ADAPTED_FAMILY
-
-_ADDED = re.compile(f",({JUDGED}|{NUMBER}[^,]*)(?=,|$)")
-"""What training on an own collection adds to the families."""
 
 
 class _Plan(NamedTuple):
@@ -165,13 +160,11 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
         lists = fusion_lists(config, collections, judged)
         sources = UnionRetriever.of(collections[0], config).sources
         origin = f"the best {config.depth} of each of {', '.join(sources)}"
-    if first_stage is None:
-        left_out = test.name if test else None
-        data = TrainingSet([each.name for each in collections], left_out, origin, lists)
-        return _Plan(configuration, config, data, data)
-    data = dataclasses.replace(first_stage, training=lists, candidates=origin)
-    compared = data if reads == "lists" else first_stage
-    return _Plan(configuration, config, data, compared, _shipped_start(options.model, config))
+    names, left_out = [each.name for each in collections], test.name if test else None
+    data = TrainingSet(names, left_out, origin, lists)
+    compared = first_stage if first_stage and reads == "searches" else data
+    start = _shipped_start(options.model, config) if own else None
+    return _Plan(configuration, config, data, compared, start)
 
 
 def _shipped_start(model: str, config: Any) -> Path | None:
@@ -180,10 +173,11 @@ def _shipped_start(model: str, config: Any) -> Path | None:
     It has the same features but for those of judgments and numbers, which differ from collection to
     collection.
     """
-    wanted = dataclasses.replace(config, families=_ADDED.sub("", config.families))
+    families = config.families.split(",")
+    kept = [name for name in families if name != JUDGED and not name.startswith(NUMBER)]
+    wanted = dataclasses.replace(config, families=",".join(kept))
     for folder in sorted((checkpoint.SHIPPED / model).glob("all*")):
-        known = json.loads((folder / "config.json").read_text())["config"]
-        if type(config)(**known) == wanted:
+        if type(config)(**checkpoint.read_json(folder / "config.json")["config"]) == wanted:
             return folder
     return None
 
@@ -217,11 +211,10 @@ def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
     For TREC Microblog its own one; with adapted word vectors if all collections have them.
     """
     known = models.find(model).configurations
-    adapted = all(collection.adapted_space for collection in collections)
-    name = "microblog" if all(collection.runs for collection in collections) else "general"
-    name = name if name in known else "general"
-    with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
-    return with_adapted if adapted and with_adapted in known else name
+    is_microblog = "microblog" in known and all(collection.runs for collection in collections)
+    name, adapted = ("microblog", "microblog_adapted") if is_microblog else ("general", "adapted")
+    is_adapted = adapted in known and all(collection.adapted_space for collection in collections)
+    return adapted if is_adapted else name
 
 
 def _directory(options: Options, own: Collection | None, plan: _Plan) -> Path:
@@ -259,9 +252,8 @@ def _files(source: str, own: Collection | None, plan: _Plan, outcome: Outcome) -
             files[ADAPTED_FILE] = path.read_bytes()
     elif model.reads == "lists":
         runs = data.training.candidates.run, outcome.held_out_run, data.training.qrels
-        tuning = HeldOut(*runs, data.trained_on, source, data.candidates).unmixed(
-            "AP", outcome.folds
-        )
+        known = HeldOut(*runs, data.trained_on, source, data.candidates)
+        tuning = known.unmixed("AP", outcome.folds)
         # There are thousands of windows.
         files[TUNING_FILE] = dataclasses.replace(tuning, topics=()).content()
     return files
@@ -311,21 +303,20 @@ def _settings(options: Options) -> Settings:
     """The settings of the training with the changes of ``--set training.NAME``; none of trees."""
     model, is_network = models.find(options.model), models.is_network(options.model)
     settings = model.settings_of(options.configuration) if is_network else Settings(epochs=0)
-    given = [change for change in options.set if change.startswith(TRAINING)]
-    changes = [change.removeprefix(TRAINING) for change in given]
+    changes = [c.removeprefix(TRAINING) for c in options.set if c.startswith(TRAINING)]
     if any(change.startswith("seed=") for change in changes):
         raise UsageError("--set training.seed: found a seed, expected it by --seed")
-    if given and not settings.epochs:
+    if changes and not settings.epochs:
         raise UsageError(
-            f"--set {given[0]}: found for {options.model}, which is not trained step by step and "
-            "has no use for it; change its own settings by --set NAME=VALUE"
+            f"--set {TRAINING}{changes[0]}: found for {options.model}, which is not trained step "
+            "by step and has no use for it; change its own settings by --set NAME=VALUE"
         )
     try:
         seeded = dataclasses.replace(settings, seed=options.seed)
         changed: Settings = apply_changes(seeded, changes, prefix=TRAINING)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
-    if given and not changed.epochs:
+    if changes and not changed.epochs:
         raise UsageError("--set training.epochs: found 0, expected one epoch or more")
     return changed
 

@@ -146,12 +146,8 @@ def microblog_training_set(
 def _of_years(
     collections: Sequence[Collection], prior_runs: Sequence[Path], top: int | None
 ) -> JudgedCandidates:
-    topics: list[Topic] = []
-    run: Run = {}
-    priors: Run = {}
-    posts: dict[str, Post] = {}
-    qrels: Qrels = {}
-    groups: list[str] = []
+    topics, groups, posts = list[Topic](), list[str](), dict[str, Post]()
+    run, priors, qrels = Run(), Run(), Qrels()
     for collection in collections:
         judgments, path = collection.qrels or {}, collection.runs["ql"]
         judged = [topic for topic in collection.topics if topic.query_id in judgments]
@@ -215,10 +211,7 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
         for doc_id, relevance in known.qrels.get(topic.query_id, {}).items()
         if relevance > 0
     ]
-    rng = np.random.default_rng(1)
-    topics: list[Topic] = []
-    run: Run = {}
-    qrels: Qrels = {}
+    rng, topics, run, qrels = np.random.default_rng(1), list[Topic](), Run(), Qrels()
     for topic, answer in right:
         others = [
             doc_id

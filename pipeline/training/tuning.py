@@ -25,9 +25,8 @@ from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
 from pipeline.ranking.build import ranker
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, load_model
-from pipeline.ranking.interpolation import ManyScores, interpolate
 from pipeline.ranking.retrievers import Candidates
-from pipeline.ranking.tuning import Calibration, Tuning, tuning_of
+from pipeline.ranking.tuning import Calibration, ManyScores, Tuning, interpolate, tuning_of
 from pipeline.training.training_set import Outcome, TrainingSet, own_training_set
 from rerankers import checkpoint as checkpoints
 from rerankers.logistic import logistic_regression

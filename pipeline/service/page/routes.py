@@ -22,8 +22,8 @@ from pipeline.defaults import DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import SHARED_STYLE, WORDS, grade_text
 from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.interpolation import normalized_pair
 from pipeline.ranking.ranker import Ranker
+from pipeline.ranking.tuning import normalized_pair
 from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.page.searching import SearchPage, SearchRequest
 from pipeline.text import did_you_mean, listed
