@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from pipeline.collections.collection import (
     is_own,
     models_directory,
 )
+from pipeline.collections.trec import format_run
 from pipeline.command.options import apply_changes
 from pipeline.command.ranking import engine_of
 from pipeline.errors import UsageError
@@ -241,10 +243,10 @@ def _files(source: str, own: Collection | None, plan: _Plan, outcome: Outcome) -
     """
     model, files, data = outcome.model, dict[str, bytes](), plan.data
     if model.reads != "lists":  # Of lists, each topic has many.
-        files[HELD_OUT_FILE] = outcome.held_out_file()
+        lines = "".join(f"{line}\n" for line in format_run(outcome.held_out_run, "held-out"))
+        files[HELD_OUT_FILE] = gzip.compress(lines.encode(), mtime=0)
     if own:
-        tuning = compare(model.name, model.reads, own, plan.first_stage, outcome)
-        files[TUNING_FILE] = tuning.content()
+        files[TUNING_FILE] = compare(own, plan.first_stage, outcome).content()
         if JUDGED in model.families:
             files[JUDGMENTS] = own.judged_posts.content()
         is_adapted = model.reads == "lists" and ADAPTED_FAMILY in model.families

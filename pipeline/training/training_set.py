@@ -8,7 +8,6 @@ topics. With one fold, a share of the topics is held out once and that model is 
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from indexes.posts import Post
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run, format_run, read_run
+from pipeline.collections.trec import Qrels, Run, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
@@ -114,16 +113,9 @@ def microblog_training_set(
 ) -> TrainingSet:
     """The official query-likelihood candidates of judged microblog years, with all posts' words.
 
-    A candidate's prior is the mean over ``prior_runs`` with results for its collection's topics,
-    ``top`` of them, those with the best P@30 (Severyn & Moschitti 2015, section 5); by default over
-    all official runs of its collection.
-
-    Args:
-        years: to train on; by default all judged ones but ``test``.
-
-    Raises:
-        UsageError: a year is none of the judged ones.
-        DataError: no run has results for one of the years.
+    ``years`` are by default all judged ones but ``test``. A candidate's prior is the mean over
+    ``prior_runs`` with results for its collection's topics, ``top`` of them, those with the best
+    P@30 (Severyn & Moschitti 2015, section 5); by default over all official runs of its collection.
     """
     judged = named.training_collections(test, data)
     trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
@@ -198,10 +190,9 @@ def load_answers(part: Collection) -> JudgedCandidates:
 def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
     """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions.
 
-    The task of Qiu & Huang (IJCAI 2015), section 6.2: a model is to pick the right answer.
-
-    A topic is one draw; its query_id is the question's with a number. An answer with the text of
-    the right one is not drawn. The draws of a part are always the same.
+    A model is to pick the right one (Qiu & Huang, IJCAI 2015, section 6.2). A topic is one draw,
+    always the same; its query_id is the question's with a number. An answer with the text of the
+    right one is not drawn.
     """
     known = load_answers(part)
     posts = known.candidates.posts
@@ -272,11 +263,9 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
 
 # Validation
 
-HeldOutRows = tuple[JudgedCandidates, Rows]
-"""Rows of pairs that a training must not see."""
-
-Fit = Callable[[str, Rows, HeldOutRows | None], tuple[Model, npt.NDArray[np.float32]]]
-"""Name of a part, rows to train on, held-out rows -> a model, and its scores of the latter."""
+Fit = Callable[[str, Rows, "JudgedCandidates", Rows], tuple[Model, npt.NDArray[np.float32]]]
+"""Name of a part, rows to train on, candidates with rows that are held out, perhaps none -> a
+model, and its scores of the latter."""
 
 
 @dataclass(frozen=True)
@@ -289,32 +278,23 @@ class Outcome:
     folds: int  # Folds of topics; 0 with a development part
     record: Mapping[str, Any]  # Facts of the training, for ``metrics.json``
 
-    def held_out_file(self) -> bytes:
-        """The held-out run as gzip; the same run gives the same bytes."""
-        lines = (f"{line}\n" for line in format_run(self.held_out_run, "held-out"))
-        return gzip.compress("".join(lines).encode(), mtime=0)
-
 
 def validated(
     training_set: TrainingSet, folds: int, settings: Settings, record: Mapping[str, Any], fit: Fit
 ) -> Outcome:
     """Train by ``fit`` on the parts of a training set."""
-    data, development = training_set.training, training_set.development
-    run: Run = {}
-    figures: dict[str, float] = {}
+    data, run, figures = training_set.training, Run(), dict[str, float]()
+    every = np.arange(len(data.candidates))
 
     def judged(part: str, rows: Rows, known: JudgedCandidates, others: Rows) -> Model:
-        shown = "training" if known is development else part
-        model, scores = fit(shown, data.to_train(rows), (known, others))
+        model, scores = fit(part, data.to_train(rows), known, others)
         found = known.run_of(others, scores)
         run.update(found)
-        figures[part] = known.mean_of("AP", found)
+        figures["development" if known is not data else part] = known.mean_of("AP", found)
         return model
 
-    every = np.arange(len(data.candidates))
-    if development:
-        others = np.arange(len(development.candidates))
-        model = judged("development", every, development, others)
+    if known := training_set.development:
+        model = judged("training", every, known, np.arange(len(known.candidates)))
         return Outcome(model, run, figures, 0, record)
     query_index = data.candidates.texts.query_index
     groups = data.groups if settings.held_out_of == "each" else ()
@@ -323,7 +303,7 @@ def validated(
         rows, others = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
         model = judged(f"fold {number}", rows, data, others)
     if folds > 1:
-        model, _ = fit("all topics", data.to_train(every), None)
+        model, _ = fit("all topics", data.to_train(every), data, every[:0])
     return Outcome(model, run, figures, folds, record)
 
 
@@ -337,7 +317,7 @@ def split_topics(
 ) -> list[npt.NDArray[np.bool_]]:
     """[P] whether pairs are held out, for each of ``count`` folds of topics.
 
-    One fold holds out a ``share`` of the topics; with ``groups`` [Q], of each group's. Queries of
+    One fold holds out a ``share`` of the topics, with ``groups`` [Q] of each group's. Queries of
     the same name in ``twins`` [Q] are one topic.
     """
     if twins:

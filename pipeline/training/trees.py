@@ -11,13 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.runtime import part_bar
-from pipeline.training.training_set import (
-    HeldOutRows,
-    JudgedCandidates,
-    Outcome,
-    TrainingSet,
-    validated,
-)
+from pipeline.training.training_set import JudgedCandidates, Outcome, TrainingSet, validated
 from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
 from rerankers.networks.training.settings import Settings
@@ -53,10 +47,11 @@ def train(
         table = features.table(pairs, config.families.split(","), idf)
         grow_on = grower(config, data, table, checkpoint.load(start, name) if start else None)
 
-        def fit(part: str, rows: Rows, held_out: HeldOutRows | None) -> tuple[Trees, Floats]:
+        def fit(
+            part: str, rows: Rows, known: JudgedCandidates, others: Rows
+        ) -> tuple[Trees, Floats]:
             lists = grow_on(rows, partial(progress, part))
             model: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
-            known, others = held_out or (data, rows[:0])
             if known is data:
                 return model, model.evaluate(table.values[others])
             return model, model.score(known.candidates.pairs())

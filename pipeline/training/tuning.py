@@ -19,24 +19,25 @@ from typing import Any
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import find, training_collections
 from pipeline.collections.trec import Qrels, Run, best_of, read_run
-from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS, UNTUNED_WEIGHT
+from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
 from pipeline.evaluation.significance import print_comparison
-from pipeline.ranking.build import ranker
+from pipeline.ranking.build import mixed, ranker
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, load_model
 from pipeline.ranking.retrievers import Candidates
-from pipeline.ranking.tuning import Calibration, ManyScores, Tuning, interpolate, tuning_of
+from pipeline.ranking.tuning import Calibration, ManyScores, Tuning, interpolate
 from pipeline.training.training_set import Outcome, TrainingSet, own_training_set
 from rerankers import checkpoint as checkpoints
 from rerankers.logistic import logistic_regression
-from rerankers.reranker import Reads
+from rerankers.reranker import Model
 
 FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
 
 STEPS = 20  # Of λ, from 0 to 1
+SEED = 1  # Of the folds
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,7 @@ class HeldOut:
         """
         test = find(test, data).name
         neural, path = read_held_out(checkpoint, f"--test {test}"), checkpoint / HELD_OUT_FILE
-        names: list[str] = []
-        lexical: Run = {}
-        qrels: Qrels = {}
+        names, lexical, qrels = list[str](), Run(), Qrels()
         for name in training_collections(test, data):
             collection = find(name, data)
             judgments = collection.qrels or {}
@@ -94,7 +93,7 @@ class HeldOut:
             )
         return cls(lexical, neural, qrels, names, f"{checkpoint.parent.name}/{checkpoint.name}")
 
-    def tune(self, measure: str = "AP", folds: int = 5, seed: int = 1) -> Tuning:
+    def tune(self, measure: str = "AP", folds: int = 5) -> Tuning:
         """The λ of the grid 0, 0.05, … 1 with the best mean over all judged topics.
 
         Among equally good weights the middle of their longest stretch is taken, the one least
@@ -113,11 +112,11 @@ class HeldOut:
         def curve(query_ids: set[str]) -> dict[float, float]:
             return {weight: mean(of[q] for q in query_ids) for weight, of in values.items()}
 
-        topics, parts = set(self.qrels), fold_topics(self.qrels, folds, seed)
+        topics, parts = set(self.qrels), fold_topics(self.qrels, folds, SEED)
         weights = [_best(curve(topics - set(fold))) for fold in parts]
         held_out = [values[w][q] for w, fold in zip(weights, parts, strict=True) for q in fold]
         found = curve(topics)
-        of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, seed
+        of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, SEED
         return Tuning(_best(found), found, *of_folds, *self._provenance())
 
     def unmixed(self, measure: str, folds: int) -> Tuning:
@@ -194,9 +193,7 @@ def _best(curve: Mapping[float, float]) -> float:
 # Own collections
 
 
-def compare(
-    model: str, reads: Reads, collection: Collection, first_stage: TrainingSet, outcome: Outcome
-) -> Tuning:
+def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
 
     λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
@@ -209,18 +206,19 @@ def compare(
     first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
     topics = [topic for topic in found.topics if topic.query_id in qrels]
     candidates = dataclasses.replace(found, topics=topics, run=first)
-    runs = _beside(model, reads, collection, candidates)
-    name, origin = f"{model}/{collection.name}", first_stage.candidates
-    parts = HeldOut(first, held_out, qrels, [collection.name], name, origin)
-    if reads == "posts":
+    model, name = outcome.model, outcome.model.name
+    runs = _beside(model, collection, candidates)
+    source, origin = f"{name}/{collection.name}", first_stage.candidates
+    parts = HeldOut(first, held_out, qrels, [collection.name], source, origin)
+    if model.reads == "posts":
         tuning = parts.tune(measure, folds=min(5, len(qrels)))
         trained = cross_validated(first, held_out, tuning)
-        attempt = f"--reranker {model} --lambda {tuning.weight:g}"
+        attempt = f"--reranker {name} --lambda {tuning.weight:g}"
     else:
         trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
         tuning = dataclasses.replace(parts, neural=trained).unmixed(measure, outcome.folds)
         attempt = "--checkpoint"
-    runs[f"trained {model}"] = trained
+    runs[f"trained {name}"] = trained
     evaluator = Evaluator(qrels, collection.measures)
     print(f"{len(qrels)} held-out topics:")
     figures = [(label, evaluator(run)) for label, run in runs.items()]
@@ -229,34 +227,30 @@ def compare(
     return without_gain(tuning, best, attempt)
 
 
-def _beside(
-    model: str, reads: Reads, collection: Collection, candidates: Candidates
-) -> dict[str, Run]:
+def _beside(model: Model, collection: Collection, candidates: Candidates) -> dict[str, Run]:
     """The rankings that a trained model is compared with: the first stage and the shipped models'.
 
     The default search, the shipped fusion, is one of them unless the model reads lists.
     """
+    name, reads_lists = model.name, model.reads == "lists"
     depth = max(map(len, candidates.run.values()), default=0)
-    runs = {f"first stage, best {depth}" if reads == "lists" else "first stage": candidates.run}
+    runs = {f"first stage{f', best {depth}' * reads_lists}": candidates.run}
     shipped = checkpoints.SHIPPED / DEFAULT_FUSION
     shipped /= f"all{ADAPTED_SUFFIX}" if collection.adapted_space else "all"
-    if reads != "lists" and collection.methods and (shipped / "config.json").exists():
+    if not reads_lists and collection.methods and (shipped / "config.json").exists():
         default = ranker(collection, DEFAULT_FUSION, checkpoint=shipped)
         runs[f"shipped {DEFAULT_FUSION}"] = default.rank(candidates.topics).run
-    folder = checkpoints.SHIPPED / model / "all"
-    if f"shipped {model}" not in runs and (folder / "config.json").exists():
-        tuned = tuning_of(folder)
-        weight = tuned.weight if tuned else UNTUNED_WEIGHT
-        mixed = load_model(model, collection, folder).mixed(weight)
-        runs[f"shipped {model}"] = candidates.scored_by(mixed)
+    folder = checkpoints.SHIPPED / name / "all"
+    if f"shipped {name}" not in runs and (folder / "config.json").exists():
+        known = load_model(name, collection, folder)
+        runs[f"shipped {name}"] = candidates.scored_by(mixed(known, has_scores=True))
     return runs
 
 
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
-    """λ = 0, with a message, if a gain is not to be trusted over ``without``.
+    """λ = 0, with a message, if a gain over the best figure ``without`` the model is not certain.
 
-    That is the best figure of the first stage and of the shipped models. ``attempt``: options of a
-    search with the model all the same.
+    ``attempt``: options of a search with the model all the same.
     """
     topics = len(tuning.topics)
     if topics < FEWEST:
@@ -283,9 +277,7 @@ def held_out_scores(
         neural = read_held_out(checkpoint, f"--collection {collection.title}")
     else:
         neural = candidates.scored_by(load_model(model, collection, checkpoint))
-    lexical = {
-        query_id: scores for query_id, scores in candidates.run.items() if query_id in neural
-    }
+    lexical = {q: scores for q, scores in candidates.run.items() if q in neural}
     if any(scores.keys() - neural[q].keys() for q, scores in lexical.items()) or len(lexical) < 2:
         raise DataError(
             f"{checkpoint}: its scores of held-out topics are not of these topics and posts, which "

@@ -248,7 +248,7 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
     scores, qrels = setup.judged(cell)
     if mixture is None:
         return means(qrels, scores, measures), {}, None
-    weight = held_out.tune("AP", min(5, len(held_out.qrels)), seed=1).weight
+    weight = held_out.tune("AP", min(5, len(held_out.qrels))).weight
     mixed = interpolate(read_run(collection.runs["ql"]), scores, weight)
     write_run(mixture, mixed, "interpolated")
     return means(qrels, scores, measures), means(qrels, mixed, measures), weight
