@@ -6,7 +6,7 @@ Community-based Question Answering*, IJCAI 2015.
 Two networks of wide convolutions and dynamic k-max pooling (Kalchbrenner et al. 2014), one for
 questions and one for answers, encode each text as a vector of 50 dimensions. A tensor layer scores
 the pair: s(q, a) = uᵀ f(v_qᵀ M v_a + V [v_q; v_a] + b), with r slices of M. The question vectors
-also find similar questions (``scripts/experiments/answers.py``).
+also find similar questions (``scripts/experiments/reports.py``).
 
 The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cntn_iv`` (r = 1),
 ``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity) and ``cntn_i`` (the
