@@ -50,9 +50,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, one_of
 from rerankers.networks.base import QUERY, WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors, xavier_linear
-from rerankers.networks.training.settings import Checked, Settings, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 

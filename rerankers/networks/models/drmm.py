@@ -34,9 +34,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, at_least, one_of
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms, named
 from rerankers.networks.layers import VECTOR_KINDS, bounded, unit_length, word_vectors
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}

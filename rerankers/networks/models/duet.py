@@ -39,6 +39,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, at_least, one_of
 from rerankers.networks.base import (
     QUERY,
     TRIGRAMS,
@@ -51,7 +52,7 @@ from rerankers.networks.base import (
 )
 from rerankers.networks.layers import TrainedVectors, WideConvolution, mask_of_lengths, word_vectors
 from rerankers.networks.models.dssm import begins_word
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
 

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, at_least, one_of
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import (
     VECTOR_KINDS,
@@ -47,7 +48,7 @@ from rerankers.networks.layers import (
     unit_length,
     word_vectors,
 )
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 KERNELS = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))

@@ -41,6 +41,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from rerankers.errors import Checked, at_least, one_of
 from rerankers.networks.base import QUERY, WORDS, Encoded, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import (
     TYPICAL_LENGTH,
@@ -50,7 +51,7 @@ from rerankers.networks.layers import (
     unit_length,
     word_vectors,
 )
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 

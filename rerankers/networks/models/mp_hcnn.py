@@ -80,6 +80,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, one_of
 from rerankers.networks.base import (
     QUERY,
     TRIGRAMS,
@@ -99,7 +100,7 @@ from rerankers.networks.layers import (
     perceptron,
     unit_length,
 )
-from rerankers.networks.training.settings import RAO_2019, Checked, one_of
+from rerankers.networks.training.settings import RAO_2019
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading

@@ -45,16 +45,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, above_zero, at_least, one_of
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import perceptron, square_convolution, word_vectors
-from rerankers.networks.training.settings import (
-    OF_ANSWERS,
-    RAO_2016,
-    Checked,
-    above_zero,
-    at_least,
-    one_of,
-)
+from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3

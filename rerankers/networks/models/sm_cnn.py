@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, one_of
 from rerankers.networks.base import (
     MASKED_WORDS,
     QUERY,
@@ -40,7 +41,7 @@ from rerankers.networks.layers import (
     mask_of_lengths,
     word_vectors,
 )
-from rerankers.networks.training.settings import Checked, Settings, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 
