@@ -119,7 +119,6 @@ class FusionConfig(BoostingConfig):
 class Trees(Model):
     """Lists of trees over a pair's features."""
 
-    config_type: ClassVar[type[BoostingConfig]]
     configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
 
     config: BoostingConfig

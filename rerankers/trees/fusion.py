@@ -72,7 +72,6 @@ class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "searches"
-    config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(families=fused("grams"), trust=TRUST),
         "adapted": Config(families=fused("grams", ADAPTED_FAMILY), trust=TRUST),

@@ -34,7 +34,6 @@ class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "lists"
-    config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
         "adapted": Config(families=",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),

@@ -81,7 +81,6 @@ class Config(Checked):
 class Model(Reranker):
     """The networks of section 3; see the module's docstring."""
 
-    config_type = Config
     configurations = named(words=Config(), rao2019=Config(terms="trigrams"))
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(
