@@ -159,7 +159,7 @@ def _without(name: str, configuration: str, left_out: tuple[str, ...], data: Pat
     names = features.names_of(config.families.split(","))
     grow_on = grower(config, found, FeatureTable(names, table.values[:, : len(names)]))
     kept = ~np.isin(found.groups, left_out)
-    lists = grow_on(np.flatnonzero(kept[found.candidates.texts().query_index]))
+    lists = grow_on(np.flatnonzero(kept[found.candidates.texts.query_index]))
     model: Trees = kind(name=name, config=config, idf=_idf(), lists=lists)
     return model
 

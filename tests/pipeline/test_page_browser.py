@@ -12,7 +12,7 @@ from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model,
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline.collections.trec import ranked, read_qrels
-from pipeline.ranking import interpolation
+from pipeline.ranking import tuning
 from pipeline.service.page.routes import search_request
 from pipeline.service.page.searching import SearchPage
 from rerankers.explanation import visible
@@ -126,7 +126,7 @@ def expected_order(served: ServedPage, weight: float, **parameters: str) -> list
     result = served.page.search(search_request(served.page, parameters))
     key = result.request.topic.query_id
     first, neural = {key: dict(result.first)}, {key: dict(result.model)}
-    mixed = neural if weight == 1 else interpolation.interpolate(first, neural, weight)
+    mixed = neural if weight == 1 else tuning.interpolate(first, neural, weight)
     return [doc_id for doc_id, _ in ranked(mixed[key])]
 
 

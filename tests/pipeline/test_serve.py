@@ -14,8 +14,7 @@ from helpers.reranking_samples import POSTS
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
 from starlette.testclient import TestClient
 
-from pipeline.ranking.interpolation import interpolate
-from pipeline.ranking.tuning import tuning_of
+from pipeline.ranking.tuning import interpolate, tuning_of
 from pipeline.service.formats import Request, between_links
 
 

@@ -14,7 +14,6 @@ from pipeline.collections.trec import write_run
 from pipeline.errors import DataError
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training.first_stages import MemoryRetriever, _bm25
-from pipeline.training.folds import split_topics
 from pipeline.training.fusion import _disguised
 from pipeline.training.training_set import (
     JudgedCandidates,
@@ -22,6 +21,7 @@ from pipeline.training.training_set import (
     draw_answers,
     load_answers,
     microblog_training_set,
+    split_topics,
 )
 from pipeline.training.trees import LOST, LOST_MEANING, _weights, _with_losses
 from rerankers.pairs import PRIOR

@@ -21,9 +21,10 @@ from pipeline.collections.topics import Topic, normalize, query_id
 from pipeline.defaults import DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import SHARED_STYLE, WORDS, grade_text
-from pipeline.ranking.interpolation import normalized_pair
-from pipeline.ranking.ranker import Mixture
-from pipeline.service.page.searching import PageRanker, SearchPage, SearchRequest
+from pipeline.ranking.fusion import Fusion
+from pipeline.ranking.ranker import Ranker
+from pipeline.ranking.tuning import normalized_pair
+from pipeline.service.page.searching import SearchPage, SearchRequest
 from pipeline.service.requests import ErrorFormat, RequestError
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
@@ -120,7 +121,7 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
         problems.append(f"hits: found {text!r}, expected a whole number from 1 to {MOST_HITS}")
     if problems:
         raise RequestError("value", "; ".join(problems))
-    has_method = isinstance(rankers[model], Mixture)
+    has_method = not isinstance(rankers[model], Fusion)
     return SearchRequest(topic, method if has_method else "", model, hits)
 
 
@@ -196,7 +197,7 @@ def describe(page: SearchPage) -> dict[str, Any]:
     }
 
 
-def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any]:
+def _described(page: SearchPage, name: str, ranker: Ranker) -> dict[str, Any]:
     """A ranker; ``seen``: it was trained on the collection's judgments."""
     model = ranker.model
     assert model
@@ -207,7 +208,7 @@ def _described(page: SearchPage, name: str, ranker: PageRanker) -> dict[str, Any
         "weight": mixed.weight if mixed else None,
         "origin": mixed.origin.partition("; ")[0] if mixed else "",  # Without its path.
         "explains": model.explains or None,
-        "has_method": isinstance(ranker, Mixture),
+        "has_method": not isinstance(ranker, Fusion),
         "seen": page.collection.name in model.metrics.get("trained_on", ()),
     }
 

@@ -25,7 +25,7 @@ from pipeline.errors import DataError, UsageError
 from pipeline.explanation.topic import ExplainedTopic
 from pipeline.ranking.build import ranker, tuned
 from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixture, Ranking
+from pipeline.ranking.ranker import Ranker, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.service.models import ServedModel
 from pipeline.service.record import LOG
@@ -38,8 +38,6 @@ KEPT = 8  # Latest searches whose results are kept for explanations
 MOST_WAITING = 16  # Requests that wait for the thread of searches; a further one is refused
 
 Result = TypeVar("Result")
-
-PageRanker = Fusion | Mixture
 
 Served = Callable[[], Mapping[str, ServedModel]]  # Name -> served model, at the time of the call
 
@@ -97,7 +95,7 @@ class SearchResult:
     """The ranking of a search, with the ranker that made it."""
 
     request: SearchRequest
-    ranker: PageRanker
+    ranker: Ranker
     ranking: Ranking
 
     @cached_property
@@ -185,7 +183,7 @@ class SearchPage:
         return {topic.query_id: topic for topic in topics}
 
     @property
-    def rankers(self) -> dict[str, PageRanker]:
+    def rankers(self) -> dict[str, Ranker]:
         """Name -> ranker: the best one for the collection, then those of the served models."""
         best, served, offered = self._best, self._served(), dict[str, Any]()
         if best:
@@ -195,14 +193,14 @@ class SearchPage:
         for name, model in served.items():
             if model.loaded.directory not in known:
                 mixed = tuned(model.checkpoint, self.collection)
-                offered[name] = Mixture(None, mixed, self.collection)
+                offered[name] = Ranker(None, mixed, self.collection)
         return offered
 
     def search(self, request: SearchRequest) -> SearchResult:
         """The result of a search, unless it is one of the latest ones."""
         if request not in self.kept:
             chosen = self.rankers[request.model]
-            if isinstance(chosen, Mixture):
+            if not isinstance(chosen, Fusion):
                 method = METHODS[request.method]() if request.method else EngineQuery()
                 found = IndexRetriever(self.index, method, self.collection.skips_own_id)
                 chosen = replace(chosen, retriever=found)
