@@ -11,7 +11,7 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -130,14 +130,11 @@ def build(
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    if proxy is None:
-        return ServiceMiddleware(app, service, access)
-    app.router.default = proxy.respond
+    if proxy:
+        app.router.default = proxy.respond
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
-    known = {getattr(route, "path", "") for route in own}
-    return ServiceMiddleware(
-        app, service, access, lambda path: path in known or path.startswith("/v1/models/")
-    )
+    paths = [getattr(route, "path", "") for route in own]
+    return ServiceMiddleware(app, service, access, frozenset(paths) if proxy else None)
 
 
 def reloading(work: Callable[[], None]) -> Callable[[], None]:
@@ -341,17 +338,13 @@ async def _refuse(request: Request, error: Exception) -> Response:
 class ServiceMiddleware:
     """Wraps an application: a request's id, who may ask, the line in the log, the metrics.
 
-    ``is_own``: whether a path is ours, which needs a key; None is all.
+    ``own``: paths that are ours, and need a key; None is all.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        service: Service,
-        access: Access,
-        is_own: Callable[[str], bool] | None = None,
+        self, app: ASGIApp, service: Service, access: Access, own: Set[str] | None
     ) -> None:
-        self.app, self.service, self._access, self._is_own = app, service, access, is_own
+        self.app, self.service, self._access, self._own = app, service, access, own
         self._cors = CORSMiddleware(
             app,
             access.origins,
@@ -369,8 +362,9 @@ class ServiceMiddleware:
         headers, path = Headers(scope=scope), scope["path"]
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        record = Record(request_id, scope["method"], path, (scope.get("client") or ("",))[0])
-        named = f"{record.client}\n{headers.get('authorization', '')}".encode()
+        client = (scope.get("client") or ("",))[0]
+        record = Record(request_id, scope["method"], path[:200], client)
+        named = f"{client}\n{headers.get('authorization', '')}".encode()
         record.caller = hashlib.blake2b(named, digest_size=16).digest()
         if _TRACE.fullmatch(trace := headers.get("traceparent", "")):
             record.trace_id, record.parent_span_id = trace.split("-")[1:3]
@@ -384,9 +378,10 @@ class ServiceMiddleware:
             await send(message)
 
         try:
-            is_own = self._is_own is None or self._is_own(path)
+            own = self._own
+            is_own = own is None or path in own or path.startswith("/v1/models/")
             app = self._cors if self._access.origins and is_own else self.app
-            if error := self._refused(scope["method"], path, headers, is_own, record.client):
+            if error := self._refused(scope["method"], path, headers, is_own, client):
                 app = wire.refuse(error, record)
             await app(scope, receive, send_with_id)
         except Exception:
@@ -413,11 +408,12 @@ class ServiceMiddleware:
             problem = f"found the host {host[:100]!r}, expected {', '.join(hosts)}; name others by "
             return RequestError("host", problem + "--allow-host")
         if self._access.rate and path not in PROBES and self._is_too_often(client):
-            problem = f"found more than {self._access.rate} requests in a second"
-            return RequestError("rate", problem, retry=1)
-        is_asked = method == "OPTIONS" and "access-control-request-method" in headers
-        is_preflight = bool(self._access.origins) and is_asked
-        if is_own and not is_preflight and not self._may_pass(method, path, headers):
+            return RequestError("rate", f"found more than {self._access.rate} requests in a second")
+        # The path of the page is that of scores, too.
+        is_public = path in PUBLIC and (path, method) != ("/", "POST")
+        is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
+        is_free = is_public or not is_own or (is_preflight and self._access.origins)
+        if self._access.keys and not is_free and not _is_known(headers, self._access.keys):
             problem = "found no known key, expected `Authorization: Bearer KEY`"
             return RequestError("key", problem)
         return None
@@ -430,16 +426,13 @@ class ServiceMiddleware:
         self._buckets[client] = max(0.0, left - 1), now
         return left < 1
 
-    def _may_pass(self, method: str, path: str, headers: Headers) -> bool:
-        # The path of the page is that of scores, too.
-        keys = self._access.keys
-        if not keys or (path in PUBLIC and (path, method) != ("/", "POST")):
-            return True
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode("latin-1", errors="replace")
-        # All keys are compared, whichever it is, so that the time tells nothing.
-        same = [hmac.compare_digest(given, known.encode()) for known in keys]
-        return scheme.lower() == "bearer" and any(same)
+
+def _is_known(headers: Headers, keys: Sequence[str]) -> bool:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    given = key.strip().encode("latin-1", errors="replace")
+    # All keys are compared, whichever it is, so that the time tells nothing.
+    same = [hmac.compare_digest(given, known.encode()) for known in keys]
+    return scheme.lower() == "bearer" and any(same)
 
 
 # --- The service itself ---------------------------------------------------------------------------

@@ -165,7 +165,7 @@ class SearchLog:
         if records and not events:
             raise RequestError("value", "found no known search, expected its X-Search-Id")
         if not self.write(events):
-            raise RequestError("overload", "too many events wait to be written", retry=1)
+            raise RequestError("overload", "too many events wait to be written")
         return len(events)
 
     def write(self, records: Sequence[dict[str, Any]]) -> bool:

@@ -84,7 +84,7 @@ class Queue:
         left: float | None = None
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
-            raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)
+            raise RequestError("overload", f"{problem}, more than fit; try again later")
         if deadline is not None:
             if (left := deadline - time.perf_counter()) <= 0:
                 raise RequestError("deadline", LATE)
@@ -230,8 +230,7 @@ class Workers(Scorer):
                 return answer
         finally:
             self._free.put(worker)
-        last = "the process that scores has died twice of the same request"
-        raise RequestError("unready", last, retry=1)
+        raise RequestError("unready", "the process that scores has died twice of the same request")
 
     def counts(self, name: str) -> Counts:
         """As of a :class:`Scorer`."""
@@ -288,7 +287,7 @@ class Workers(Scorer):
                 return
             except OSError as error:
                 LOG.error("no process that scores can be started: %s", error)
-        raise RequestError("unready", "a process that scores is being replaced", retry=1)
+        raise RequestError("unready", "a process that scores is being replaced")
 
 
 def _pipe(seconds: float) -> tuple[Connection, Connection]:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import requests
-from helpers.page_samples import HOSTILE, ServedPage
-from helpers.service_samples import client_of, models
+from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection, IndexPlace

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model, serving
+from helpers.service_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model, serving
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline.collections.trec import ranked, read_qrels

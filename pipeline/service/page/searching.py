@@ -139,7 +139,7 @@ class SearchPage:
         """Do ``work`` in the thread of searches; raises RequestError if too many wait."""
         if self._waiting >= MOST_WAITING:
             problem = f"found {MOST_WAITING} searches waiting; try again in a moment"
-            raise RequestError("overload", problem, retry=1)
+            raise RequestError("overload", problem)
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, _detached, work)
