@@ -265,13 +265,13 @@ class Service:
         key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
         scores, hits = self._windows.get(key), len(pairs)
         if scores is None:
-            hits_before = model.counts.hits
-            ask = partial(model.scorer.ask, model.name, pairs)
+            scorer, name = model.scorer, model.name
+            hits_before, ask = scorer.counts(name).hits, partial(scorer.ask, name, pairs)
             scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
             self.metrics.batches.observe(len(pairs))
             record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
-            hits = min(max(0, model.counts.hits - hits_before), len(pairs))
+            hits = min(max(0, scorer.counts(name).hits - hits_before), len(pairs))
         record.cache_hits += hits
         if key:
             self._windows[key] = scores

@@ -131,7 +131,7 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
         request = decoded(body, kind)
     is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
     name = "texts" if is_tei else "documents"
-    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most, document)
+    posts = _posts(request, name, most, document)
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
     for row, post in enumerate(posts if request.links else ()):
         if not post.url:
@@ -205,14 +205,9 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def _posts(
-    documents: Sequence[Any],
-    fields: Sequence[str] | None,
-    name: str,
-    most: int,
-    kind: type[Document],
-) -> Sequence[Any]:
+def _posts(request: Request, name: str, most: int, kind: type[Document]) -> Sequence[Any]:
     """The documents of a request's field ``name``; raises RequestError."""
+    documents, fields = getattr(request, name) or (), request.rank_fields
     if not documents:
         raise RequestError("empty", f"{name}: found no documents, expected at least one")
     if len(documents) > most:
@@ -303,13 +298,12 @@ class Rerank(ErrorFormat):
 
     def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
         """The documents as objects, with a field for the text if it comes back."""
-        found: list[dict[str, Any]] = [
-            {"index": row, score: Fragment(value)} for row, value in response.best()
+        texts, echo = response.request.texts, response.request.echo
+        has_text = self.echoes if echo is None else echo
+        return [
+            {"index": row, score: Fragment(value)} | ({field: texts[row]} if has_text else {})
+            for row, value in response.best()
         ]
-        echo = response.request.echo
-        for result in found if (self.echoes if echo is None else echo) else ():
-            result[field] = response.request.texts[result["index"]]
-        return found
 
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A text under Cohere's key and Voyage's, and the request's id."""

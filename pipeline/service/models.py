@@ -19,7 +19,7 @@ from pipeline.service.worker import Loaded, Scorer, Workers
 from rerankers import checkpoint as checkpoints
 from rerankers.errors import RerankerError
 from rerankers.pairs import FIRST_STAGE, numbers_of
-from rerankers.reranker import Counts, Model
+from rerankers.reranker import Model
 
 CERTAIN = 1e-9  # Least distance of a mixture from 0 and 1 where its logit is asked for
 DAMAGES = RerankerError, DataError, OSError, ValueError
@@ -44,11 +44,6 @@ class ServedModel:
     def numbers(self) -> list[str]:
         """Names of the numbers beside the texts that it reads."""
         return numbers_of(self.loaded.signals)
-
-    @property
-    def counts(self) -> Counts:
-        """Hits, misses and bytes of its kept posts."""
-        return self.scorer.counts(self.name)
 
     def respond(
         self, request: ScoreRequest, scores: npt.NDArray[np.floating], later_first: bool = False

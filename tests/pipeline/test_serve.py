@@ -90,16 +90,6 @@ def test_scores_are_those_of_the_model(client: TestClient, wire: Wire) -> None:
     assert orders[0] == orders[1]
 
 
-def test_texts_come_back_if_wanted(client: TestClient, wire: Wire) -> None:
-    results = wire.results_of(client.post(wire.path, json=wire.body(**wire.echo)).json())
-    is_plain = wire in (WIRES["voyage"], WIRES["infinity"])
-    for result in results:
-        text = TEXTS[result.pop("index")]
-        del result[wire.score]
-        document = {"document": text if is_plain else {"text": text}}
-        assert result == ({"text": text} if wire is WIRES["tei"] else document)
-
-
 def test_equal_scores_keep_the_order_of_the_request(client: TestClient, wire: Wire) -> None:
     """Except in Text Embeddings Inference, where the later comes first."""
     results = wire.results_of(client.post(wire.path, json=wire.body(["same"] * 400)).json())
@@ -304,10 +294,9 @@ def shortened(answer: str) -> Any:
 
 
 @pytest.mark.parametrize(("path", "body", "shown"), EXAMPLES)
-def test_the_examples_of_the_readme(path: str, body: str, shown: str) -> None:
-    with client_of(models=models("window")) as client:
-        headers = {"content-type": "application/json"}
-        answer = client.post(path, content=body, headers=headers).text
+def test_the_examples_of_the_readme(window: TestClient, path: str, body: str, shown: str) -> None:
+    headers = {"content-type": "application/json"}
+    answer = window.post(path, content=body, headers=headers).text
     assert shortened(answer) == shortened(shown)
     assert len(EXAMPLES) == 5
 

@@ -49,11 +49,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-NO_COLLECTION = (
-    "found no collection to search; start the service with --collection NAME or --index DIR"
-)
-
-ERRORS = ErrorFormat()
+NO_COLLECTION = "found no collection to search; start with --collection NAME or --index DIR"
 
 
 def routes(page: SearchPage | None) -> list[Route]:
@@ -62,10 +58,8 @@ def routes(page: SearchPage | None) -> list[Route]:
     def route(
         name: str, content: Callable[[SearchPage, QueryParams], Any], method: str = "GET"
     ) -> Route:
-        """A path below ``/api``, with errors as ``{"error": …}``."""
-
         async def endpoint(request: Request) -> Response:
-            request.state.format = ERRORS
+            request.state.format = ErrorFormat()
             # Pages of other sites cannot send this type without asking before.
             if method == "POST" and request.headers.get("content-type") != "application/json":
                 raise RequestError("value", "Content-Type: expected application/json")
@@ -80,9 +74,9 @@ def routes(page: SearchPage | None) -> list[Route]:
         return Route(f"/api/{name}", endpoint, methods=[method])
 
     return [
-        file_route("/", "text/html", FOLDER / ("index.html" if page else "start.html")),
-        file_route("/page.css", "text/css", SHARED_STYLE, FOLDER / "page.css"),
-        file_route("/page.js", "text/javascript", FOLDER / "page.js"),
+        _files("/", "text/html", FOLDER / ("index.html" if page else "start.html")),
+        _files("/page.css", "text/css", SHARED_STYLE, FOLDER / "page.css"),
+        _files("/page.js", "text/javascript", FOLDER / "page.js"),
         route("collection", lambda page, _: describe(page)),
         route("search", lambda page, given: results(page, search_request(page, given))),
         route("explain", reasons),
@@ -90,8 +84,7 @@ def routes(page: SearchPage | None) -> list[Route]:
     ]
 
 
-def file_route(path: str, kind: str, *files: Path) -> Route:
-    """Files of a page, one behind the other, as they are."""
+def _files(path: str, kind: str, *files: Path) -> Route:
     content = b"".join(file.read_bytes() for file in files)
 
     async def endpoint(request: Request) -> Response:
