@@ -352,10 +352,8 @@ def read_again(options: Options, keys: list[str], certificate: Any) -> None:
 
 
 def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
-    """The options with the engine and the indexes of the collections, unless they name some.
-
-    Raises UsageError for options that lack what they are for.
-    """
+    """The options with the engine and the indexes of the collections, unless they name some; raises
+    UsageError for options that lack what they are for."""
     engines = [each.engine for each in collections if each.engine]
     if options.engine is None and engines:
         for name in ("url", "auth"):

@@ -90,20 +90,12 @@ def build(
     service: Service,
     access: Access = Access(),
     page: Sequence[BaseRoute] = (),
-    proxy: Any = None,
-    events: Any = None,
-    reload: Callable[[], None] | None = None,
-    is_watched: bool = False,
+    proxy: Any = None,  # pipeline.service.proxy.routes.Proxy, of an engine's searches
+    events: Any = None,  # pipeline.service.log.SearchLog
+    reload: Callable[[], None] | None = None,  # After SIGHUP; else the models are loaded again
+    is_watched: bool = False,  # Whether the process ends if the event loop hangs
 ) -> ASGIApp:
-    """The application.
-
-    Args:
-        page: its routes.
-        proxy: :class:`pipeline.service.proxy.routes.Proxy` of an engine's searches.
-        events: :class:`pipeline.service.log.SearchLog`.
-        reload: called after SIGHUP; by default the models are loaded again.
-        is_watched: whether the process ends if the event loop hangs.
-    """
+    """The application, with the routes of its page."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -242,10 +234,8 @@ class Service:
         deadline: float | None,
         later_first: bool = False,
     ) -> ScoreResponse:
-        """The scores of a request, whose sizes and times are added to the record.
-
-        Raises RequestError if the queue is full, or the deadline is past.
-        """
+        """The scores of a request, whose sizes and times are added to the record; RequestError if
+        the queue is full, or the deadline is past."""
         texts = request.texts
         record.model, record.device = model.name, model.loaded.device
         record.documents += len(texts)
@@ -279,10 +269,8 @@ class Service:
 
 
 def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
-    """The distinct pairs of a request without long texts, and the pair [D] of each document.
-
-    Equal documents are scored once, so that they get the same score; but by a model of lists each
-    in its place.
+    """The distinct pairs of a request without long texts, and the pair [D] of each document: equal
+    ones are scored once, so that they get the same score, but by a model of lists in their places.
     """
     texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
     signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
@@ -337,9 +325,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 class ServiceMiddleware:
     """Wraps an application: a request's id, who may ask, the line in the log, the metrics.
-
-    ``own``: paths that are ours, and need a key; None is all.
-    """
+    ``own``: paths that are ours, and need a key; None is all."""
 
     def __init__(
         self, app: ASGIApp, service: Service, access: Access, own: Set[str] | None
@@ -505,11 +491,8 @@ def _status(is_well: bool) -> Response:
 
 
 def openapi(needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description: ``openapi.json``, with the models of requests as schemas.
-
-    The file has descriptions of fields, and for a type of JSON that with the texts which are taken
-    for it, too.
-    """
+    """The OpenAPI description: ``openapi.json``, which has the paths, descriptions of fields, and
+    the texts that are taken for a number or a flag, with the models of requests as schemas."""
     description: dict[str, Any] = json.loads(DESCRIPTION.read_text("utf-8"))
     texts, lax = description.pop("x-descriptions"), description.pop("x-lax")
     kinds = formats.Request, formats.RankFieldsRequest

@@ -275,10 +275,8 @@ class Rerank(ErrorFormat):
     echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """The body of a response, as orjson writes it; usage counts words.
-
-        A document is an object in ``results``, a text in ``data``.
-        """
+        """The body of a response, as orjson writes it: a document is an object in ``results``, a
+        text in ``data``; usage counts words."""
         data = self.results(response, "relevance_score", "document")
         results = [
             item | {"document": {"text": item["document"]}} if "document" in item else item

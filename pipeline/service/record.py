@@ -131,10 +131,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class DroppingHandler(QueueHandler):
-    """Queues lines for another thread; drops those that do not fit, and counts them.
-
-    Nobody waits for a terminal or a pipe that takes no more.
-    """
+    """Queues lines for another thread; drops and counts those that do not fit: nobody waits for a
+    terminal or a pipe that takes no more."""
 
     dropped = 0
 

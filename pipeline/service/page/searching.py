@@ -43,13 +43,9 @@ Served = Callable[[], Mapping[str, ServedModel]]  # Name -> served model, at the
 
 
 class Grades:
-    """A file of judgments given by hand, in TREC's form, and one of their topics beside it.
-
-    Both are read before each change, so that changes by others stay, and written as a whole.
-    The topics of ``grades.txt`` are in ``grades.topics.jsonl``.
-
-    Raises DataError for a malformed file.
-    """
+    """A file of judgments given by hand, in TREC's form, and one of their topics beside it, as
+    ``grades.topics.jsonl`` of ``grades.txt``; raises DataError for a malformed file. Both are read
+    before each change, so that changes by others stay, and written as a whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,18 +112,14 @@ class SearchResult:
 
 
 class SearchPage:
-    """Searches of a collection, whose index is opened, or built, at once.
-
-    ``grades`` is the file of the grades given on the page; without it none are taken.
-
-    Raises UsageError for a collection that is not searched, CollectionError for a damaged index.
-    """
+    """Searches of a collection, whose index is opened, or built, at once; raises UsageError for a
+    collection that is not searched, CollectionError for a damaged index."""
 
     def __init__(
         self,
         collection: Collection,
         served: Served,
-        grades: Grades | None = None,
+        grades: Grades | None = None,  # Given on the page; without it none are taken
         device: str = "cpu",
     ) -> None:
         self.collection, self._served, self.grades = collection, served, grades
