@@ -266,8 +266,7 @@ def serve(
     from pipeline.service import app, connections
     from pipeline.service.log import SearchLog
     from pipeline.service.models import Models
-    from pipeline.service.page.routes import routes
-    from pipeline.service.page.searching import Grades, SearchPage
+    from pipeline.service.page.page import Grades, SearchPage, routes
     from pipeline.service.record import log_as_json
     from pipeline.service.requests import Limits
 

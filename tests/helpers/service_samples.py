@@ -33,8 +33,7 @@ from pipeline.collections.own import read_collection
 from pipeline.service.app import Access, Service, build
 from pipeline.service.connections import config
 from pipeline.service.models import Models, ServedModel
-from pipeline.service.page.routes import routes
-from pipeline.service.page.searching import Grades, SearchPage
+from pipeline.service.page.page import Grades, SearchPage, routes
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream

@@ -18,9 +18,8 @@ from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.ranking import tuning
 from pipeline.service.models import ServedModel
-from pipeline.service.page import searching
-from pipeline.service.page.routes import describe, results, search_request
-from pipeline.service.page.searching import SearchPage
+from pipeline.service.page import page as searching
+from pipeline.service.page.page import SearchPage, describe, results, search_request
 from pipeline.service.requests import RequestError
 from rerankers.explanation import visible
 

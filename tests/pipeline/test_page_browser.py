@@ -13,8 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline.collections.trec import ranked, read_qrels
 from pipeline.ranking import tuning
-from pipeline.service.page.routes import search_request
-from pipeline.service.page.searching import SearchPage
+from pipeline.service.page.page import SearchPage, search_request
 from rerankers.explanation import visible
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The service as a process: start, signals, wrong options."""
+"""The service as a process: start, signals, wrong options; the processes that score."""
 
 import json
 import multiprocessing
@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -319,14 +318,10 @@ def test_threads_get_their_own_answers(checkpoint: Model) -> None:
     (scorer, _), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
-
-    def half(number: int) -> list[Any]:
-        return [scorer.ask("m", PAIRS.take(part)) for part in parts[number::2]]
-
     with ThreadPoolExecutor(2) as pool:  # One for each process
-        for number, answers in enumerate(pool.map(half, range(2))):
-            for part, scores in zip(parts[number::2], answers, strict=True):
-                np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
+        answers = pool.map(lambda part: scorer.ask("m", PAIRS.take(part)), parts)
+        for part, scores in zip(parts, answers, strict=True):
+            np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
     assert scorer.ask("m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
     broken = replace(PAIRS, queries=[None] * len(PAIRS.queries))  # type: ignore[list-item]
     with pytest.raises((TypeError, AttributeError)) as raised:
