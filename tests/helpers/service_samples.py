@@ -54,7 +54,7 @@ def models(name: str = "mp_hcnn") -> Models:
 
 def chance(logit: float, model: str = "mp_hcnn") -> float:
     """P(relevant) of a score by a shipped model."""
-    slope, intercept = models(model).default.loaded.calibration
+    slope, intercept = models(model).default.calibration
     return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
 
