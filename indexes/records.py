@@ -1,4 +1,4 @@
-"""Lines, JSON objects and rows of tables in files, plain or compressed, with their line numbers.
+"""Lines, JSON objects and rows of tables in files, with their line numbers; texts for messages.
 
 Errors name file and line; ``error_type`` is their class.
 """
@@ -115,12 +115,12 @@ def table_rows(path: Path | str, lines: Lines, error_type: Errors = CollectionEr
 
 def _goes_on(line: str) -> bool:
     """Whether a file's first line is the beginning of a value over several lines, or an array."""
-    if line.lstrip().startswith(("[", _ARCHIVE)):
-        return True
+    if not line.lstrip().startswith("{"):
+        return line.lstrip().startswith(("[", _ARCHIVE))
     try:
         json.loads(line)
     except json.JSONDecodeError as error:
-        return error.pos >= len(line.rstrip()) and line.lstrip().startswith("{")
+        return error.pos >= len(line.rstrip())
     except RecursionError:
         pass
     return False
@@ -173,16 +173,15 @@ def id_under(
     """The id under the first of these keys that the record has; raises ``error_type`` without."""
     key = next((key for key in keys if record.get(key) is not None), None)
     if key is None:
-        *others, last = (f'"{key}"' for key in keys)
-        expected = f"{', '.join(others)} or {last}" if others else last
+        expected = " or ".join(", ".join(f'"{key}"' for key in keys).rsplit(", ", 1))
         raise error_type(f"{where}: found {keys_of(record)}, expected an id under {expected}")
     value, expected = record[key], ", expected a whole number or a text without spaces"
     if isinstance(value, str) and _ROUNDED.fullmatch(value):
         expected = ", a long id that a spreadsheet has rounded; export the column as text"
-    elif isinstance(value, str) and is_doc_id(value):
-        return value
     # In Python JSON's true and false are integers.
-    elif isinstance(value, Integral) and not isinstance(value, bool):
+    elif (
+        not isinstance(value, bool) and isinstance(value, str | Integral) and is_doc_id(str(value))
+    ):
         return str(value)
     raise error_type(f"{where}: found {key} {short_json(value)}{expected}")
 

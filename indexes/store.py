@@ -15,8 +15,7 @@ from indexes.posts import Post
 from indexes.records import is_doc_id, is_encodable
 
 _SORTED_KIB = 64 * 1024
-COLUMNS = "doc_id, text, url, signals"
-"""Columns of a post: signals are JSON, or NULL; files of earlier versions have none."""
+COLUMNS = "doc_id, text, url, signals"  # Of a post; signals are JSON, or NULL
 
 _KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
@@ -42,10 +41,24 @@ class RepeatedIdError(CollectionError):
         self.doc_id = doc_id
 
 
-class PostStore:
-    """Read-only access to the posts of a file by :meth:`build`, which must not change meanwhile.
+class Closing:
+    """Closed at the end of a ``with`` block."""
 
-    Posts have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
+    def close(self) -> None:
+        """Release files and connections."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PostStore(Closing):
+    """Posts of a file by :meth:`build`, which must not change meanwhile.
+
+    They have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
     descending text. For ids that grow with time that is from new to old. Raises CollectionError
     for a file that is missing or not a store of posts.
     """
@@ -61,8 +74,6 @@ class PostStore:
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         self._ids: dict[int, str] = {}
-        fields = [row[1] for row in self._select("PRAGMA table_info(posts)")]
-        self._columns = COLUMNS if "signals" in fields else COLUMNS.removesuffix(", signals")
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
         self._size = 0 if last is None else int(last) + 1
@@ -73,11 +84,8 @@ class PostStore:
 
         Memory does not grow with the number of posts: sqlite sorts them in temporary files, in
         ``$SQLITE_TMPDIR``, else ``$TMPDIR`` or ``/var/tmp``, which take twice the posts' size.
-
-        Raises:
-            RepeatedIdError: an id is repeated.
-            CollectionError: an id is empty or has spaces; a text has an unpaired surrogate; the
-                disk is full.
+        Raises RepeatedIdError, or CollectionError: an id is empty or has spaces, a text has an
+        unpaired surrogate, or the disk is full.
         """
         try:
             with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -93,12 +101,12 @@ class PostStore:
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, in the order of their places."""
-        return map(post_of, self._select(f"SELECT {self._columns} FROM posts ORDER BY place"))
+        return map(post_of, self._select(f"SELECT {COLUMNS} FROM posts ORDER BY place"))
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
-        query = f"SELECT {self._columns} FROM posts WHERE doc_id {GIVEN}"
+        query = f"SELECT {COLUMNS} FROM posts WHERE doc_id {GIVEN}"
         found = {row[0]: post_of(row) for row in self._select(query, json.dumps(wanted))}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
@@ -122,12 +130,6 @@ class PostStore:
         """Close the file."""
         self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _select(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:
             # Not `yield from`: it closes the cursor, which fails once the connection is closed.
@@ -144,8 +146,8 @@ class PostStore:
 
 def post_of(row: Sequence[Any]) -> Post:
     """The post of a row of :data:`COLUMNS`."""
-    doc_id, text, url, *signals = row
-    return Post(doc_id, text, url, json.loads(signals[0]) if signals and signals[0] else {})
+    doc_id, text, url, signals = row
+    return Post(doc_id, text, url, json.loads(signals) if signals else {})
 
 
 def row_of(post: Post) -> Sequence[Any]:

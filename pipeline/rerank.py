@@ -31,7 +31,7 @@ from pipeline.command.options import (
     positive_int,
 )
 from pipeline.command.ranking import ModelOptions
-from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW
+from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW, NONE
 from pipeline.errors import UsageError
 from pipeline.evaluation import run_report
 from pipeline.evaluation.measures import Evaluator, Values, warn_of_gaps
@@ -93,7 +93,6 @@ class Job(NamedTuple):
 def main(options: Options) -> None:
     """Read and check all runs, rerank and write one after the other, report."""
     started = time.perf_counter()
-    _check(options)
     collection = options.open_collection()
     jobs = _jobs(options, collection)
     ranker = _ranker(options, collection)
@@ -116,25 +115,19 @@ def main(options: Options) -> None:
     )
 
 
-def _check(options: Options) -> None:
-    """Refuse arguments that make no sense, all at once."""
-    problems = []
-    if options.index and not Path(options.topics).is_file():
-        problems.append(
-            f"--index: found it with --topics {options.topics}, expected a file of topics; "
-            "a collection has its own posts"
-        )
-    if options.reranker == "none":
-        problems.append("--reranker: found 'none', expected a model: nothing would be reranked")
-    if options.output.exists() and not options.output.is_dir():
-        problems.append(f"--output: found the file {options.output}, expected a folder")
-    if problems:
-        raise UsageError(problems)
-
-
 def _jobs(options: Options, collection: Collection) -> list[Job]:
-    """Files to read and to write; raises UsageError if two of them are the same."""
-    jobs, problems = [], []
+    """Files to read and to write; UsageError has all arguments that make no sense."""
+    rules = {
+        f"--index: found it with --topics {options.topics}, expected a file of topics; a "
+        "collection has its own posts": options.index and not Path(options.topics).is_file(),
+        "--reranker: found 'none', expected a model: nothing would be reranked": (
+            options.reranker == NONE
+        ),
+        f"--output: found the file {options.output}, expected a folder": (
+            options.output.exists() and not options.output.is_dir()
+        ),
+    }
+    jobs, problems = [], [problem for problem, is_there in rules.items() if is_there]
     for text in options.runs:
         official = collection.runs.get(text)
         try:
@@ -167,10 +160,8 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
 def _candidates(
     options: Options, collection: Collection, jobs: Sequence[Job]
 ) -> dict[Job, Candidates]:
-    """Candidates of all runs, which are checked before the long work begins.
-
-    A collection reads all of its posts for each look-up, so there is one for all runs.
-    """
+    """Candidates of all runs, which are checked before the long work begins; posts are looked up
+    once, as that may read the whole collection."""
     from pipeline.ranking.retrievers import RunRetriever
 
     topics, hits = collection.topics, options.hits or DEFAULT_HITS

@@ -275,7 +275,8 @@ def serve(
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
     names = options.checkpoint
     models = Models(names, options.cache, threads, of_collections, device, options.challenger)
-    limits = Limits.of(options.max_documents, options.max_body)
+    documents, body = options.max_documents, options.max_body
+    limits = Limits(documents, body, 10 * documents, held=32 * body)
     is_ordered = options.order == "first_stage"
     service = app.Service(models, limits, threads, options.log_texts, is_ordered)
     grades = Grades(options.grades) if options.grades else None

@@ -1,12 +1,4 @@
-"""Topics: the queries of a collection, and the readers of their files.
-
-A topic has
-
-* a ``query_id``, one word, which judgments and runs name it by;
-* its ``text``, as somebody would type it;
-* optionally its ``time`` as in the file, for an index whose posts have dates;
-* optionally ``max_doc_id``, the id of the newest post before that time, a whole number: the topic
-  sees no later post, in the rounds of feedback neither (``querytweettime`` of TREC Microblog).
+"""Readers of topics, the queries of a collection; see :class:`indexes.methods.Topic`.
 
 Files have one of these forms, and may be compressed (``.gz``, ``.bz2``):
 
@@ -61,16 +53,12 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _OTHER_TAG = re.compile(r"<(?!/?(?:top|topic)\b)[^<>]*>", re.IGNORECASE)
 _COLON = re.compile(r"([\w.-]*\d):\s*(\S.*)")
 
-
 __all__ = ["Topic", "normalize", "query_id", "read_topics", "topic_of"]
 
 
 def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
-    """Read topics, in the order of the files; see :mod:`pipeline.collections.topics` for the forms.
-
-    In XML ``Number: MB051`` and ``Number: 051`` become ``51``, as in official judgments. Records
-    are as :func:`topic_of` reads them. Several files may have the same topics.
-    """
+    """Read topics, in the order of the files, several of which may have the same topics; in XML
+    ``Number: MB051`` and ``Number: 051`` become ``51``, as in official judgments."""
     topics: dict[str, tuple[Path | str, Topic]] = {}
     for one in (path, *more):
         for topic in _topics_in(one):
@@ -110,33 +98,25 @@ def _topics_in(path: Path | str) -> list[Topic]:
 
 
 def topic_of(record: Mapping[str, Any], where: str) -> Topic:
-    """The topic of a JSON object or of a row of a table.
-
-    It has the id under ``query_id``, ``qid``, ``_id``, ``id`` or ``topid``, the text under
-    ``text``, ``query`` or ``title``, and optionally ``time`` and ``max_doc_id``; DataError begins
-    with ``where``.
-    """
+    """The topic of a JSON object or of a row of a table, with its id under one of :data:`_IDS`,
+    its text under one of :data:`_TEXTS`, and optionally ``time`` and ``max_doc_id``."""
     query_id = id_under(_IDS, record, where, DataError)
     text = next((v for key in _TEXTS if (v := record.get(key)) is not None), None)
     if text is None:
         raise DataError(
             f'{where}: found {keys_of(record)}, expected a text under "text" or "query"'
         )
-    time, limit = record.get("time"), record.get("max_doc_id")
-    for name, value in (("text", text), ("time", time)):
+    for name, value in (("text", text), ("time", time := record.get("time"))):
         if not isinstance(value, str | None):
             raise DataError(f"{where}: found {name} {short_json(value)}, expected a text")
-    if limit is not None:
+    if (limit := record.get("max_doc_id")) is not None:
         limit = id_under(("max_doc_id",), record, where, DataError)
     return Topic(query_id, _one_line(text), time or None, limit)
 
 
 def as_topics(topics: Any) -> list[Topic]:
     """Topics from Python: query_id -> text, one topic, texts, rows as of :func:`topic_of`, or a
-    data frame of these; texts without an id are ``q1``, ``q2``, ….
-
-    DataError: they have another form, or an id is repeated.
-    """
+    data frame of these; texts without an id are ``q1``, ``q2``, …."""
     if isinstance(topics, str | Topic):
         topics = [topics]
     if isinstance(topics, Mapping):
@@ -162,8 +142,7 @@ def _is_header(line: str) -> bool:
 
 
 def _record_topics(path: Path | str, _: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
-    for number, record in read_records(path, DataError):
-        yield number, topic_of(record, f"{path}:{number}")
+    return ((n, topic_of(row, f"{path}:{n}")) for n, row in read_records(path, DataError))
 
 
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:

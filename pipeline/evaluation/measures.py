@@ -33,10 +33,8 @@ def evaluate(
 
 
 class Evaluator:
-    """Evaluation of several runs against the same judgments.
-
-    UsageError names every unknown measure; DataError: there are no judgments.
-    """
+    """Evaluation of several runs against the same judgments; UsageError names every unknown
+    measure; DataError: there are no judgments."""
 
     def __init__(self, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> None:
         library = _library().pytrec_eval
@@ -111,12 +109,10 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
                 f"such as {EXAMPLES}{_suggestion(name, library)}"
             )
             continue
-        for parameter in ("cutoff", "rel"):
-            value = measure.params.get(parameter, 1)
-            if isinstance(value, bool) or not 1 <= value <= HIGHEST_PARAMETER:
-                expected = f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
-                problems.append(f"{name}: found {parameter} {value}, {expected}")
-                break
+        given = [(key, measure.params.get(key, 1)) for key in ("cutoff", "rel")]
+        expected = f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
+        wrong = [(k, v) for k, v in given if type(v) is bool or not 1 <= v <= HIGHEST_PARAMETER]
+        problems += [f"{name}: found {key} {value}, {expected}" for key, value in wrong[:1]]
     if problems:
         raise UsageError(problems)
     return measures

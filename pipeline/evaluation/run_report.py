@@ -57,10 +57,8 @@ def reranked_name(name: str, model: str) -> str:
 
 
 def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
-    """A row for each run, by the first measure of the original run, then by name.
-
-    A place is 1 + the number of the others with a larger value; equal values share it.
-    """
+    """A row for each run, by the first measure of the original run, then by name; a place is 1 +
+    the number of the others with a larger value."""
     changes = {
         name: {
             measure: Change(
@@ -73,22 +71,21 @@ def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
         for name, (before, after) in results.items()
     }
     leading = {name: next(iter(of_run.values())) for name, of_run in changes.items()}
-    rows = []
-    for name, change in leading.items():
-        others = [round(of.before, _SAME) for rival, of in leading.items() if rival != name]
-        places = [
-            1 + sum(other > round(value, _SAME) for other in others)
-            for value in (change.before, change.after)
-        ]
-        rows.append(Row(name, changes[name], *places))
+
+    def place(name: str, value: float) -> int:
+        others = [of.before for rival, of in leading.items() if rival != name]
+        return 1 + sum(round(other, _SAME) > round(value, _SAME) for other in others)
+
+    rows = [
+        Row(name, changes[name], place(name, change.before), place(name, change.after))
+        for name, change in leading.items()
+    ]
     return sorted(rows, key=lambda row: (row.place, row.name))
 
 
 def groups(rows: Sequence[Row], size: int) -> dict[str, Sequence[Row]]:
-    """The top, middle and bottom ``size`` runs (table 7); none if there are fewer than 3 · size.
-
-    ``rows`` are those of :func:`compare`, best first.
-    """
+    """The top, middle and bottom ``size`` runs of those of :func:`compare` (table 7); none of fewer
+    than 3 · size."""
     if len(rows) < 3 * size:
         return {}
     middle = (len(rows) - size) // 2

@@ -67,7 +67,7 @@ def evaluate(
             raise DataError(collection.missing_judgments)
         collection.check_judged_posts()
     else:
-        from pipeline.collections.memory import qrels_of
+        from pipeline.collections.own import qrels_of
 
         qrels = qrels_of(qrels)
     usual = collection.measures if collection else DEFAULT_MEASURES

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from cachetools import LRUCache
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -34,20 +34,19 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
-from pipeline.service.metrics import Metrics
 from pipeline.service.models import Models, ServedModel
-from pipeline.service.queue import Queue, Result
-from pipeline.service.record import LOG, Record
+from pipeline.service.record import LOG, Metrics, Record
 from pipeline.service.requests import (
     BodyReader,
+    ErrorFormat,
     Limits,
+    RequestError,
     check_media_type,
     deadline_of,
     unless_gone,
 )
-from pipeline.service.worker import give_back
+from pipeline.service.worker import Queue, Result, give_back
 from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
@@ -113,7 +112,7 @@ def build(
         if watch:
             watch.cancel()
             faulthandler.cancel_dump_traceback_later()
-        await asyncio.to_thread(service.queue.stop)
+        await asyncio.to_thread(service.queue.pool.shutdown)
         if proxy:
             await proxy.upstream.close()
 
@@ -235,8 +234,7 @@ class Service:
 
     async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
         """The result of work that would hold Python's lock for long, by a process that scores."""
-        scorer = self.models.default.scorer
-        call: Callable[[int], Result] = partial(scorer.ask, name="", given=work)
+        call: Callable[[], Result] = partial(self.models.default.scorer.ask, "", work)
         return (await self.queue.run(call, deadline=deadline))[0]
 
     async def score(
@@ -255,12 +253,11 @@ class Service:
         record.model, record.device = model.name, model.loaded.device
         record.documents += len(texts)
         record.truncated += request.truncated
-        long = sum(len(text) > MAX_CHARACTERS for text in texts)
-        record.split += long
         record.characters += sum(map(len, [request.query, *texts]))
         if self.log_texts:
             record.texts = [*record.texts, request.query, *texts]
-        if long:
+        if long := sum(len(text) > MAX_CHARACTERS for text in texts):
+            record.split += long
             passages = partial(best_passages, [request.query] * len(texts), texts)
             texts = await self._apart(passages, deadline)
         in_order = self._in_order if request.in_order is None else request.in_order
@@ -269,16 +266,16 @@ class Service:
         record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
         key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
-        if (scores := self._windows.get(key)) is None:
+        scores, hits = self._windows.get(key), len(pairs)
+        if scores is None:
             hits_before = model.counts.hits
-            scored = await self.queue.score(model.scorer, model.name, pairs, deadline)
-            scores, inference, queued = scored
+            ask = partial(model.scorer.ask, model.name, pairs)
+            scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
             self.metrics.batches.observe(len(pairs))
             record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
-            record.cache_hits += min(max(0, model.counts.hits - hits_before), len(pairs))
-        else:
-            record.cache_hits += len(pairs)
+            hits = min(max(0, model.counts.hits - hits_before), len(pairs))
+        record.cache_hits += hits
         if key:
             self._windows[key] = scores
         return model.respond(request, scores[rows], later_first)
@@ -290,7 +287,7 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
     Equal documents are scored once, so that they get the same score; but by a model of lists each
     in its place.
     """
-    texts, urls = [*request.texts], [url[:MAX_CHARACTERS] for url in request.urls]
+    texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
     signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
     if request.in_order:
         signals[ORDER] = np.arange(1, len(texts) + 1, dtype=np.float32)
@@ -302,19 +299,17 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
             signals |= {FIRST_STAGE: scores, ORDER: places}
     for name in model.numbers:
         signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
-    if not model.loaded.reads_lists:
-        signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
-        number: dict[tuple[Any, ...], int] = {}
-        columns = texts, urls, *(values.tolist() for values in signals.values())
-        rows = np.array(
-            [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
-        )
-        texts, urls = ([*column] for column in [*zip(*number, strict=True)][:2])
-        first = np.unique(rows, return_index=True)[1]
-        signals = {name: values[first] for name, values in signals.items()}
-    every = np.arange(len(texts))
     query = request.query[:MAX_CHARACTERS]
-    return Pairs([query], texts, urls, 0 * every, every, signals), rows
+    pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows, signals)
+    if model.loaded.reads_lists:
+        return pairs, rows
+    signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
+    number: dict[tuple[Any, ...], int] = {}
+    columns = texts, urls, *(values.tolist() for values in signals.values())
+    keys = zip(*columns, strict=True)
+    rows = np.array([number.setdefault(key, len(number)) for key in keys])
+    first = np.unique(rows, return_index=True)[1]
+    return replace(pairs, signals=signals).take(first), rows
 
 
 def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
@@ -378,7 +373,7 @@ class ServiceMiddleware:
         named = f"{record.client}\n{headers.get('authorization', '')}".encode()
         record.caller = hashlib.blake2b(named, digest_size=16).digest()
         if _TRACE.fullmatch(trace := headers.get("traceparent", "")):
-            record.trace_id, record.span_id = trace.split("-")[1:3]
+            record.trace_id, record.parent_span_id = trace.split("-")[1:3]
         wire = assumed(path.rstrip("/"))
         scope.setdefault("state", {}).update(record=record, format=wire)
 
@@ -452,11 +447,11 @@ class ServiceMiddleware:
 
 def _information(service: Service, needs_key: bool) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
-    models, limits = service.models, service.limits
+    models, limits, queue = service.models, service.limits, service.queue
 
-    def info(request: Request) -> Any:
+    async def info(request: Request) -> Response:
         model = models.default
-        return {
+        content = {
             "model_id": model.name,
             "model_sha": model.loaded.version,
             "model_dtype": "float32",
@@ -470,40 +465,39 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "max_batch_requests": None,
             "max_client_batch_size": limits.documents,
             "auto_truncate": True,
-            "tokenization_workers": service.queue.threads,
+            "tokenization_workers": queue.threads,
             "version": version("tweetrerank"),
             "sha": None,
             "docker_label": None,
         }
+        return JSONResponse(content)
 
-    def one_model(request: Request) -> Any:
+    async def one_model(request: Request) -> Response:
         request.state.format = formats.RERANK
-        return _described(models.choose(request.path_params["id"], False))
+        return JSONResponse(_described(models.choose(request.path_params["id"], False)))
 
-    def listed(request: Request) -> Any:
-        return {"object": "list", "data": [*map(_described, models.served.values())]}
+    async def listed(request: Request) -> Response:
+        data = [*map(_described, models.served.values())]
+        return JSONResponse({"object": "list", "data": data})
 
     async def health(request: Request) -> Response:
-        return _status(await service.queue.is_well(models.default.scorer, models.default.name))
+        return _status(await queue.is_well(models.default.scorer, models.default.name))
 
     async def ready(request: Request) -> Response:
-        return _status(not service.queue.is_full)
+        return _status(not queue.is_full)
 
     async def metrics(request: Request) -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        content = generate_latest(service.metrics.registry)
+        return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    def json(content: Callable[[Request], Any]) -> Any:
-        async def endpoint(request: Request) -> Response:
-            return JSONResponse(content(request))
-
-        return endpoint
+    async def description(request: Request) -> Response:
+        return JSONResponse(described)
 
     endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
-    contents = {"/info": info, "/models": listed, "/v1/models": listed}
-    contents["/v1/models/{id}"] = one_model
-    description = openapi([*endpoints, *contents], needs_key)
-    contents["/openapi.json"] = lambda request: description
-    endpoints |= {path: json(content) for path, content in contents.items()}
+    endpoints |= {"/info": info, "/models": listed, "/v1/models": listed}
+    endpoints["/v1/models/{id}"] = one_model
+    described = openapi([*endpoints], needs_key)
+    endpoints["/openapi.json"] = description
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 

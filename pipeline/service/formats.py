@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 from orjson import Fragment
 
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
+from pipeline.service.requests import ErrorFormat, RequestError
 from rerankers.pairs import number_of
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -138,18 +138,55 @@ class ScoreResponse:
 
 
 def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
-    """The request of a body, with these numbers of its documents; raises RequestError."""
-    kind, document = _kinds(tuple(name for name in signals if name not in _OWN))
-    if b'"rank_fields"' in body and (request := decoded(body, RankFieldsRequest)).rank_fields:
-        return score_request(request, most, document)
-    return score_request(decoded(body, kind), most, document)
+    """The request of a body, of at most so many documents with these numbers, checked: their number
+    first. Raises RequestError."""
+    signals = tuple(name for name in signals if name not in _OWN)
+    kind, document = _kinds(signals)
+    request: Any = decoded(body, RankFieldsRequest) if b'"rank_fields"' in body else None
+    if not (request and request.rank_fields):
+        request = decoded(body, kind)
+    is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
+    name = "texts" if is_tei else "documents"
+    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most, document)
+    texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
+    for row, post in enumerate(posts if request.links else ()):
+        if not post.url:
+            texts[row], urls[row] = between_links(post.text)
+    truncated, whole = 0, texts
+    if request.max_tokens_per_doc:
+        texts = [text[: CHARACTERS_OF_TOKEN * request.max_tokens_per_doc] for text in texts]
+        truncated = sum(map(ne, whole, texts))
+    if request.truncate is False or request.truncation is False:
+        for row, text in enumerate([request.query, *texts]):
+            if len(text) > MAX_CHARACTERS:
+                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
+                problem = f"{name}[{row - 1}]: {problem}" if row else f"query: {problem}"
+                raise RequestError("value", f"{problem}, as no part may be left out")
+    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
+        expected = "expected some text: leave the fields of the search pipeline in the search's"
+        problem = f"{name}: found {len(texts)} empty texts, {expected} _source, and the index's"
+        raise RequestError("value", problem)
+    return ScoreRequest(
+        *(request.query, texts, urls, _first_stage(posts, name, request.mix == "interpolated")),
+        model=request.model,
+        top=request.top_n or request.top_k or None,
+        raw=request.raw_scores is True or request.use_activation is False,
+        echo=request.return_documents if request.return_text is None else request.return_text,
+        mix=request.mix,
+        shift=request.shift is True,
+        in_order=None if request.order is None else request.order == "first_stage",
+        truncated=truncated,
+        is_tei=is_tei,
+        signals={
+            each: [number_of(getattr(post, f"{_SIGNAL}{number}")) for post in posts]
+            for number, each in enumerate(signals)
+        },
+    )
 
 
 @cache
 def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
     """Requests and documents that have fields with these names, of any type."""
-    if not signals:
-        return Request, Document
     fields = [
         (f"{_SIGNAL}{number}", Any, msgspec.field(name=name, default=None))
         for number, name in enumerate(signals)
@@ -184,66 +221,24 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def score_request(request: Request, most: int, kind: type[Document] = Document) -> ScoreRequest:
-    """A request of a ``kind`` of documents, checked: their number first. Raises RequestError."""
-    is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
-    name = "texts" if is_tei else "documents"
-    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most, kind)
-    texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
-    for row, post in enumerate(posts if request.links else ()):
-        if not post.url:
-            texts[row], urls[row] = between_links(post.text)
-    truncated, whole = 0, texts
-    if request.max_tokens_per_doc:
-        texts = [text[: CHARACTERS_OF_TOKEN * request.max_tokens_per_doc] for text in texts]
-        truncated = sum(map(ne, whole, texts))
-    if request.truncate is False or request.truncation is False:
-        places = [("query",), *((name, row) for row in range(len(texts)))]
-        for place, text in zip(places, [request.query, *texts], strict=True):
-            if len(text) > MAX_CHARACTERS:
-                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
-                raise RequestError("value", f"{problem}, as no part may be left out", place)
-    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
-        expected = "expected some text: leave the fields of the search pipeline in the search's"
-        problem = f"found {len(texts)} empty texts, {expected} _source, and the index's"
-        raise RequestError("value", problem, (name,))
-    return ScoreRequest(
-        *(request.query, texts, urls, _first_stage(posts, name, request.mix == "interpolated")),
-        model=request.model,
-        top=request.top_n or request.top_k or None,
-        raw=request.raw_scores is True or request.use_activation is False,
-        echo=request.return_documents if request.return_text is None else request.return_text,
-        mix=request.mix,
-        shift=request.shift is True,
-        in_order=None if request.order is None else request.order == "first_stage",
-        truncated=truncated,
-        is_tei=is_tei,
-        signals={
-            each.encode_name: [number_of(getattr(post, each.name)) for post in posts]
-            for each in msgspec.structs.fields(kind)
-            if each.name.startswith(_SIGNAL)
-        },
-    )
-
-
 def _posts(
     documents: Sequence[Any],
     fields: Sequence[str] | None,
     name: str,
     most: int,
     kind: type[Document],
-) -> Sequence[Document]:
+) -> Sequence[Any]:
     """The documents of a request's field ``name``; raises RequestError."""
     if not documents:
-        raise RequestError("empty", "found no documents, expected at least one", (name,))
+        raise RequestError("empty", f"{name}: found no documents, expected at least one")
     if len(documents) > most:
-        problem = f"found {len(documents)} documents, expected at most {most}"
-        raise RequestError("many", problem, (name,))
+        problem = f"{name}: found {len(documents)} documents, expected at most {most}"
+        raise RequestError("many", problem)
     try:
         posts = [_joined(post, fields, kind) for post in documents] if fields else documents
     except (ValueError, RecursionError) as error:
-        problem = f"found a field that cannot be read: {error}"
-        raise RequestError("value", problem, (name,)) from None
+        problem = f"{name}: found a field that cannot be read: {error}"
+        raise RequestError("value", problem) from None
     return [kind(post) if isinstance(post, str) else post for post in posts]
 
 
@@ -260,17 +255,19 @@ def _joined(post: Any, names: Sequence[str], kind: type[Document]) -> Any:
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
     """Scores of all documents, or None; raises RequestError if only some have one."""
-    known = [post.first_stage_score for post in posts if post.first_stage_score is not None]
+    scores = [post.first_stage_score for post in posts]
+    known = [score for score in scores if score is not None]
     if len(known) == len(posts):
         return known
     if not known and not needed:
         return None
-    problem = "found none, expected one for each document, as mix is interpolated"
-    if known:
-        problem = f"found none, but {len(known)} of the {len(posts)} documents have one; expected "
-        problem += "one for all or for none"
-    row = [post.first_stage_score for post in posts].index(None)
-    raise RequestError("value", problem, (name, row, "first_stage_score"))
+    problem = f"{name}[{scores.index(None)}].first_stage_score: found none, "
+    problem += (
+        f"but {len(known)} of the {len(posts)} documents have one; expected one for all or for none"
+        if known
+        else "expected one for each document, as mix is interpolated"
+    )
+    raise RequestError("value", problem)
 
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
@@ -304,8 +301,10 @@ class Rerank(ErrorFormat):
         A document is an object in ``results``, a text in ``data``.
         """
         data = self.results(response, "relevance_score", "document")
-        wrapped = [{"document": {"text": i["document"]}} if "document" in i else {} for i in data]
-        results = [item | text for item, text in zip(data, wrapped, strict=True)]
+        results = [
+            item | {"document": {"text": item["document"]}} if "document" in item else item
+            for item in data
+        ]
         version = {"version": "2" if record.path.startswith("/v2/") else "1"}
         return {
             "id": record.request_id,

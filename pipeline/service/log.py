@@ -27,11 +27,10 @@ from cachetools import LRUCache
 from indexes.files import write_bytes
 from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_line, read_event
 from pipeline.errors import DataError
-from pipeline.service.errors import RequestError
 from pipeline.service.models import Models, ServedModel
-from pipeline.service.proxy.response import Hit
-from pipeline.service.proxy.search import Window
+from pipeline.service.proxy.search import Hit, Window
 from pipeline.service.record import LOG, Record
+from pipeline.service.requests import RequestError
 from rerankers.text.words import MAX_CHARACTERS
 
 MOST_WAITING, PLACE = 32_000_000, 1000  # Bytes of lines that wait; of a place in the queue
@@ -158,7 +157,7 @@ class SearchLog:
                 if not action:
                     raise ValueError('found no "action_name"')
             except WRONG as error:
-                raise RequestError("value", f"{error}", (number,)) from None
+                raise RequestError("value", f"[{number}]: {error}") from None
             event = {"time": time.time(), "query_id": self.known(search_id), "action_name": action}
             if event["query_id"]:
                 events.append(event | {"event_attributes": {"object": {"object_id": doc_id}}})

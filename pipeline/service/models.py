@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,9 @@ import numpy.typing as npt
 from pipeline.collections.collection import Collection
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.build import Source, best_source
-from pipeline.service.errors import RequestError
 from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
 from pipeline.service.record import LOG
+from pipeline.service.requests import RequestError
 from pipeline.service.worker import Loaded, Scorer, Workers
 from rerankers import checkpoint as checkpoints
 from rerankers.errors import RerankerError
@@ -107,11 +106,11 @@ class Models:
         self._challenger = "challenger of " + next(iter(self._find)) if challenger else ""
         if challenger:
             self._find[self._challenger] = partial(Source, checkpoints.find(challenger))
-        self._cache, self._processes = cache // len(self._find), processes
-        self._device, self._lock = device, Lock()
-        self._all, problems = self._load({name: find() for name, find in self._find.items()})
-        for problem in problems.values():
-            raise problem
+        self._cache, self._processes, self._device = cache // len(self._find), processes, device
+        self._all: dict[str, ServedModel] = {}
+        for outcome in self._update().values():
+            if isinstance(outcome, Exception):
+                raise outcome
 
     @property
     def served(self) -> Mapping[str, ServedModel]:
@@ -143,54 +142,50 @@ class Models:
             return served[name]
         if len(served) == 1 and (name is None or takes_any):
             return self.default
-        problem = "found no model" if name is None else f"found the model {name[:100]!r}"
-        kind, expected = "value" if name is None else "model", ", ".join(served)
-        raise RequestError(kind, f"{problem}, expected one of {expected}", ("model",))
-
-    def _load(
-        self, sources: Mapping[str, Source]
-    ) -> tuple[dict[str, ServedModel], dict[str, Exception]]:
-        """Models loaded anew, and the problems of others; raises OSError."""
-        if self._processes and self._device == "cpu":
-            scorer: Scorer = Workers(sources, self._cache, self._processes)
-        else:
-            scorer = Scorer(sources, self._cache, self._device)
-        models, problems = dict[str, ServedModel](), dict[str, Exception]()
-        for name, loaded in scorer.loaded.items():
-            if isinstance(loaded, Exception):
-                problems[name] = loaded
-            else:
-                models[name] = ServedModel(name, sources[name], loaded, scorer)
-        return models, problems
+        kind, problem = "model", f"found the model {name and name[:100]!r}"
+        if name is None:
+            kind, problem = "value", "found no model"
+        raise RequestError(kind, f"model: {problem}, expected one of {', '.join(served)}")
 
     def reload(self) -> None:
         """Load the models again if one has changed, and swap them in; a damaged one is logged.
 
         So does a collection that has a better model by now, or word vectors adapted to it.
         """
-        with self._lock:
-            sources, problems, changed = dict[str, Source](), dict[str, Exception](), set[str]()
-            for name, find in self._find.items():
-                try:
-                    source = find()
-                    if source.version != self._all[name].loaded.version:
-                        changed.add(name)
-                    sources[name] = source
-                except DAMAGES as error:
-                    problems[name] = error
+        for name, outcome in self._update().items():
+            if isinstance(outcome, Exception):
+                LOG.error("%s: the old model stays: %s", name, outcome)
+            else:
+                LOG.info("%s: %s", name, outcome)
+
+    def _update(self) -> dict[str, str | Exception]:
+        """Load all models if one has changed; name -> outcome."""
+        sources, outcomes, is_new = dict[str, Source](), dict[str, str | Exception](), False
+        for name, find in self._find.items():
             try:
-                models, others = self._load(sources) if changed else ({}, {})
-                # A new dictionary: a request sees all of it or nothing.
-                self._all, problems = {**self._all, **models}, problems | others
+                source, old = find(), self._all.get(name)
+                is_same = old is not None and source.version == old.loaded.version
+                outcomes[name] = "unchanged" if is_same else f"loaded again from {source.folder}"
+                sources[name], is_new = source, is_new or not is_same
             except DAMAGES as error:
-                problems |= dict.fromkeys(sources, error)
-            for name in self._find:
-                if name in problems:
-                    LOG.error("%s: the old model stays: %s", name, problems[name])
-                elif name in changed:
-                    LOG.info("%s: loaded again from %s", name, sources[name].folder)
-                else:
-                    LOG.info("%s: unchanged", name)
+                outcomes[name] = error
+        if not is_new:
+            return outcomes
+        try:
+            if self._processes and self._device == "cpu":
+                scorer: Scorer = Workers(sources, self._cache, self._processes)
+            else:
+                scorer = Scorer(sources, self._cache, self._device)
+        except DAMAGES as error:
+            return outcomes | dict.fromkeys(sources, error)
+        models = dict(self._all)
+        for name, loaded in scorer.loaded.items():
+            if isinstance(loaded, Exception):
+                outcomes[name] = loaded
+            else:
+                models[name] = ServedModel(name, sources[name], loaded, scorer)
+        self._all = models  # As a whole: a request sees all of it or nothing.
+        return outcomes
 
 
 def _sources(

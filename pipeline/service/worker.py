@@ -1,4 +1,4 @@
-"""Processes that score: Python's lock leaves threads that score together little to gain.
+"""Processes that score, and the queue before them: Python's lock leaves threads little to gain.
 
 One process loads the models, and each that scores is forked from it: they share its memory, and all
 have the same models, whatever becomes of their folders.
@@ -6,6 +6,7 @@ have the same models, whatever becomes of their folders.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import logging
@@ -16,25 +17,28 @@ import socket
 import struct
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.util import Finalize
 from pathlib import Path
+from queue import LifoQueue
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline.ranking.build import Source, mixed
 from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.tuning import Calibration, tuning_of
-from pipeline.service.errors import RequestError
 from pipeline.service.record import LOG, json_handler
+from pipeline.service.requests import RequestError
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.errors import RerankerError
-from rerankers.reranker import Counts, Model
+from rerankers.reranker import SOME, Counts, Model
 
 CONTEXT = multiprocessing.get_context("forkserver")
 """A process with threads, as a service is, cannot be forked safely."""
@@ -44,6 +48,89 @@ ANSWER = 20.0
 LOADING = 120.0  # Seconds for loading all models
 LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies again and again
 TRIM = 5.0  # Seconds between two returns of free memory to the system
+CHECKED = 5.0  # Seconds without a score after which a service with work is not well
+LATE = "the deadline of the request is past"
+RECENT = 0.1  # Share of the last request in the mean seconds of a pair
+
+Result = TypeVar("Result")
+
+
+class Queue:
+    """A queue in the order of arrival for ``threads`` processes; its methods are of one event loop.
+
+    Together there are ``most_pairs`` and ``most_requests`` at most, those in work among them.
+    """
+
+    def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
+        self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
+        self.pairs, self.requests, self.queued = 0, 0, 0
+        self._free, self.pool = asyncio.Semaphore(threads), ThreadPoolExecutor(threads, "scores")
+        self._seconds, self._last = 0.0, time.monotonic()  # Of a pair; time of the last score
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is taken."""
+        return self.requests >= self.most_requests or self.pairs >= self.most_pairs
+
+    async def run(
+        self, work: Callable[[], Result], size: int = 0, deadline: float | None = None
+    ) -> tuple[Result, float, float]:
+        """The result of ``work``, its seconds, and those in the queue.
+
+        ``size`` is the number of pairs that it scores, ``deadline`` on the clock of
+        ``time.perf_counter``. Raises RequestError if the queue is full, or the deadline is past, or
+        will be, and what the work raises.
+        """
+        left: float | None = None
+        if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
+            problem = f"{self.requests} requests of {self.pairs} documents are waiting"
+            raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)
+        if deadline is not None:
+            if (left := deadline - time.perf_counter()) <= 0:
+                raise RequestError("deadline", LATE)
+            if self.queued and self._seconds * self.pairs / self.threads > left:
+                problem = f"{self.pairs} documents are waiting, for longer than the deadline"
+                raise RequestError("deadline", problem)
+        self.pairs, self.requests = self.pairs + size, self.requests + 1
+        try:
+            async with asyncio.timeout(left):
+                return await self._run(work, size)
+        except TimeoutError:
+            raise RequestError("deadline", LATE) from None
+        finally:
+            self.pairs, self.requests = self.pairs - size, self.requests - 1
+
+    async def is_well(self, scorer: Scorer, name: str) -> bool:
+        """Whether there are scores: of the last seconds, else of a request or of some pairs."""
+        started = time.monotonic()
+        if started - self._last < CHECKED:
+            return True
+        probe = asyncio.create_task(self._run(partial(scorer.ask, name, SOME), len(SOME)))
+        while self._last < started and not probe.done() and time.monotonic() < started + CHECKED:
+            await asyncio.sleep(0.02)
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        return self._last >= started
+
+    async def _run(self, work: Callable[[], Result], size: int) -> tuple[Result, float, float]:
+        """Wait for a free process and for its work, which goes on if the caller is cancelled."""
+        started, self.queued = time.perf_counter(), self.queued + 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.queued -= 1
+        queued = time.perf_counter() - started
+        running = asyncio.get_running_loop().run_in_executor(self.pool, self._timed, work, size)
+        running.add_done_callback(lambda _: self._free.release())
+        return *await asyncio.shield(running), queued
+
+    def _timed(self, work: Callable[[], Result], size: int) -> tuple[Result, float]:
+        started = time.perf_counter()
+        result, seconds = work(), time.perf_counter() - started
+        if size:
+            self._last = time.monotonic()
+            self._seconds += RECENT * (seconds / size - self._seconds)
+        return result, seconds
 
 
 class Loaded(NamedTuple):
@@ -74,11 +161,8 @@ def load(source: Source, cache: int, device: str) -> tuple[Model, Loaded]:
 
 
 class Scorer:
-    """Models in this process, as for a GPU.
-
-    Attributes:
-        loaded: name -> properties of a model, or what is wrong with it.
-    """
+    """Models in this process, as for a GPU. ``loaded``: name -> properties of a model, or what is
+    wrong with it."""
 
     def __init__(self, sources: Mapping[str, Source], cache: int, device: str = "cpu") -> None:
         self._models, self.loaded = dict[str, Model](), dict[str, Loaded | Exception]()
@@ -88,10 +172,10 @@ class Scorer:
             except Exception as error:
                 self.loaded[name] = error
 
-    def ask(self, number: int, name: str, given: Any) -> Any:
+    def ask(self, name: str, given: Any) -> Any:
         """Scores [P] of given pairs by a model, or, for the name "", the result of a function.
 
-        ``number`` is that of a process. Raises RerankerError, and what the function raises.
+        Raises RerankerError, and what the function raises.
         """
         return self._models[name].score(given) if name else given()
 
@@ -122,24 +206,30 @@ class Workers(Scorer):
         self.loaded = {}
         self._load()
         self._workers = [Worker(*self.fork()) for _ in range(processes)]
+        self._free = LifoQueue[Worker]()  # The last one, which has kept the most, comes first.
+        for worker in reversed(self._workers):
+            self._free.put(worker)
 
-    def ask(self, number: int, name: str, given: Any) -> Any:
+    def ask(self, name: str, given: Any) -> Any:
         """As of a :class:`Scorer`; RequestError if no process can be started, or they die.
 
         A process that has died, or does not answer in time, is replaced, once.
         """
-        worker = self._workers[number % len(self._workers)]
-        for _ in range(2):
-            try:
-                worker.connection.send((name, given))
-                answer, worker.counts[name] = worker.connection.recv()
-            except (EOFError, OSError) as error:
-                self._replace(worker, is_late=isinstance(error, BlockingIOError))
-                continue
-            worker.pause = 0.0
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+        worker = self._free.get()
+        try:
+            for _ in range(2):
+                try:
+                    worker.connection.send((name, given))
+                    answer, worker.counts[name] = worker.connection.recv()
+                except (EOFError, OSError) as error:
+                    self._replace(worker, is_late=isinstance(error, BlockingIOError))
+                    continue
+                worker.pause = 0.0
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+        finally:
+            self._free.put(worker)
         last = "the process that scores has died twice of the same request"
         raise RequestError("unready", last, retry=1)
 
@@ -172,9 +262,8 @@ class Workers(Scorer):
         self._end = Finalize(self, self._ours.close, exitpriority=1)
         problem = f"the process that loads the models has died, or takes {LOADING:g} s"
         with suppress(EOFError, BlockingIOError):
-            loaded = self._ours.recv()
-            whole = {name: old for name, old in self.loaded.items() if isinstance(old, Loaded)}
-            changed = [name for name, old in whole.items() if loaded[name] != old]
+            loaded, known = self._ours.recv(), self.loaded.items()
+            changed = [n for n, old in known if isinstance(old, Loaded) and loaded[n] != old]
             if not changed:
                 self.loaded = self.loaded or loaded
                 return
@@ -250,7 +339,7 @@ def work(connection: Connection, scorer: Scorer) -> None:
     while True:
         name, given = connection.recv()
         try:
-            answer = scorer.ask(0, name, given)
+            answer = scorer.ask(name, given)
         except Exception as error:
             error.add_note(traceback.format_exc())  # It is lost on the way.
             answer = error

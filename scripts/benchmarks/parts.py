@@ -291,11 +291,12 @@ def _stages(model: ServedModel, trees: Trees, body: bytes) -> dict[str, float]:
     candidates = lists.candidates(lists.rows[0])
     candidates.tokens  # noqa: B018  Computed at the first use.
     watch.stop("cut the posts into words")
-    columns = []
+    columns: list[Any] = []
     for family in trees.families:
-        columns.append(features.find(family).compute(candidates))
+        columns += features.find(family).columns(candidates)
         watch.stop(f"features {family}")
-    scores = trees.evaluate(np.concatenate(columns, axis=1).round(features.DECIMALS))
+    values = np.array(columns, dtype=np.float32)
+    scores = trees.evaluate(values.round(features.DECIMALS).T)
     watch.stop("trees")
     orjson.dumps(TEI.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
     watch.stop("write the response")

@@ -109,7 +109,7 @@ class GatedScorer:
     def counts(self, name: str) -> Counts:
         return Counts()
 
-    def ask(self, number: int, name: str, given: Any) -> Any:
+    def ask(self, name: str, given: Any) -> Any:
         if not name:
             return given()
         self.seen.append(len(given))

@@ -18,11 +18,11 @@ from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.ranking import tuning
-from pipeline.service.errors import RequestError
 from pipeline.service.models import ServedModel
 from pipeline.service.page import searching
 from pipeline.service.page.routes import describe, results, search_request
 from pipeline.service.page.searching import SearchPage
+from pipeline.service.requests import RequestError
 from rerankers.explanation import visible
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}

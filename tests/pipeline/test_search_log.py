@@ -27,10 +27,10 @@ from pipeline.collections.clicks import CHALLENGER, CHAMPION
 from pipeline.collections.trec import read_qrels
 from pipeline.compare import evidence
 from pipeline.service.app import MOST_EVENTS
-from pipeline.service.errors import RequestError
 from pipeline.service.log import SearchLog, team_draft
 from pipeline.service.models import Models
 from pipeline.service.proxy.search import SearchDefaults
+from pipeline.service.requests import RequestError
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
 
 from pipeline.ranking.build import Source
 from pipeline.service import worker
-from pipeline.service.errors import RequestError
+from pipeline.service.requests import RequestError
 from pipeline.service.worker import Workers
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import Model
@@ -50,19 +50,19 @@ def test_threads_get_their_own_answers(checkpoint: Model) -> None:
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
 
     def half(number: int) -> list[Any]:
-        return [scorer.ask(number, "m", PAIRS.take(part)) for part in parts[number::2]]
+        return [scorer.ask("m", PAIRS.take(part)) for part in parts[number::2]]
 
     with ThreadPoolExecutor(2) as pool:  # One for each process
         for number, answers in enumerate(pool.map(half, range(2))):
             for part, scores in zip(parts[number::2], answers, strict=True):
                 np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
-    assert scorer.ask(0, "m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
+    assert scorer.ask("m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
     broken = replace(PAIRS, queries=[None] * len(PAIRS.queries))  # type: ignore[list-item]
     with pytest.raises((TypeError, AttributeError)) as raised:
-        scorer.ask(0, "m", broken)
+        scorer.ask("m", broken)
     # Where it happened is not lost.
     assert any("in ask" in note for note in raised.value.__notes__)
-    np.testing.assert_allclose(scorer.ask(0, "m", PAIRS), expected, atol=4e-6)
+    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, atol=4e-6)
 
 
 def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
@@ -70,7 +70,7 @@ def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
     assert len(processes()) == 3
     for process in processes():
         os.kill(process, signal.SIGTERM)  # It is for the service.
-    assert scorer.ask(0, "m", PAIRS).shape == (len(PAIRS),)
+    assert scorer.ask("m", PAIRS).shape == (len(PAIRS),)
     del scorer
     end = time.monotonic() + 10
     while processes() and time.monotonic() < end:
@@ -83,14 +83,14 @@ def test_a_process_that_hangs_is_replaced(
 ) -> None:
     monkeypatch.setattr(worker, "ANSWER", 2.0)
     scorer, processes = scorer_of(checkpoint.directory)
-    expected = scorer.ask(0, "m", PAIRS)
+    expected = scorer.ask("m", PAIRS)
     for _ in range(2):
         os.kill(processes()[1], signal.SIGSTOP)
         started = time.monotonic()
         # More than fits into the pipe to it.
         large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000])
-        assert len(scorer.ask(0, "m", large)) == len(PAIRS)
-        np.testing.assert_allclose(scorer.ask(0, "m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+        assert len(scorer.ask("m", large)) == len(PAIRS)
+        np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, rtol=1e-6, atol=4e-6)
         assert time.monotonic() - started < 10
 
 
@@ -112,12 +112,12 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
     end = time.monotonic() + 2
     while time.monotonic() < end:
         with pytest.raises(RequestError) as raised:
-            scorer.ask(0, "m", PAIRS)
+            scorer.ask("m", PAIRS)
         assert (raised.value.kind, raised.value.retry) == ("unready", 1)
     assert len(starts) <= 4  # after 0, 0.25, 0.75 and 1.75 s
     monkeypatch.undo()
     time.sleep(2.5)
-    assert scorer.ask(0, "m", PAIRS).shape == (len(PAIRS),)
+    assert scorer.ask("m", PAIRS).shape == (len(PAIRS),)
 
 
 def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
@@ -125,16 +125,16 @@ def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoints.find("mp_hcnn"), folder)
     scorer, processes = scorer_of(folder)
-    expected = scorer.ask(0, "m", PAIRS)
+    expected = scorer.ask("m", PAIRS)
     config = json.loads((folder / "config.json").read_text())
     checkpoints.write_config(folder, config | {"provenance": "another"})
     os.kill(processes()[1], signal.SIGKILL)
-    np.testing.assert_allclose(scorer.ask(0, "m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, rtol=1e-6, atol=4e-6)
     for process in processes():
         os.kill(process, signal.SIGKILL)
     time.sleep(0.3)
     with pytest.raises(RequestError, match="is being replaced"):
-        scorer.ask(0, "m", PAIRS)
+        scorer.ask("m", PAIRS)
 
 
 TREES = """

@@ -24,8 +24,8 @@ from pipeline.explanation.topic import SHARED_STYLE, WORDS, grade_text
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.tuning import normalized_pair
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.page.searching import SearchPage, SearchRequest
+from pipeline.service.requests import ErrorFormat, RequestError
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
 from rerankers.explanation import as_dict

@@ -27,9 +27,9 @@ from pipeline.ranking.build import ranker, tuned
 from pipeline.ranking.fusion import Fusion
 from pipeline.ranking.ranker import Ranker, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
-from pipeline.service.errors import RequestError
 from pipeline.service.models import ServedModel
 from pipeline.service.record import LOG
+from pipeline.service.requests import RequestError
 from pipeline.text import listed
 from rerankers.features.temporal import milliseconds
 
@@ -222,7 +222,7 @@ class SearchPage:
         if self.grades is None:
             raise RequestError("path", "found no --grades FILE at the service's start")
         if not self.index.posts.get_many([doc_id]):
-            raise RequestError("path", f"found no post {doc_id[:100]!r}", ("doc_id",))
+            raise RequestError("path", f"doc_id: found no post {doc_id[:100]!r}")
         try:
             self.grades.set(self.topics.get(topic.query_id, topic), doc_id, grade)
         except OSError as error:
@@ -231,19 +231,19 @@ class SearchPage:
     def explain(self, request: SearchRequest, doc_ids: Sequence[str]) -> ExplainedTopic:
         """Reasons for the ranks of posts; raises RequestError for too many or unknown posts."""
         if not 0 < len(doc_ids) <= MOST_EXPLAINED:
-            problem = f"found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"
-            raise RequestError("value", problem, ("doc_id",))
+            problem = f"doc_id: found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"
+            raise RequestError("value", problem)
         result = self.search(request)
         if unknown := [doc_id for doc_id in doc_ids if doc_id not in result.first]:
-            problem = f"found {listed(unknown)}, expected posts of this search's"
-            raise RequestError("path", f"{problem} {len(result.first)}", ("doc_id",))
+            problem = f"doc_id: found {listed(unknown)}, expected posts of this search's"
+            raise RequestError("path", f"{problem} {len(result.first)}")
         model = result.ranker.model
         if model and model.explains == "contributions":
             return result.of_all_posts  # One scale for all of them.
         try:
             return result.ranker.explain(result.ranking, [*dict.fromkeys(doc_ids)])
         except UsageError as error:
-            raise RequestError("value", str(error), ("model",)) from None
+            raise RequestError("value", f"model: {error}") from None
 
 
 def _detached(work: Callable[[], Result]) -> Result:
