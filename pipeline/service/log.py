@@ -28,8 +28,7 @@ from indexes.files import write_bytes
 from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_line, read_event
 from pipeline.errors import DataError
 from pipeline.service.models import Models, ServedModel
-from pipeline.service.proxy.response import Hit
-from pipeline.service.proxy.search import Window
+from pipeline.service.proxy.search import Hit, Window
 from pipeline.service.record import LOG, Record
 from pipeline.service.requests import RequestError
 from rerankers.text.words import MAX_CHARACTERS
@@ -166,7 +165,7 @@ class SearchLog:
         if records and not events:
             raise RequestError("value", "found no known search, expected its X-Search-Id")
         if not self.write(events):
-            raise RequestError("overload", "too many events wait to be written", retry=1)
+            raise RequestError("overload", "too many events wait to be written")
         return len(events)
 
     def write(self, records: Sequence[dict[str, Any]]) -> bool:

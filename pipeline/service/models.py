@@ -19,7 +19,7 @@ from pipeline.service.worker import Loaded, Scorer, Workers
 from rerankers import checkpoint as checkpoints
 from rerankers.errors import RerankerError
 from rerankers.pairs import FIRST_STAGE, numbers_of
-from rerankers.reranker import Counts, Model
+from rerankers.reranker import Model
 
 CERTAIN = 1e-9  # Least distance of a mixture from 0 and 1 where its logit is asked for
 DAMAGES = RerankerError, DataError, OSError, ValueError
@@ -45,18 +45,11 @@ class ServedModel:
         """Names of the numbers beside the texts that it reads."""
         return numbers_of(self.loaded.signals)
 
-    @property
-    def counts(self) -> Counts:
-        """Hits, misses and bytes of its kept posts."""
-        return self.scorer.counts(self.name)
-
     def respond(
         self, request: ScoreRequest, scores: npt.NDArray[np.floating], later_first: bool = False
     ) -> ScoreResponse:
-        """Probabilities or logits, and order of the documents, from the model's scores [D].
-
-        Of equal scores the earlier document comes first, or the later one (``later_first``).
-        """
+        """Probabilities or logits, and order of the documents, from the model's scores [D]; of
+        equal ones the earlier document comes first, or the later one (``later_first``)."""
         is_given = request.mix != "neural" and request.first_stage is not None
         keys = scores.astype(np.float64)
         if is_given and not self.loaded.reads_lists and FIRST_STAGE in self.loaded.signals:
@@ -86,9 +79,6 @@ def probability(value: float) -> str:
 class Models:
     """The served models by name.
 
-    ``processes`` score, and share ``cache``, the bytes of kept posts; without any this one does, as
-    for a GPU. ``challenger`` is another model, for comparisons alone.
-
     Raises UsageError for two of the same name, RerankerError for one that cannot be loaded or
     served, DataError for a collection without a model.
     """
@@ -96,11 +86,11 @@ class Models:
     def __init__(
         self,
         names: Sequence[str],  # Of shipped models, or folders
-        cache: int,
-        processes: int = 0,
+        cache: int,  # Bytes of the kept posts of all
+        processes: int = 0,  # That score; without any this one does, as for a GPU
         collections: Sequence[Collection] = (),  # Whose best models are served besides
         device: str = "cpu",  # Of networks
-        challenger: str | None = None,
+        challenger: str | None = None,  # Another model, for comparisons alone
     ) -> None:
         self._find = _sources(names, collections)
         self._challenger = "challenger of " + next(iter(self._find)) if challenger else ""
@@ -133,10 +123,8 @@ class Models:
         return tuple(sorted({name for model in self._all.values() for name in model.numbers}))
 
     def choose(self, name: str | None, takes_any: bool) -> ServedModel:
-        """The model of this name, or the only one, which may answer to every name.
-
-        Raises RequestError if there is no such model, or several and no name.
-        """
+        """The model of this name, or the only one, which may answer to every name; RequestError if
+        there is no such model, or several and no name."""
         served = self.served
         if name is not None and name in served:
             return served[name]
@@ -148,10 +136,8 @@ class Models:
         raise RequestError(kind, f"model: {problem}, expected one of {', '.join(served)}")
 
     def reload(self) -> None:
-        """Load the models again if one has changed, and swap them in; a damaged one is logged.
-
-        So does a collection that has a better model by now, or word vectors adapted to it.
-        """
+        """Load the models again if one has changed, or is no longer the best for its collection,
+        and swap them in; a damaged one is logged, and the old one stays."""
         for name, outcome in self._update().items():
             if isinstance(outcome, Exception):
                 LOG.error("%s: the old model stays: %s", name, outcome)

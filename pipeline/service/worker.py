@@ -57,9 +57,7 @@ Result = TypeVar("Result")
 
 class Queue:
     """A queue in the order of arrival for ``threads`` processes; its methods are of one event loop.
-
-    Together there are ``most_pairs`` and ``most_requests`` at most, those in work among them.
-    """
+    ``most_pairs`` and ``most_requests`` bound those in work, too."""
 
     def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
         self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
@@ -75,16 +73,15 @@ class Queue:
     async def run(
         self, work: Callable[[], Result], size: int = 0, deadline: float | None = None
     ) -> tuple[Result, float, float]:
-        """The result of ``work``, its seconds, and those in the queue.
+        """The result of ``work``, which scores ``size`` pairs, its seconds, and those in the queue.
 
-        ``size`` is the number of pairs that it scores, ``deadline`` on the clock of
-        ``time.perf_counter``. Raises RequestError if the queue is full, or the deadline is past, or
-        will be, and what the work raises.
+        ``deadline`` is on the clock of ``time.perf_counter``. Raises RequestError if the queue is
+        full, or the deadline is past, or will be, and what the work raises.
         """
         left: float | None = None
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
-            raise RequestError("overload", f"{problem}, more than fit; try again later", retry=1)
+            raise RequestError("overload", f"{problem}, more than fit; try again later")
         if deadline is not None:
             if (left := deadline - time.perf_counter()) <= 0:
                 raise RequestError("deadline", LATE)
@@ -173,10 +170,8 @@ class Scorer:
                 self.loaded[name] = error
 
     def ask(self, name: str, given: Any) -> Any:
-        """Scores [P] of given pairs by a model, or, for the name "", the result of a function.
-
-        Raises RerankerError, and what the function raises.
-        """
+        """Scores [P] of given pairs by a model, or, for the name "", the result of a function;
+        raises RerankerError, and what the function raises."""
         return self._models[name].score(given) if name else given()
 
     def counts(self, name: str) -> Counts:
@@ -196,10 +191,8 @@ class Worker:
 
 
 class Workers(Scorer):
-    """Models in several processes, forked from one that has loaded them; raises OSError.
-
-    ``cache`` are the bytes of the kept posts of all together.
-    """
+    """Models in several processes, forked from one that has loaded them; raises OSError. ``cache``:
+    bytes of the kept posts of all together."""
 
     def __init__(self, sources: Mapping[str, Source], cache: int, processes: int) -> None:
         self._arguments, self._lock = (dict(sources), cache // processes), Lock()
@@ -211,10 +204,8 @@ class Workers(Scorer):
             self._free.put(worker)
 
     def ask(self, name: str, given: Any) -> Any:
-        """As of a :class:`Scorer`; RequestError if no process can be started, or they die.
-
-        A process that has died, or does not answer in time, is replaced, once.
-        """
+        """As of a :class:`Scorer`; RequestError if no process can be started, or they die: one that
+        has died, or does not answer in time, is replaced, once."""
         worker = self._free.get()
         try:
             for _ in range(2):
@@ -230,8 +221,7 @@ class Workers(Scorer):
                 return answer
         finally:
             self._free.put(worker)
-        last = "the process that scores has died twice of the same request"
-        raise RequestError("unready", last, retry=1)
+        raise RequestError("unready", "the process that scores has died twice of the same request")
 
     def counts(self, name: str) -> Counts:
         """As of a :class:`Scorer`."""
@@ -288,7 +278,7 @@ class Workers(Scorer):
                 return
             except OSError as error:
                 LOG.error("no process that scores can be started: %s", error)
-        raise RequestError("unready", "a process that scores is being replaced", retry=1)
+        raise RequestError("unready", "a process that scores is being replaced")
 
 
 def _pipe(seconds: float) -> tuple[Connection, Connection]:

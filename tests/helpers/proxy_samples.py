@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, listening, models
-from pipeline.ranking.interpolation import interpolate
+from pipeline.ranking.tuning import interpolate
 
 VENDOR = "application/vnd.elasticsearch+json;compatible-with=9"
 MOST = 500

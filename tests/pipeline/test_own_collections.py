@@ -24,7 +24,8 @@ from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import load_model
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.ranking.tuning import Tuning
-from pipeline.training.own import FEWEST, own_training_set
+from pipeline.training.training_set import own_training_set
+from pipeline.training.tuning import FEWEST
 from rerankers.checkpoint import load, write_config
 from rerankers.features.judged import JUDGED
 

@@ -175,13 +175,13 @@ def test_keys(wire: Wire) -> None:
             assert client.get(path).status_code == 401
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "[::1]:8080", "a.example.com"])
-def test_names_of_the_service(host: str) -> None:
+def test_names_of_the_service() -> None:
     """A page of another site cannot give its own name to this machine."""
+    own = ("localhost", "LOCALHOST:8080", "[::1]:8080", "a.example.com")
     with client_of(hosts=["localhost", "[::1]", "*.example.com"]) as client:
-        assert client.get("/info", headers={"host": host}).status_code == 200
-        for other in ("example.com", "evil.org", "localhost.evil.org:80"):
-            assert client.get("/info", headers={"host": other}).status_code == 421
+        for host in (*own, "example.com", "evil.org", "localhost.evil.org:80"):
+            status = client.get("/info", headers={"host": host}).status_code
+            assert status == (200 if host in own else 421)
 
 
 def test_pages_of_other_sites_need_leave() -> None:

@@ -102,32 +102,29 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
         raise refused(f"{method} {path[:100]}")
     needs_index = kind in ("read", "query", "template", "open")
     indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
+    # Metrics have few names: those that are served.
+    record.index = next((p for n in indexes[:1] for p in served if matches(p, n)), "")
     query = scope["query_string"].decode("utf-8", "replace").replace(";", "&")
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     for key in parameters.keys() - _PARAMETERS:
         raise refused(f"the parameter {key[:100]!r}")
-    parts = [quote(",".join(indexes), ",*:")] if indexes else []
-    parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
-    # Metrics have few names: those that are served.
-    record.index = next((p for n in indexes[:1] for p in served if matches(p, n)), "")
-    headers, body = request.headers.items(), parameters.pop("source", "").encode()
+    body, headers = parameters.pop("source", "").encode(), request.headers.items()
     parameters.pop("source_content_type", "")
     if is_yaml := "yaml" in parameters.pop("format", "") + request.headers.get("accept", ""):
         headers = [*((n, v) for n, v in headers if n != "accept"), ("accept", _JSON)]
     if "content-type" not in request.headers:
         headers = [*headers, ("content-type", _JSON)]
+    parts = [quote(",".join(indexes), ",*:")] if indexes else []
+    parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
+    call = record, method, kind, f"/{'/'.join(parts)}", indexes, name, parameters, headers
     deadline = None
     with suppress(RequestError):  # The header may be meant for the engine.
         deadline = deadline_of(request)
-    path = f"/{'/'.join(parts)}"
-    call = record, method, kind, path, indexes, name, parameters, headers, body, is_yaml
-    return EngineRequest(*call, deadline)
+    return EngineRequest(*call, body, is_yaml, deadline)
 
 
-_RESERVED = tuple("._-+<")
-"""First characters of system indexes, ``_all``, exclusions and names computed from a date."""
-
-_NAME = re.compile(r'[^\x00-\x20\x7f"#,/<>?\\|]{1,255}')
+_NAME = re.compile(r'(?![._\-+])[^\x00-\x20\x7f"#,/<>?\\|]{1,255}')
+"""Not those of system indexes, ``_all``, exclusions, and names computed from a date."""
 
 
 def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
@@ -139,7 +136,7 @@ def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
     for name in wanted:
         # Those of a remote cluster have a colon.
         inside = any(matches(p, name) and (":" in p or ":" not in name) for p in served)
-        if not _NAME.fullmatch(name) or name.startswith(_RESERVED) or not inside:
+        if not _NAME.fullmatch(name) or not inside:
             problem = f"found the index {name[:100]!r}, expected one of {', '.join(served)}"
             raise RequestError("index", problem)
     # Patterns from their first character on may mean system indexes, too.
@@ -155,12 +152,10 @@ def matches(pattern: str, name: str) -> bool:
     if not parts:
         return pattern == name
     at, end = len(first), len(name) - len(last := parts.pop())
-    with suppress(ValueError):
-        for part in parts:
-            # The first place of a part leaves most of the name for the others.
-            at = name.index(part, at, end) + len(part)
-        return at <= end and name.startswith(first) and name.endswith(last)
-    return False
+    for part in parts:
+        # The first place of a part leaves most of the name for the others.
+        at = found + len(part) if (found := name.find(part, at, end)) >= 0 else end + 1
+    return at <= end and name.startswith(first) and name.endswith(last)
 
 
 # --- Bodies ---------------------------------------------------------------------------------------
@@ -188,9 +183,12 @@ def strict(body: bytes) -> Json:
     return content
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def dumped(content: Any) -> bytes:
     """JSON in ASCII without blanks."""
-    return json.dumps(content, separators=(",", ":")).encode()
+    return _ENCODER.encode(content).encode()
 
 
 class Grammar:

@@ -27,18 +27,21 @@ from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Ranked, SearchLog
 from pipeline.service.models import ServedModel, probability
 from pipeline.service.proxy import allowed
-from pipeline.service.proxy.allowed import EngineRequest, dumped, strict
-from pipeline.service.proxy.response import (
+from pipeline.service.proxy.allowed import EngineRequest, Json, dumped, strict
+from pipeline.service.proxy.search import (
     MARK,
     Members,
     ResponseError,
+    Search,
+    SearchDefaults,
     SearchResponse,
+    Window,
     encoded,
     members_of,
     read_responses,
+    read_search,
 )
-from pipeline.service.proxy.search import Search, SearchDefaults, Window, read_search
-from pipeline.service.proxy.upstream import EngineResponse, Upstream
+from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.record import LOG, Record
 from pipeline.service.requests import ErrorFormat, RequestError, unless_gone
 from rerankers.interpolation import minmax, mix
@@ -111,33 +114,29 @@ class Proxy:
             work = self._pass if call.kind in _PASSED else self._search
             try:
                 return _written(await unless_gone(work(call), request), call)
+            except RequestError as error:
+                if error.kind in ("away", "deadline", "overload"):
+                    self.service.metrics.search(call.record, "away")
+                raise
             finally:
                 self.upstream.release(call.record)
 
-    async def _send(self, request: EngineRequest, body: bytes, **changes: Any) -> EngineResponse:
-        """The engine's response to another body, and other parts of the call; a RequestError."""
-        try:
-            return await self.upstream.send(replace(request, body=body, **changes))
-        except RequestError as error:
-            if error.kind != "large":
-                self.service.metrics.search(request.record, "away")
-            raise
-
     async def _pass(self, request: EngineRequest) -> Response:
         """A call around searches: its body is checked, and so are the ids in it."""
-        body, content = b"", dict[str, Any]()
+        content: Json = {}
         if request.body.strip() and request.kind != "read":
             content = strict(request.body)
             self.grammar.check(content, _PASSED[request.kind])
-            body = dumped(content)
         if request.kind == "known":
             names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
             self.grammar.check_ids(*names, request.name, request.parameters.get("scroll_id"))
-        response = await self._send(request, body)
+        response = await self.upstream.send(
+            replace(request, body=dumped(content) if content else b"")
+        )
         if request.kind in ("known", "open"):
             with suppress(*ResponseError):
-                self._remember(members_of(response.content))
-        return _response(response)
+                self._remember(members_of(bytes(response.body)))
+        return response
 
     def _remember(self, members: Members) -> None:
         """Let the ids of a response, by which a search goes on, come back."""
@@ -153,35 +152,34 @@ class Proxy:
         if not sent:
             raise next(search for search in searches if isinstance(search, RequestError))
         response, parts = await self._ask(request, sent)
-        while response.status in OWN_SEARCH_FAILED and (lost := _lost(sent, parts)):
+        while response.status_code in OWN_SEARCH_FAILED and (lost := _lost(sent, parts)):
             # The caller's own searches in their place, for the engine's own words on them.
             for row in lost:
                 sent[row] = sent[row]._replace(window=None, outcome="failed", reason="it failed")
             response, parts = await self._ask(request, sent)
+        content, reason = bytes(response.body), sent[0].reason
         if not parts:  # An error, or not to be read.
-            is_well, content = response.status == 200, response.content
+            is_well = response.status_code == 200
             self.service.metrics.search(request.record, sent[0].outcome if is_well else "refused")
-            if sent[0].outcome == "failed" and content.lstrip().startswith(b"{"):
+            if is_well and sent[0].outcome == "failed" and content.lstrip().startswith(b"{"):
                 content = content.replace(b"{", b'{"_reranked":false,', 1)
-            return _response(response, content, sent[0].reason) if is_well else _response(response)
+            return _answer(response, content, reason) if is_well else response
         work = (self._page(*pair, request) for pair in zip(parts, sent, strict=True))
         pages = await asyncio.gather(*work)
         if not request.is_several:
             [(page, ranked)] = pages
-            reason = "" if ranked else sent[0].reason or "not scored"
-            answer = _response(response, bytes(page), reason)
+            answer = _answer(response, page, "" if ranked else reason or "not scored")
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
         if searches == sent and not any(s.window or s.outcome == "failed" for s in sent):
-            return _response(response, None, sent[0].reason)
+            return _answer(response, content, reason)
         left = (page for page, _ in pages)
         items = [
             next(left) if isinstance(search, Search) else encoded(ENGINE_ERRORS.explain(search, ""))
             for search in searches
         ]
-        whole = members_of(response.content) | {"responses": encoded(items)}
-        return _response(response, bytes(encoded(whole)))
+        return _answer(response, encoded(members_of(content) | {"responses": encoded(items)}))
 
     async def _read(self, request: EngineRequest) -> list[Search | RequestError]:
         """The searches of a request; raises RequestError for a body that has none."""
@@ -226,26 +224,30 @@ class Proxy:
         self.grammar.check(content, "template")
         told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
         headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
-        changes = {"headers": headers, "method": "POST", "path": "/_render/template"}
-        response = await self._send(request, dumped(content), **changes, parameters={})
+        call = replace(request, headers=headers, body=dumped(content), parameters={})
+        response = await self.upstream.send(replace(call, method="POST", path="/_render/template"))
+        rendered = bytes(response.body)
         with suppress(*ResponseError):
-            search = members_of(response.content).get("template_output", Raw(b""))
-            if response.status == 200:
+            search = members_of(rendered).get("template_output", Raw(b""))
+            if response.status_code == 200:
                 return dumped(strict(bytes(search)) | told)
-        problem = response.content[:300].decode("utf-8", "replace")
+        problem = rendered[:300].decode("utf-8", "replace")
         raise RequestError("value", f"the engine does not render the template: {problem}")
 
     async def _ask(
         self, request: EngineRequest, searches: Sequence[Search]
-    ) -> tuple[EngineResponse, Sequence[SearchResponse]]:
+    ) -> tuple[Response, Sequence[SearchResponse]]:
         """The engine's response to searches and their windows; no parts if it cannot be read.
 
         Texts are read from the hits' sources, which come anyway; where these lack a field, it is
         asked for, from then on at once.
         """
         windows = [search.window for search in searches]
-        pairs = zip(windows, searches, strict=True)
-        bodies = [w.asked(self._lacking) if w else search.body for w, search in pairs]
+        is_short = [bool(w and w.short and w.place not in self._lacking) for w in windows]
+        bodies = [
+            search.body if w is None else w.short if short else w.body
+            for search, w, short in zip(searches, windows, is_short, strict=True)
+        ]
         changed = ("from", "size") if any(windows) else ()
         parameters = {name: v for name, v in request.parameters.items() if name not in changed}
         body = bodies[0]
@@ -253,21 +255,21 @@ class Proxy:
             lines = zip((search.header for search in searches), bodies, strict=True)
             body = b"".join(line + b"\n" for pair in lines for line in pair)
         try:
-            response = await self._send(request, body, parameters=parameters)
+            response = await self.upstream.send(replace(request, body=body, parameters=parameters))
         except RequestError as error:
             if error.kind != "large" or not changed:
                 raise
-            return EngineResponse(200, [], b""), []
-        parts, content = list[SearchResponse](), response.content
-        if response.status == 200:
+            return Response(), []
+        parts, content = list[SearchResponse](), bytes(response.body)
+        if response.status_code == 200:
             with suppress(*ResponseError):
                 fields = [w.fields if w else None for w in windows]
                 read = partial(read_responses, content, request.is_several, fields)
                 parts = await _apart(len(content), read)
         lacking = {
             w.place: True
-            for w, sent, part in zip(windows, bodies, parts, strict=False)
-            if w and sent is w.short and not all(is_whole for *_, is_whole in part.posts)
+            for w, short, part in zip(windows, is_short, parts, strict=False)
+            if w and short and not all(is_whole for *_, is_whole in part.posts)
         }
         self._lacking.update(lacking)
         return await self._ask(request, searches) if lacking else (response, parts)
@@ -357,20 +359,15 @@ def mixed(response: ScoreResponse, first: Sequence[float], weight: float) -> Sco
     return replace(response, scores=[*map(probability, scores)], order=order)
 
 
-def _response(
-    response: EngineResponse, content: bytes | None = None, reason: str | None = None
-) -> Response:
-    """A response of the engine; a search tells why it is not reranked, "" if it is."""
-    passed = Response(response.content if content is None else content, response.status)
-    passed.raw_headers += [
-        (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
-        for name, value in response.headers
-    ]
+def _answer(response: Response, content: bytes | Raw, reason: str | None = None) -> Response:
+    """A response to a search with another body; it tells why it is not reranked, "" if it is."""
+    response.body = bytes(content)
+    response.headers["content-length"] = str(len(response.body))
     if reason is not None:
-        passed.headers["x-reranked"] = str(not reason).lower()
+        response.headers["x-reranked"] = str(not reason).lower()
     if reason:
-        passed.headers["x-not-reranked"] = re.sub("[^ -~]", "?", reason)[:200]
-    return passed
+        response.headers["x-not-reranked"] = re.sub("[^ -~]", "?", reason)[:200]
+    return response
 
 
 def _written(response: Response, call: EngineRequest) -> Response:
@@ -379,8 +376,7 @@ def _written(response: Response, call: EngineRequest) -> Response:
     if call.is_yaml or (is_ours and call.parameters.get("pretty", "false") != "false"):
         with suppress(*ResponseError):
             text = msgspec.json.format(bytes(response.body), indent=2)
-            response.body = b"---\n" + text + b"\n" if call.is_yaml else text
-            response.headers["content-length"] = str(len(response.body))
+            _answer(response, b"---\n" + text + b"\n" if call.is_yaml else text)
     if call.is_yaml:
         response.headers["content-type"] = "application/yaml"
     return response

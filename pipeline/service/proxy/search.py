@@ -1,18 +1,24 @@
-"""A search in the engines' JSON: its text, and the window of hits to rerank."""
+"""A search in the engines' JSON and its response: text, window of hits to rerank, page.
+
+msgspec splits a response: hits, totals and unknown members are :class:`msgspec.Raw`, so numbers in
+any form and keys in their order come through. What msgspec refuses is not reranked.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
-from pipeline.service.proxy.response import PostFields, at
 from pipeline.service.requests import RequestError
+from rerankers.pairs import number_of
 
 _TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
 """Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
@@ -29,6 +35,31 @@ _SYNTAX = re.compile(
 
 _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
 """Escapes, which stay without their backslash, wildcards, and marks at a word's end."""
+
+FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
+
+Members = dict[str, Raw]
+
+MARK: Members = {"_reranked": Raw(b"false")}
+"""First member of a response that should have been reranked."""
+
+ResponseError = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""Errors of a response that cannot be read."""
+
+
+@dataclass(frozen=True)
+class PostFields:
+    """Fields of an index's posts."""
+
+    texts: tuple[str, ...] = ("contents",)  # Joined by blanks
+    url: str | None = "url"
+    signals: tuple[tuple[str, str], ...] = ()  # Numbers that a model reads: its name, field
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        texts = (*self.texts, self.url) if self.url else self.texts
+        return (*texts, *(field for _, field in self.signals))
 
 
 class ServedIndex(NamedTuple):
@@ -87,14 +118,10 @@ class Window:
     added: Sequence[str]  # Fields that only the reranker needs
     place: int  # Hash of the indexes and these fields
     body: bytes  # The search with them
-    short: bytes | None  # The same without them, for hits that show their whole sources
+    short: bytes  # The same without them, for hits that show their whole sources; else empty
     model: str | None
     weight: float | None
     ubi: Ubi | None  # ``ext.ubi``, if it is for the log
-
-    def asked(self, lacking: Container[int]) -> bytes:
-        """The search to send, where the sources of some places are known to lack fields."""
-        return self.short if self.short and self.place not in lacking else self.body
 
 
 class Search(NamedTuple):
@@ -111,6 +138,9 @@ class UnchangedError(Exception):
     """A search passes unchanged: the reason, and how it is counted."""
 
 
+# --- The window -----------------------------------------------------------------------------------
+
+
 def read_search(
     content: Json,
     given: Mapping[str, str],
@@ -121,26 +151,22 @@ def read_search(
 
     ``given`` are the parameters of the path, or the header in several searches.
     """
-    own, given_ext = content, content.get("ext")
-    ext: Json = given_ext if isinstance(given_ext, dict) else {}
+    own, ext = content, _object(content.get("ext"))
     ours = ("rerank", "ubi") if defaults.reads_ubi else ("rerank",)
-    told = {name: ext[name] for name in ours if ext.get(name) is not None}
-    if told:
+    if told := {name: ext[name] for name in ours if ext.get(name) is not None}:
         others = {name: value for name, value in ext.items() if name not in told}
         own = {n: v for n, v in content.items() if n != "ext"} | ({"ext": others} if others else {})
     pipeline = given.get("search_pipeline") or content.get("search_pipeline")
-    is_hybrid = isinstance(query := content.get("query"), dict) and "hybrid" in query
-    if pipeline and ("rerank" in told or not is_hybrid):
+    if pipeline and ("rerank" in told or "hybrid" not in _object(content.get("query"))):
         return Search(dumped(content), None, "the search names a pipeline of the engine")
     if told.get("rerank") is False:
         return Search(dumped(own), None, "ext.rerank is false")
     try:
         options = msgspec.convert(told, _Ext)
+        return Search(dumped(own), _window(own, given, options, defaults, indexes))
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
-        raise RequestError("value", message, ("ext", path.rstrip("`"))) from None
-    try:
-        return Search(dumped(own), _window(own, given, options, defaults, indexes))
+        raise RequestError("value", f"ext.{path.rstrip('`')}: {message}") from None
     except UnchangedError as error:
         return Search(dumped(own), None, *error.args)
 
@@ -153,22 +179,25 @@ def _window(
     indexes: Sequence[str],
 ) -> Window:
     """The window of a search; raises UnchangedError."""
-    options, shown, asked = ext.rerank, content.get("fields"), _asked(content)
+    options, shown, asked, query = ext.rerank, content.get("fields"), content, None
+    if isinstance(retriever := content.get("retriever"), dict):
+        asked = _object(retriever.get("standard"))
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
     depth = min(options.rerank_window or defaults.window, defaults.most)
     parts, both = (content, asked, given), (content, given)
-    if any(part.get(name) not in (None, "") for name in LISTS["continued"] for part in parts):
-        raise UnchangedError("the search reads on from a hit, or groups hits")
-    if not all(_by_score(part.get("sort")) for part in parts):
-        raise UnchangedError("the sort has another key than _score")
-    if start is None or not size:
-        raise UnchangedError("the search shows no hits")
-    if start >= depth:
-        raise UnchangedError(f"the page begins after the {depth} hits that are reranked")
     is_partial = any("_none_" in _names(part.get("stored_fields")) for part in both)
-    if is_partial or not isinstance(shown, list | None) or "filter_path" in given:
-        raise UnchangedError("the search leaves out parts of the response")
-    query = asked.get("query")
+    is_partial = is_partial or not isinstance(shown, list | None) or "filter_path" in given
+    reads_on = any(p.get(name) not in (None, "") for name in LISTS["continued"] for p in parts)
+    reasons = {
+        "the search reads on from a hit, or groups hits": reads_on,
+        "the sort has another key than _score": not all(_by_score(p.get("sort")) for p in parts),
+        "the search shows no hits": start is None or not size,
+        f"the page begins after the {depth} hits that are reranked": (start or 0) >= depth,
+        "the search leaves out parts of the response": is_partial,
+    }
+    if reason := next((text for text, is_so in reasons.items() if is_so), None):
+        raise UnchangedError(reason)
+    start, size, query = start or 0, size or 0, asked.get("query")
     if given.get("q"):
         query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
     fields = _fields(options, defaults, indexes)
@@ -178,48 +207,42 @@ def _window(
     needed = dict.fromkeys(name for each in fields.values() for name in each.names)
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
-    body = whole | {"fields": [*(shown or []), *added]} if added else whole
     hides = any(name == "stored_fields" or name.startswith("_source") for name in given)
     hides = hides or "stored_fields" in content or content.get("_source", True) is not True
     return Window(
-        *(text, start, size, depth, fields, added, hash((*indexes, *added)), dumped(body)),
-        short=None if hides or not added else dumped(whole),
+        *(text, start, size, depth, fields, added, hash((*indexes, *added))),
+        body=dumped(whole | {"fields": [*(shown or []), *added]} if added else whole),
+        short=b"" if hides or not added else dumped(whole),
         model=options.model,
         weight=defaults.weight if options.weight is None else options.weight,
         ubi=ext.ubi,
     )
 
 
-def _asked(content: Json) -> Json:
-    """A search, or the standard retriever in its place; {} for another retriever."""
-    if not isinstance(retriever := content.get("retriever"), dict):
-        return content
-    standard = retriever.get("standard")
-    return standard if isinstance(standard, dict) else {}
-
-
 def _fields(
     options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
 ) -> Mapping[str, PostFields]:
     """The fields of posts as a search names them, else those of its indexes."""
-    own = {
-        index: served.fields
-        for index, served in defaults.served.items()
-        if any(matches(name, index) for name in indexes)
-    }
+    served = defaults.served.items()
+    own = {i: each.fields for i, each in served if any(matches(name, i) for name in indexes)}
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
     fields = of_names.pop() if len(of_names) == 1 else defaults.fields
     if (given := options.document_fields) is not None:
         url = fields.url if fields.url in given else None
         texts = tuple(name for name in given if name != url)
-        fields, own = fields._replace(texts=texts, url=url), {}
-    named, found = options.signals, {"": fields, **own}
+        fields, own = replace(fields, texts=texts, url=url), {}
+    found = {"": fields, **own}
     for index, each in found.items():
-        of = dict(each.signals) | (named if isinstance(named, dict) else {})
+        of = dict(each.signals) | _object(options.signals)
         signals = tuple((name, of.get(name) or name) for name in defaults.numbers)
-        found[index] = each._replace(signals=signals)
+        found[index] = replace(each, signals=signals)
     return found
+
+
+def _object(value: Any) -> Json:
+    """An object; {} for anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
@@ -237,8 +260,8 @@ def _by_score(sort: Any) -> bool:
     keys = sort.split(",") if isinstance(sort, str) and sort else sort
     if isinstance(keys, list) and len(keys) == 1:
         keys = keys[0]
-    if isinstance(keys, dict) and len(keys) == 1:
-        [(name, order)] = keys.items()
+    if isinstance(keys, dict):
+        [(name, order)] = keys.items() if len(keys) == 1 else [("", "")]
         order = order.get("order", "desc") if isinstance(order, dict) else order
         return name == "_score" and order == "desc"
     return keys in (None, "", [], "_score", "_score:desc")
@@ -264,10 +287,9 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
         text = next((value for value in at(content, path) if value is not None), None)
         if not isinstance(text, str):
             problem = "found something else, expected the path of a text in the search"
-            location = ("ext", "rerank", "query_context", "query_text_path")
-            raise RequestError("value", problem, location)
+            raise RequestError("value", f"ext.rerank.query_context.query_text_path: {problem}")
     elif text is None:
-        texts = [(is_sure, text) for text, is_sure in _texts(query, fields) if text.strip()]
+        texts = [pair for pair in _texts(query, fields) if pair[1].strip()]
         text = max(texts, key=lambda pair: pair[0], default=(True, ""))[1]
     if not text.strip():
         listed = ", ".join(dict.fromkeys(fields))
@@ -275,31 +297,33 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
     return text
 
 
-def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Texts of the queries inside a query, in their order, and whether ``fields`` are searched."""
+def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """Whether ``fields`` are searched, and the text, of the queries in a query, in their order."""
     for item in query if isinstance(query, list) else ():
         yield from _texts(item, fields)
-    for kind, inner in query.items() if isinstance(query, dict) else ():
+    for kind, inner in _object(query).items():
         keys = _TEXTS.get(kind, ()) if isinstance(inner, dict) else ()
+        searched, are_named = list[tuple[Any, list[str]]](), False
         if keys == ["field"]:
-            for name, value in inner.items():
-                text = value.get("query") if isinstance(value, dict) else value
-                if type(text) in (str, int, float) and _is_text(name, fields):
-                    yield str(text), True
+            searched = [
+                (value.get("query") if isinstance(value, dict) else value, [name])
+                for name, value in inner.items()
+            ]
         elif keys == ["fields"]:
-            listed, text = _names(inner.get("fields")), inner.get("query")
-            names = [name.partition("^")[0] for name in listed]
-            names = names or [str(inner.get("default_field") or "*")]
-            is_sure = any(_is_text(name, fields) for name in names)
-            if type(text) in (str, int, float) and (inner.get("fields") or is_sure):
-                if kind == "query_string":  # Fields are texts by their use, too.
-                    text = plain(str(text), [*fields, *names])
-                elif kind == "simple_query_string":
-                    text = plain(str(text), None)
-                yield str(text), is_sure
+            names = [name.partition("^")[0] for name in _names(inner.get("fields"))]
+            searched = [(inner.get("query"), names or [str(inner.get("default_field") or "*")])]
+            are_named = bool(inner.get("fields"))
         else:
             for key in keys:
                 yield from _texts(inner.get(key), fields)
+        for text, names in searched:
+            is_sure = any(_is_text(name, fields) for name in names)
+            if type(text) in (str, int, float) and (is_sure or are_named):
+                if kind == "query_string":  # Fields are texts by their use, too.
+                    text = plain(text, [*fields, *names])
+                elif kind == "simple_query_string":
+                    text = plain(text, None)
+                yield is_sure, str(text)
 
 
 def _is_text(name: str, fields: Sequence[str]) -> bool:
@@ -307,10 +331,10 @@ def _is_text(name: str, fields: Sequence[str]) -> bool:
     return any(matches(name, field) or name.startswith(f"{field}.") for field in fields)
 
 
-def plain(text: str, fields: Sequence[str] | None) -> str:
+def plain(text: Any, fields: Sequence[str] | None) -> str:
     """The wanted words of a ``query_string``, or of a simple one, which names no fields (None)."""
     words, kept, is_excluded = list[str](), [True], False
-    for match in _SYNTAX.finditer(text[:_LONGEST_TEXT]):
+    for match in _SYNTAX.finditer(str(text)[:_LONGEST_TEXT]):
         sign, name, value = match["sign"], match["field"] or "", match["value"]
         if fields is None:
             name, value = "", name + value
@@ -328,3 +352,138 @@ def plain(text: str, fields: Sequence[str] | None) -> str:
         elif is_kept and (fields is None or value[0] not in "/[{"):
             words.append(_MARKS.sub(lambda m: m[1] or " ", value))
     return " ".join(" ".join(words).split())
+
+
+# --- The response ---------------------------------------------------------------------------------
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """The parts of a hit that are read here."""
+
+    index_name: str = msgspec.field(name="_index", default="")
+    doc_id: str = msgspec.field(name="_id", default="")
+    # Negative ones mark the parts of a hybrid query whose hits nobody has joined.
+    score: Annotated[float, Meta(ge=0)] | None = msgspec.field(name="_score", default=None)
+    source: dict[str, Any] | None = msgspec.field(name="_source", default=None)
+    fields: dict[str, Any] | None = None
+    ignored_field_values: dict[str, Any] | None = None
+
+    def value(self, name: str) -> Any:
+        """The value of a field; () if the hit lacks it."""
+        for group in (self.source, self.fields, self.ignored_field_values):
+            if group and name in group:
+                return group[name]
+        return (*at(self.source, name),) if "." in name else ()
+
+    def post(self, fields: PostFields) -> tuple[str, str, list[float], bool]:
+        """Its text, link and numbers, and whether it has all of the fields."""
+        values = [*map(self.value, fields.names)]
+        count = len(values) - len(fields.signals)
+        parts = [v if type(v) is str else " ".join(_leaves(v)) for v in values[:count]]
+        link = parts.pop() if fields.url else ""
+        numbers = [
+            number_of(next(iter(v), None) if isinstance(v, list | tuple) else v)
+            for v in values[count:]
+        ]
+        return " ".join(filter(None, parts)), link, numbers, () not in values
+
+
+_MEMBERS = msgspec.json.Decoder(Members)
+_RAWS = msgspec.json.Decoder(list[Raw])
+_HITS = msgspec.json.Decoder(list[Hit])
+
+
+class SearchResponse(NamedTuple):
+    """The response to a search."""
+
+    content: bytes | Raw
+    members: Members
+    found: Members  # Members of ``hits``
+    raws: Sequence[Raw] = ()  # The hits, in the engine's order
+    hits: Sequence[Hit] | None = None  # The same; None if there is no list of them to read
+    posts: Sequence[tuple[str, str, list[float], bool]] = ()
+
+    @classmethod
+    def read(cls, content: bytes | Raw, fields: Mapping[str, PostFields] | None) -> SearchResponse:
+        """Read a response; raises a :data:`ResponseError`.
+
+        ``fields``: index -> fields of its posts, "" for all others; None reads no posts.
+        """
+        members = members_of(content)
+        found = members_of(members["hits"]) if "hits" in members else {}
+        with suppress(*ResponseError):
+            hits = _HITS.decode(raw := found.get("hits", Raw()))
+            of_hits = [fields.get(hit.index_name, fields[""]) for hit in hits] if fields else ()
+            posts = [*map(Hit.post, hits, of_hits)]
+            return cls(content, members, found, _RAWS.decode(raw), hits, posts)
+        return cls(content, members, found)
+
+    def page(
+        self,
+        rows: Sequence[tuple[int, str | None]],
+        dropped: Collection[str],
+        members: Members,
+        best: str | None = None,
+    ) -> Raw:
+        """The response with the hits of these rows alone, and their new scores, None for old ones.
+
+        Without the fields ``dropped``, with other ``members``, and a new best score if any.
+        """
+        found = self.found | {"hits": encoded([self._hit(*row, dropped) for row in rows])}
+        if best is not None and "max_score" in found:
+            found["max_score"] = Raw(best.encode())
+        return encoded(members | {"hits": encoded(found)})
+
+    def _hit(self, row: int, score: str | None, dropped: Collection[str]) -> Raw:
+        """A hit without some fields, and with another score where it is given."""
+        if score is None and not dropped:
+            return self.raws[row]
+        members, groups = members_of(self.raws[row]), dict[str, Members]()
+        for name in ("fields", "ignored_field_values"):
+            if name in members:
+                values = members_of(members.pop(name))
+                groups[name] = {key: values[key] for key in values if key not in dropped}
+        if score is not None:
+            first = Raw(b"[%b]" % bytes(members["_score"]))
+            groups["fields"] = groups.get("fields", {}) | {FIRST_STAGE: first}
+            members["_score"] = Raw(score.encode())
+        return encoded(members | {name: encoded(group) for name, group in groups.items() if group})
+
+
+def encoded(value: Any) -> Raw:
+    """JSON, with pieces of a response as they are."""
+    return Raw(msgspec.json.encode(value))
+
+
+def members_of(content: bytes | str | Raw) -> Members:
+    """The members of an object; raises a :data:`ResponseError`."""
+    return _MEMBERS.decode(content)
+
+
+def read_responses(
+    content: bytes, are_several: bool, fields: Sequence[Mapping[str, PostFields] | None]
+) -> list[SearchResponse]:
+    """The response to a search, or those to several; raises a :data:`ResponseError`."""
+    parts = _RAWS.decode(members_of(content).get("responses", b"")) if are_several else [content]
+    return [*map(SearchResponse.read, parts, fields)] if len(parts) == len(fields) else []
+
+
+def at(value: Any, path: str) -> Iterator[Any]:
+    """The values at a path: names may have dots in them, and items of lists need no place."""
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from at({str(place): item}, path)
+            yield from at(item, path)
+    for name in sorted(_object(value), key=len):
+        if path == name:
+            yield value[name]
+        elif path.startswith(f"{name}."):
+            yield from at(value[name], path[len(name) + 1 :])
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """The texts and numbers in a value."""
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from _leaves(item)
+    if type(value) in (str, int, float):
+        yield str(value)

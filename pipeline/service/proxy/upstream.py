@@ -6,11 +6,11 @@ import ssl
 import time
 from collections.abc import Iterable, Sequence
 from http.client import HTTPException
-from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
 import aiohttp
+from starlette.responses import Response
 from yarl import URL
 
 from pipeline.service.proxy.allowed import LISTS, EngineRequest
@@ -23,18 +23,6 @@ TIMEOUT = 60.0  # Seconds for a response, unless the client says how long it wai
 LARGEST = 32_000_000  # Bytes of a response
 HELD = 4 * LARGEST  # Bytes of all responses that are read or being answered
 _HEADER = 65_536  # Bytes of a header; answers with many nodes have long ones
-
-_NO_CONNECTION = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-
-Headers = Sequence[tuple[str, str]]
-
-
-class EngineResponse(NamedTuple):
-    """A response of the engine."""
-
-    status: int
-    headers: Headers
-    content: bytes
 
 
 class Upstream:
@@ -66,7 +54,7 @@ class Upstream:
         """Forget the responses to a request, which is answered."""
         self._held -= record.held
 
-    async def send(self, request: EngineRequest) -> EngineResponse:
+    async def send(self, request: EngineRequest) -> Response:
         """The response to a request; the record counts its time, and the bytes to be released.
 
         Raises RequestError if no node responds, or the response is too large, also beside others.
@@ -83,13 +71,16 @@ class Upstream:
                     return await self._exchange(request, url, left)
                 except (aiohttp.ClientError, OSError, ValueError) as error:
                     # Of a node that takes no connection, another one may do the work.
-                    has_begun = not isinstance(error, _NO_CONNECTION)
+                    refused = aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError
+                    has_begun, problem = (
+                        not isinstance(error, refused),
+                        "the engine does not answer",
+                    )
                     if isinstance(error, TimeoutError) and has_begun:
-                        problem = f"{url}: the engine does not answer in time"
-                        raise RequestError("deadline", problem) from None
+                        raise RequestError("deadline", f"{url}: {problem} in time") from None
                     # A page of a scroll that is lost cannot be read again.
                     if not left_over or (has_begun and request.kind == "known"):
-                        problem = f"{url}: the engine does not answer: {type(error).__name__}"
+                        problem = f"{url}: {problem}: {type(error).__name__}"
                         raise RequestError("away", problem) from None
                     # Unless another search has noticed it before.
                     if self._urls[0] == url:
@@ -98,7 +89,7 @@ class Upstream:
         finally:
             request.record.engine += time.perf_counter() - started
 
-    async def _exchange(self, request: EngineRequest, url: str, left: float) -> EngineResponse:
+    async def _exchange(self, request: EngineRequest, url: str, left: float) -> Response:
         """The response of a node within some seconds."""
         if self._session is None:  # Made in the event loop.
             self._session = aiohttp.ClientSession(
@@ -125,8 +116,13 @@ class Upstream:
                     problem = f"found more than {LARGEST} bytes in the engine's response"
                     raise RequestError("large", f"{problem}, expected less; search for fewer hits")
                 if self._held > HELD:
-                    raise RequestError("overload", "too many large responses at once", retry=1)
-            return EngineResponse(response.status, passed(response.headers.items()), bytes(content))
+                    raise RequestError("overload", "too many large responses at once")
+            answer = Response(bytes(content), response.status)
+        answer.raw_headers += [
+            (name.encode("latin-1"), value.encode("latin-1", "replace"))
+            for name, value in passed(response.headers.items())
+        ]
+        return answer
 
 
 def encoding_of(url: str) -> str:
@@ -135,7 +131,7 @@ def encoding_of(url: str) -> str:
     return "identity" if host in ("localhost", "::1") or host.startswith("127.") else "gzip"
 
 
-def passed(headers: Iterable[tuple[str, str]]) -> Headers:
+def passed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Headers that pass: neither of one connection or side, nor those that ``Connection`` names."""
     given = [(name.lower(), value) for name, value in headers]
     named = {n.strip().lower() for key, v in given if key == "connection" for n in v.split(",")}
