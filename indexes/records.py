@@ -34,8 +34,7 @@ def numbered_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its line end); only ``\\n`` and ``\\r\\n`` end a line.
 
-    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped. Raises for a file
-    that is missing or not UTF-8, and for damaged compressed data.
+    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped.
     """
     number = 0
     try:
@@ -85,22 +84,21 @@ def is_table(path: Path | str) -> bool:
 
 
 def table_rows(path: Path | str, lines: Lines, error_type: Errors = CollectionError) -> Records:
-    """The rows of a table under its header; fields are separated by a tab, comma or semicolon.
-
-    Two columns without a header, of which the first is a number, are ``id`` and ``text``.
-    """
-    texts, number = (f"{line}\n" for _, line in lines), 0
-    header = next(texts, "")
-    comma = max("\t,;", key=header.count)
+    """The rows of a table under its header; fields are separated by a tab, comma or semicolon. Two
+    columns without a header, of which the first is a number, are ``id`` and ``text``."""
+    lines = iter(lines)
+    first, header = next((line for line in lines if line[1].strip()), (1, ""))
+    comma, number = max("\t,;", key=header.count), first - 1
     quoting: Any = csv.QUOTE_NONE if comma == "\t" else csv.QUOTE_MINIMAL
-    rows = csv.reader(chain([header], texts), delimiter=comma, quoting=quoting)
+    texts = (f"{line}\n" for _, line in chain([(first, header)], lines))
+    rows = csv.reader(texts, delimiter=comma, quoting=quoting)
     try:
         names, ahead = [name.strip() for name in next(rows, [])], []
         if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
             names, ahead = ["id", "text"], [names]
-        number = 1 - len(ahead)
+        number = first - len(ahead)
         for row in chain(ahead, rows):
-            begin, number = number + 1, max(number + 1, rows.line_num)
+            begin, number = number + 1, max(number + 1, first - 1 + rows.line_num)
             if not any(row):
                 continue
             if len(row) != len(names):
@@ -202,10 +200,8 @@ def value_of(record: Any, name: str | None) -> Any:
 def rows_of(
     table: Any, what: str, ready: Any, error_type: Errors = CollectionError
 ) -> Iterator[tuple[str, Any]]:
-    """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame.
-
-    Rows that are ``ready`` stay as they are; raises ``error_type`` for others.
-    """
+    """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame;
+    rows that are ``ready`` stay as they are."""
     if hasattr(table, "to_dict") and hasattr(table, "columns"):
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if isinstance(table, str | bytes | Mapping | ready) or not isinstance(table, Iterable):

@@ -90,8 +90,7 @@ JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
     """The collection that a file describes, a folder in BEIR's form, or an index by Pyserini.
 
-    It may have none of ``known_names``. DataError has all problems of the file and of the files
-    that it names.
+    DataError has all problems of the file and of its files, a name of ``known_names`` among them.
     """
     if (foreign := ForeignIndex(path)).files:
         whole, place = path.resolve(), IndexPlace(_group(path.resolve()))
@@ -314,10 +313,7 @@ def qrels_file(qrels: Any, folder: Path | None = None) -> Path:
 
 
 def qrels_of(qrels: Any) -> Qrels:
-    """Judgments: query_id -> doc_id -> grade, rows with :data:`.trec.NAMES`, a file or several.
-
-    DataError: a row has another form.
-    """
+    """Judgments: query_id -> doc_id -> grade, rows with :data:`.trec.NAMES`, a file or several."""
     files = [qrels] if isinstance(qrels, str | Path) else qrels
     if isinstance(files, list | tuple) and all(isinstance(one, str | Path) for one in files):
         return joined_qrels([Path(one) for one in files])
@@ -337,13 +333,8 @@ def qrels_of(qrels: Any) -> Qrels:
 
 
 def collection_of_ir_dataset(dataset: Any) -> Collection:
-    """The collection of a data set of ir_datasets, by its id or as an object.
-
-    Its documents are read once; later calls read topics and judgments only. Data sets that share
-    their documents share the index.
-
-    UsageError: there is no such data set. DataError: it has no documents, or cannot be read.
-    """
+    """The collection of a data set of ir_datasets, by its id or as an object. Its documents are
+    read once, and data sets that share them share the index."""
     try:
         import ir_datasets
     except ImportError:

@@ -14,7 +14,7 @@ Malformed input raises a :class:`DataError` that begins with ``file:line``.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +74,15 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
 def _topics_in(path: Path | str) -> list[Topic]:
     lines = list(numbered_lines(path, DataError))
     first = next((line for _, line in lines if line.strip()), "")
-    parse: Callable[..., Iterator[tuple[int, Topic]]] = _tsv_topics
     if _STARTS_AS_XML.match(first):
-        parse = _xml_topics
-    elif first.lstrip().startswith(("{", "[")) or (is_table(path) and _is_header(first)):
-        parse = _record_topics
+        found = _xml_topics(path, lines)
+    elif (is_json := first.lstrip().startswith(("{", "["))) or _is_header(first, path):
+        rows = read_records(path, DataError) if is_json else table_rows(path, lines, DataError)
+        found = ((number, topic_of(row, f"{path}:{number}")) for number, row in rows)
+    else:
+        found = _tsv_topics(path, lines)
     topics: dict[str, tuple[int, Topic]] = {}
-    for number, topic in parse(path, lines):
+    for number, topic in found:
         name, where = topic.query_id, f"{path}:{number}"
         if not is_doc_id(name):
             raise DataError(f"{where}: found {short(name)}, expected a query_id of one word")
@@ -135,24 +137,14 @@ def as_topics(topics: Any) -> list[Topic]:
     return [*found.values()]
 
 
-def _is_header(line: str) -> bool:
-    """Whether a line names columns of an id and of a text."""
+def _is_header(line: str, path: Path | str) -> bool:
+    """Whether the first line of a table names columns of an id and of a text."""
     names = {name.strip().lower() for name in re.split(r"[\t,;]", line)}
-    return bool(names & {*_IDS} and names & {*_TEXTS})
-
-
-def _record_topics(path: Path | str, _: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
-    return ((n, topic_of(row, f"{path}:{n}")) for n, row in read_records(path, DataError))
+    return bool(("\t" in line or is_table(path)) and names & {*_IDS} and names & {*_TEXTS})
 
 
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
-    lines = [(number, line) for number, line in lines if line.strip()]
-    if lines and "\t" in lines[0][1] and _is_header(lines[0][1]):
-        skipped = lines[0][0] - 1
-        for number, record in table_rows(path, lines, DataError):
-            yield number + skipped, topic_of(record, f"{path}:{number + skipped}")
-        return
-    for number, line in lines:
+    for number, line in ((number, line) for number, line in lines if line.strip()):
         colon = None if "\t" in line else _COLON.fullmatch(line.strip())
         fields = [*colon.groups()] if colon else line.split("\t")
         if len(fields) != 2:

@@ -7,12 +7,10 @@ table's results are a CSV: a line per cell and measure.
 import csv
 import hashlib
 import json
-import math
 import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,11 +23,13 @@ from experiments import left_out
 from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
+from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, read_run, write_run
 from pipeline.defaults import DEFAULT_FUSION
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.tuning import interpolate
 from pipeline.runtime import provenance
+from pipeline.training.first_stages import bm25
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
@@ -272,25 +272,13 @@ def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]
 
 
 def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, float]]:
-    """BM25 (Robertson et al. 1994): scores of a query and doc_ids of ``texts``, by doc_id.
-
-    As in Lucene: IDF ln(1 + (N - n + 0.5) / (n + 0.5)), without the constant factor k1 + 1. Words
-    are those that the models read, with stop words and without stemming.
-    """
-    k1, b = 1.2, 0.75
-    counts = {doc_id: Counter(words(text)) for doc_id, text in texts.items()}
-    documents = Counter(word for of_text in counts.values() for word in of_text)
-    idf = {w: math.log1p((len(counts) - n + 0.5) / (n + 0.5)) for w, n in documents.items()}
-    mean_length = max(1.0, mean([of_text.total() for of_text in counts.values()]))
-
-    def score(terms: Counter[str], found: Counter[str]) -> float:
-        norm = k1 * (1 - b + b * found.total() / mean_length)
-        common = [word for word in terms if word in found]
-        return sum(terms[w] * idf[w] * found[w] / (found[w] + norm) for w in common)
+    """BM25 (Robertson et al. 1994): scores of a query and doc_ids of ``texts``, by doc_id."""
+    rows = {doc_id: row for row, doc_id in enumerate(texts)}
+    score = bm25([" ".join(words(text)) for text in texts.values()])
 
     def scores(query: str, doc_ids: Iterable[str]) -> dict[str, float]:
-        terms = Counter(words(query))
-        return {doc_id: score(terms, counts[doc_id]) for doc_id in doc_ids}
+        found = score(Topic("", " ".join(words(query)))).tolist()
+        return {doc_id: found[rows[doc_id]] for doc_id in doc_ids}
 
     return scores
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Command, Patch
+from helpers.index_samples import write_lines
 from helpers.processes import ROOT, run_python
 
 from pipeline.collections import named
@@ -75,8 +76,7 @@ POSTS = [
 
 
 def test_ones_own_posts_with_strange_texts(search: Command, command: Command) -> None:
-    posts, topics = Path("posts.jsonl"), Path("topics.tsv")
-    posts.write_text("".join(json.dumps(post) + "\n" for post in POSTS), encoding="utf-8")
+    posts, topics = write_lines(Path("posts.jsonl"), POSTS), Path("topics.tsv")
     topics.write_text("1\tstorm warning coast\n2\t!!!\n3\t\n4\tnothingmatchesthis\n")
     assert "pipeline.index --posts" in search(topics, code=2).err
     command("index", "--posts", posts, "--index", "index", code=0)
