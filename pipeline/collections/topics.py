@@ -72,12 +72,12 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
 
 
 def _topics_in(path: Path | str) -> list[Topic]:
-    lines = list(numbered_lines(path, DataError))
+    lines = list(numbered_lines(path))
     first = next((line for _, line in lines if line.strip()), "")
     if _STARTS_AS_XML.match(first):
         found = _xml_topics(path, lines)
     elif (is_json := first.lstrip().startswith(("{", "["))) or _is_header(first, path):
-        rows = read_records(path, DataError) if is_json else table_rows(path, lines, DataError)
+        rows = read_records(path) if is_json else table_rows(path, lines)
         found = ((number, topic_of(row, f"{path}:{number}")) for number, row in rows)
     else:
         found = _tsv_topics(path, lines)
@@ -102,7 +102,7 @@ def _topics_in(path: Path | str) -> list[Topic]:
 def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     """The topic of a JSON object or of a row of a table, with its id under one of :data:`_IDS`,
     its text under one of :data:`_TEXTS`, and optionally ``time`` and ``max_doc_id``."""
-    query_id = id_under(_IDS, record, where, DataError)
+    query_id = id_under(_IDS, record, where)
     text = next((v for key in _TEXTS if (v := record.get(key)) is not None), None)
     if text is None:
         raise DataError(
@@ -112,7 +112,7 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
         if not isinstance(value, str | None):
             raise DataError(f"{where}: found {name} {short_json(value)}, expected a text")
     if (limit := record.get("max_doc_id")) is not None:
-        limit = id_under(("max_doc_id",), record, where, DataError)
+        limit = id_under(("max_doc_id",), record, where)
     return Topic(query_id, _one_line(text), time or None, limit)
 
 
@@ -124,7 +124,7 @@ def as_topics(topics: Any) -> list[Topic]:
     if isinstance(topics, Mapping):
         topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
     found: dict[str, Topic] = {}
-    for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str, DataError), 1):
+    for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str), 1):
         topic = Topic(f"q{number}", row) if isinstance(row, str) else row
         topic = topic if isinstance(topic, Topic) else topic_of(topic, where)
         topic = topic._replace(query_id=str(topic.query_id))

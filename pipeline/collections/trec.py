@@ -52,7 +52,7 @@ def read_qrels(path: Path | str) -> Qrels:
     """Read judgments: lines of ``query_id 0 doc_id relevance``, or a header with one of
     :data:`NAMES` each, as in BEIR's files, and columns separated by spaces, tabs, commas or
     semicolons."""
-    lines = numbered_lines(path, DataError)
+    lines = numbered_lines(path)
     first = next(lines, (1, ""))
     comma = next((mark for mark in ",;" if mark in first[1] and "\t" not in first[1]), None)
     header = [name.strip(' "').lower() for name in first[1].split(comma)]
@@ -87,7 +87,7 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
 def read_run(path: Path | str) -> Run:
     """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none; as in trec_eval only
     the score counts."""
-    return _read_table(path, numbered_lines(path, DataError), RUN_COLUMNS, (0, 2, 4), _score)
+    return _read_table(path, numbered_lines(path), RUN_COLUMNS, (0, 2, 4), _score)
 
 
 def aligned(
