@@ -90,12 +90,10 @@ def read_run(path: Path | str) -> Run:
     return _read_table(path, numbered_lines(path), RUN_COLUMNS, (0, 2, 4), _score)
 
 
-def aligned(
-    table: Mapping[str, Value], query_ids: Iterable[str], what: str = ""
-) -> dict[str, Value]:
-    """A run or judgments under the topics' own ids, where one side alone has a track's prefix:
-    ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and ``table`` has
-    another. With ``what``, the name of the table, that is said on stderr."""
+def aligned(table: Mapping[str, Value], query_ids: Iterable[str], what: str) -> dict[str, Value]:
+    """A run or judgments, named ``what``, under the topics' own ids, where one side alone has a
+    track's prefix: ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and
+    ``table`` has another, which is said on stderr."""
     known = dict.fromkeys(query_ids)
     forms: dict[str, list[str]] = {}
     for query_id in known:
