@@ -44,9 +44,6 @@ from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 
-Table = Any
-"""Rows with names: an iterable of dictionaries or named tuples, or a data frame of pandas."""
-
 
 def _are_texts(value: Any, pattern: str = r"(?s:.*)") -> bool:
     return isinstance(value, list) and all(
@@ -281,11 +278,7 @@ def _engine(
 
 
 def collection_of(
-    posts: Table,
-    topics: Any = None,
-    qrels: Any = None,
-    name: str = "",
-    signals: Sequence[str] = (),
+    posts: Any, topics: Any, qrels: Any, name: str = "", signals: Sequence[str] = ()
 ) -> Collection:
     """The collection of posts, topics and judgments, under a name or one of these posts.
 
