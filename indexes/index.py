@@ -196,9 +196,8 @@ class LuceneIndex(Closing):
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
         start(manifest.posts >= _LARGE)
         self.size, self.posts = manifest.posts, PostStore(directory / POSTS_FILE)
-        self._analyzer = analyzer(manifest.analyzer)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            self._reader = _reader_of(directory)
+            self._analyzer, self._reader = analyzer(manifest.analyzer), _reader_of(directory)
             with JAVA_LOCK:
                 found = self._reader.maxDoc()
         if not len(self.posts) == found == self.size:

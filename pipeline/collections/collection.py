@@ -379,7 +379,7 @@ class Collection:
 
     def open_index(self) -> SearchIndex:
         """The index of the posts; one in the home folder is built at the first use. UsageError: the
-        candidates are given. CollectionError: it is damaged, or does not fit the posts."""
+        candidates are given. DataError: it is damaged, or does not fit the posts."""
         place, files = self.place(), self.post_files()
         if place.engine:
             from indexes.engines.index import open_index

@@ -151,7 +151,7 @@ def open_collection(
 
     ``qrels`` are judgments in place of the collection's: a file or several, query_id -> doc_id ->
     grade, or rows. UsageError: the arguments contradict one another, or there is no such
-    collection. DataError or CollectionError: files or rows have another form.
+    collection. DataError: files or rows have another form.
     """
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")

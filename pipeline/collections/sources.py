@@ -80,7 +80,7 @@ def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
     if missing := [name for name in FILES if not (folder / name).exists()]:
         raise DataError(f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}")
     present = [*FILES, *([optional] if (folder / optional).exists() else [])]
-    streams = [numbered_lines(folder / name, DataError) for name in present]
+    streams = [numbered_lines(folder / name) for name in present]
     for number, lines in enumerate(zip_longest(*streams), start=1):
         if None in lines:
             raise DataError(
