@@ -42,7 +42,7 @@ class Tab:
 
     def __init__(self, browser: Browser, served: ServedPage, size: tuple[int, int], **options: Any):
         self.served, self.problems, self.requests = served, list[str](), list[str]()
-        self.ended: list[Any] = []  # Requests
+        self.ended: list[str] = []  # URLs of requests
         viewport = {"width": size[0], "height": size[1]}
         context = browser.new_context(viewport=viewport, **options)  # type: ignore[arg-type]
         # Nothing glides: places are those of the end.
@@ -50,8 +50,8 @@ class Tab:
         self.page.emulate_media(reduced_motion="reduce")
         self.page.set_default_timeout(15_000)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("requestfinished", self.ended.append)
-        self.page.on("requestfailed", self.ended.append)
+        self.page.on("requestfinished", lambda request: self.ended.append(request.url))
+        self.page.on("requestfailed", lambda request: self.ended.append(request.url))
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("console", self._hear)
 
