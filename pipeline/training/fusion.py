@@ -79,11 +79,10 @@ def window_lists(
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
     Each comes with scores or in its order, so a model knows what to read where scores are missing;
-    one of each topic comes as a set, and one in batches; of mixed collections some in a
-    language that nobody knows. First stages are the collection's own, all
-    methods of search, and those of engines. Of a single collection the own one's windows with
-    scores, of :data:`WINDOW` posts each, keep their query_ids. A topic's forms are held out
-    together.
+    one of each topic comes as a set, and one in batches. Of mixed collections some are in a
+    language that nobody knows. First stages are the collection's own, all methods of search, and
+    those of engines. Of a single collection the own one's windows with scores, of :data:`WINDOW`
+    posts each, keep their query_ids. A topic's forms are held out together.
 
     Args:
         most: topics of each of several collections, drawn anew for each first stage. They bound
