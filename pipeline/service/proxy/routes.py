@@ -270,7 +270,7 @@ class Proxy:
         lacking = {
             w.place: True
             for w, short, part in zip(windows, is_short, parts, strict=False)
-            if w and short and not all(is_whole for *_, is_whole in part.posts)
+            if w and short and not part.posts.are_whole
         }
         self._lacking.update(lacking)
         return await self._ask(request, searches) if lacking else (response, parts)
@@ -311,7 +311,7 @@ class Proxy:
     async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
         hits, record = (part.hits or ())[: window.depth], request.record
-        texts, urls, numbers, _ = zip(*part.posts[: window.depth], strict=True)
+        texts, urls, numbers = (column[: window.depth] for column in part.posts[:3])
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -376,17 +378,36 @@ class Hit(msgspec.Struct, frozen=True):
                 return group[name]
         return (*at(self.source, name),) if "." in name else ()
 
-    def post(self, fields: PostFields) -> tuple[str, str, list[float], bool]:
-        """Its text, link and numbers, and whether it has all of the fields."""
-        values = [*map(self.value, fields.names)]
-        count = len(values) - len(fields.signals)
-        parts = [v if type(v) is str else " ".join(_leaves(v)) for v in values[:count]]
-        link = parts.pop() if fields.url else ""
-        numbers = [
-            number_of(next(iter(v), None) if isinstance(v, list | tuple) else v)
-            for v in values[count:]
-        ]
-        return " ".join(filter(None, parts)), link, numbers, () not in values
+
+class Posts(NamedTuple):
+    """The posts of hits: texts, links, and numbers of each."""
+
+    texts: list[str]
+    urls: list[str]
+    numbers: list[tuple[float, ...]]
+    are_whole: bool  # Whether none lacks a field
+
+    @classmethod
+    def of(cls, hits: Sequence[Hit], fields: Mapping[str, PostFields]) -> Posts:
+        """``fields``: index -> fields of its posts, "" for all others."""
+        posts = cls([], [], [], True)
+        for index, group in groupby(hits, attrgetter("index_name")):
+            own, run = fields.get(index, fields[""]), [*group]
+            columns = [[hit.value(name) for hit in run] for name in own.names]
+            count = len(columns) - len(own.signals)
+            parts = [
+                [value if type(value) is str else " ".join(_leaves(value)) for value in column]
+                for column in columns[:count]
+            ]
+            numbers = [
+                [number_of(next(iter(v), None) if type(v) in (list, tuple) else v) for v in column]
+                for column in columns[count:]
+            ]
+            posts.urls.extend(parts.pop() if own.url else [""] * len(run))
+            posts.texts.extend(" ".join(filter(None, each)) for each in zip(*parts, strict=True))
+            posts.numbers.extend(zip(*numbers, strict=True))
+            posts = posts._replace(are_whole=posts.are_whole and all(() not in c for c in columns))
+        return posts
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
@@ -402,7 +423,7 @@ class SearchResponse(NamedTuple):
     found: Members  # Members of ``hits``
     raws: Sequence[Raw] = ()  # The hits, in the engine's order
     hits: Sequence[Hit] | None = None  # The same; None if there is no list of them to read
-    posts: Sequence[tuple[str, str, list[float], bool]] = ()
+    posts: Posts = Posts([], [], [], True)
 
     @classmethod
     def read(cls, content: bytes | Raw, fields: Mapping[str, PostFields] | None) -> SearchResponse:
@@ -414,8 +435,7 @@ class SearchResponse(NamedTuple):
         found = members_of(members["hits"]) if "hits" in members else {}
         with suppress(*ResponseError):
             hits = _HITS.decode(raw := found.get("hits", Raw()))
-            of_hits = [fields.get(hit.index_name, fields[""]) for hit in hits] if fields else ()
-            posts = [*map(Hit.post, hits, of_hits)]
+            posts = Posts.of(hits if fields else [], fields or {})
             return cls(content, members, found, _RAWS.decode(raw), hits, posts)
         return cls(content, members, found)
 
