@@ -241,9 +241,6 @@ def kept_posts(directory: Path, uuid: str, address: EngineAddress) -> Path:
     return directory / f"posts-{uuid}{names}.sqlite"
 
 
-# --- Filling --------------------------------------------------------------------------------------
-
-
 class Built(NamedTuple):
     """Description of a complete index, and the number of posts that were sent for it."""
 

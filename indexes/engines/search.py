@@ -35,9 +35,6 @@ _PARTS = ("_shards.failed", "timed_out", "error", "status")
 _SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), *_PARTS])
 
 
-# --- Bodies ---------------------------------------------------------------------------------------
-
-
 def until(field: str, time: str, query_id: str) -> dict[str, Any]:
     """Posts not later than a time of a topic: ISO 8601, or as Twitter and TREC write it.
 
@@ -117,9 +114,6 @@ def filled(query: Any, text: str) -> Any:
     if isinstance(query, dict):
         return {key: filled(part, text) for key, part in query.items()}
     return query
-
-
-# --- Requests -------------------------------------------------------------------------------------
 
 
 def search(

@@ -119,8 +119,7 @@ class Window:
     fields: Mapping[str, PostFields]  # Index -> fields of its posts; "" for all others
     added: Sequence[str]  # Fields that only the reranker needs
     place: int  # Hash of the indexes and these fields
-    body: bytes  # The search with them
-    short: bytes  # The same without them, for hits that show their whole sources; else empty
+    bodies: tuple[bytes, bytes]  # The search without them, if its hits show sources, and with them
     model: str | None
     weight: float | None
     ubi: Ubi | None  # ``ext.ubi``, if it is for the log
@@ -138,9 +137,6 @@ class Search(NamedTuple):
 
 class UnchangedError(Exception):
     """A search passes unchanged: the reason, and how it is counted."""
-
-
-# --- The window -----------------------------------------------------------------------------------
 
 
 def read_search(
@@ -209,12 +205,12 @@ def _window(
     needed = dict.fromkeys(name for each in fields.values() for name in each.names)
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
+    body = dumped(whole | {"fields": [*(shown or []), *added]} if added else whole)
     hides = any(name == "stored_fields" or name.startswith("_source") for name in given)
     hides = hides or "stored_fields" in content or content.get("_source", True) is not True
     return Window(
         *(text, start, size, depth, fields, added, hash((*indexes, *added))),
-        body=dumped(whole | {"fields": [*(shown or []), *added]} if added else whole),
-        short=b"" if hides or not added else dumped(whole),
+        bodies=(body if hides or not added else dumped(whole), body),
         model=options.model,
         weight=defaults.weight if options.weight is None else options.weight,
         ubi=ext.ubi,
@@ -276,9 +272,6 @@ def _names(value: Any) -> list[str]:
     listed = value if isinstance(value, dict | list) else ()
     names = [item.get("field") if isinstance(item, dict) else item for item in listed]
     return [name for name in names if isinstance(name, str)]
-
-
-# --- The text -------------------------------------------------------------------------------------
 
 
 def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) -> str:
@@ -355,9 +348,6 @@ def plain(text: Any, fields: Sequence[str] | None) -> str:
         elif is_kept and (fields is None or value[0] not in "/[{"):
             words.append(_MARKS.sub(lambda m: m[1] or " ", value))
     return " ".join(" ".join(words).split())
-
-
-# --- The response ---------------------------------------------------------------------------------
 
 
 class Hit(msgspec.Struct, frozen=True):
