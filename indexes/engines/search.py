@@ -107,13 +107,7 @@ def check_search(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 def filled(query: Any, text: str) -> Any:
     """A query with the topic's text in place of :data:`PLACEHOLDER`, whatever signs it has."""
-    if isinstance(query, str):
-        return query.replace(PLACEHOLDER, text)
-    if isinstance(query, list):
-        return [filled(part, text) for part in query]
-    if isinstance(query, dict):
-        return {key: filled(part, text) for key, part in query.items()}
-    return query
+    return json.loads(json.dumps(query).replace(PLACEHOLDER, json.dumps(text)[1:-1]))
 
 
 def search(
