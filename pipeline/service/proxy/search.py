@@ -449,16 +449,16 @@ class SearchResponse(NamedTuple):
         """A hit without some fields, and with another score where it is given."""
         if score is None and not dropped:
             return self.raws[row]
-        members, groups = members_of(self.raws[row]), dict[str, Members]()
-        for name in ("fields", "ignored_field_values"):
-            if name in members:
-                values = members_of(members.pop(name))
-                groups[name] = {key: values[key] for key in values if key not in dropped}
+        members, first = members_of(self.raws[row]), dict[str, Raw]()
         if score is not None:
-            first = Raw(b"[%b]" % bytes(members["_score"]))
-            groups["fields"] = groups.get("fields", {}) | {FIRST_STAGE: first}
+            first = {FIRST_STAGE: Raw(b"[%b]" % bytes(members["_score"]))}
             members["_score"] = Raw(score.encode())
-        return encoded(members | {name: encoded(group) for name, group in groups.items() if group})
+        for name, more in (("fields", first), ("ignored_field_values", {})):
+            if more or name in members:
+                values = members_of(members.pop(name, b"{}")).items()
+                if kept := {key: v for key, v in values if key not in dropped} | more:
+                    members[name] = encoded(kept)
+        return encoded(members)
 
 
 def encoded(value: Any) -> Raw:
