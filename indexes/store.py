@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from indexes.errors import CollectionError
-from indexes.posts import Post
+from indexes.posts import Post, places_of
 from indexes.records import is_doc_id, is_encodable
 
 _SORTED_KIB = 64 * 1024
-COLUMNS = "doc_id, text, url, signals"
-"""Columns of a post: signals are JSON, or NULL; files of earlier versions have none."""
+COLUMNS = "doc_id, text, url, signals"  # Of a post; signals are JSON, or NULL
 
 _KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
@@ -31,23 +30,25 @@ class Summary(NamedTuple):
     numeric_ids: bool
 
 
-class RepeatedIdError(CollectionError):
-    """Two posts have the same id."""
+class Closing:
+    """Closed at the end of a ``with`` block."""
 
-    def __init__(self, doc_id: str, places: Sequence[str] = ()) -> None:
-        where = f" ({', '.join(places)})" if places else ""
-        super().__init__(
-            f"found the id {doc_id!r} twice{where}, expected every id once over all files"
-        )
-        self.doc_id = doc_id
+    def close(self) -> None:
+        """Release files and connections."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class PostStore:
-    """Read-only access to the posts of a file by :meth:`build`, which must not change meanwhile.
+class PostStore(Closing):
+    """Posts of a file by :meth:`build`, which must not change meanwhile.
 
-    Posts have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
-    descending text. For ids that grow with time that is from new to old. Raises CollectionError
-    for a file that is missing or not a store of posts.
+    They have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
+    descending text. For ids that grow with time that is from new to old.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -61,27 +62,24 @@ class PostStore:
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         self._ids: dict[int, str] = {}
-        fields = [row[1] for row in self._select("PRAGMA table_info(posts)")]
-        self._columns = COLUMNS if "signals" in fields else COLUMNS.removesuffix(", signals")
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
-        self._size = 0 if last is None else int(last) + 1
+        self._size = int(last) + 1
 
     @staticmethod
-    def build(path: Path | str, posts: Iterable[Post]) -> Summary:
+    def build(
+        path: Path | str, posts: Iterable[Post], sources: Sequence[Path | str] = ()
+    ) -> Summary:
         """Write posts, in any order, into a new file; not atomic: write into a temporary folder.
 
         Memory does not grow with the number of posts: sqlite sorts them in temporary files, in
         ``$SQLITE_TMPDIR``, else ``$TMPDIR`` or ``/var/tmp``, which take twice the posts' size.
-
-        Raises:
-            RepeatedIdError: an id is repeated.
-            CollectionError: an id is empty or has spaces; a text has an unpaired surrogate; the
-                disk is full.
+        Raises CollectionError: there are no posts (of ``sources``), an id is repeated, empty or has
+        spaces, a text has an unpaired surrogate, or the disk is full.
         """
         try:
             with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                return _fill(connection, posts)
+                return _fill(connection, posts, sources)
         except sqlite3.Error as error:
             raise CollectionError(f"{path}: cannot be written: {error}") from None
 
@@ -93,12 +91,12 @@ class PostStore:
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, in the order of their places."""
-        return map(post_of, self._select(f"SELECT {self._columns} FROM posts ORDER BY place"))
+        return map(post_of, self._select(f"SELECT {COLUMNS} FROM posts ORDER BY place"))
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
-        query = f"SELECT {self._columns} FROM posts WHERE doc_id {GIVEN}"
+        query = f"SELECT {COLUMNS} FROM posts WHERE doc_id {GIVEN}"
         found = {row[0]: post_of(row) for row in self._select(query, json.dumps(wanted))}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
@@ -122,12 +120,6 @@ class PostStore:
         """Close the file."""
         self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _select(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:
             # Not `yield from`: it closes the cursor, which fails once the connection is closed.
@@ -144,8 +136,8 @@ class PostStore:
 
 def post_of(row: Sequence[Any]) -> Post:
     """The post of a row of :data:`COLUMNS`."""
-    doc_id, text, url, *signals = row
-    return Post(doc_id, text, url, json.loads(signals[0]) if signals and signals[0] else {})
+    doc_id, text, url, signals = row
+    return Post(doc_id, text, url, json.loads(signals) if signals else {})
 
 
 def row_of(post: Post) -> Sequence[Any]:
@@ -171,7 +163,9 @@ def _checked(posts: Iterable[Post], counts: Counter[str]) -> Iterator[Post]:
         yield post
 
 
-def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
+def _fill(
+    connection: sqlite3.Connection, posts: Iterable[Post], sources: Sequence[Path | str]
+) -> Summary:
     # No journal: an unfinished file is thrown away, never repaired. The cache's size is also that
     # of the parts that are sorted in memory; sqlite merges 16 of them at a time.
     connection.executescript(
@@ -189,6 +183,9 @@ def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
     rows = map(row_of, _checked(posts, counts))
     connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?, ?)", rows)
     summary = Summary(counts["posts"], counts["empty"], not counts["named"])
+    if not summary.posts:
+        names = ", ".join(Path(source).name for source in sources) or "the input"
+        raise CollectionError(f"{names}: found no posts, expected at least one")
     order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if summary.numeric_ids else "doc_id DESC"
     connection.execute(
         f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, {COLUMNS} "
@@ -202,6 +199,9 @@ def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
             "SELECT one.doc_id FROM posts one JOIN posts other ON other.place = one.place + 1 "
             "WHERE other.doc_id = one.doc_id LIMIT 1"
         )
-        raise RepeatedIdError(doc_id) from None
+        where = f" ({', '.join(places)})" if (places := places_of(doc_id, sources)) else ""
+        raise CollectionError(
+            f"found the id {doc_id!r} twice{where}, expected every id once over all files"
+        ) from None
     connection.execute("COMMIT")
     return summary

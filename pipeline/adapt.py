@@ -87,14 +87,11 @@ def main(options: Options) -> None:
 
 def adapt(options: Options, collection: Collection) -> None:
     """Encode the posts, fit word vectors to the encodings, check and write them."""
-    from pipeline.adaptation.teacher import check_installed, encode, open_teacher
+    from pipeline.adaptation.fit import ROUNDS, check, fit
+    from pipeline.adaptation.teacher import encode, open_teacher
 
     name = options.teacher or _teacher_of(collection)
-    check_installed(name)
-    from pipeline.adaptation.fit import ROUNDS, check, fit
-
-    device = choose_device(options.device, options.threads)
-    teacher = open_teacher(name, device)
+    teacher = open_teacher(name, choose_device(options.device, options.threads))
     posts = _sample([post for post in collection.posts() if post.text.strip()], options.posts)
     texts = [post.text for post in posts]
     if len(texts) < 2:
@@ -111,14 +108,9 @@ def adapt(options: Options, collection: Collection) -> None:
         f"with the teacher's order {agreement:.3f} (Spearman's ρ)"
     )
     drawn = {post.doc_id: text_number(post.text) for post in posts[:: len(posts) // DRAWN + 1]}
-    description = {
-        "teacher": teacher.name,
-        "fingerprint": teacher.fingerprint,
-        "collection": collection.key,
-        "posts": str(len(posts)),
-        "sample": json.dumps(drawn),
-    }
-    write_bytes(path, space.content(description))
+    made = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
+    made |= {"collection": collection.key, "posts": str(len(posts)), "sample": json.dumps(drawn)}
+    write_bytes(path, space.content(made))
     print(f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB")
 
 

@@ -19,16 +19,13 @@ from __future__ import annotations
 
 from pipeline.command.main import run
 from pipeline.training.options import Options as Options
-from pipeline.training.options import check
 
 
 def main(options: Options) -> None:
     """Load data, train, write the checkpoint."""
-    check(options)
+    from pipeline.training.task import train
 
-    from pipeline.training.task import own_collection, train
-
-    train(options, own_collection(options))
+    train(options)
 
 
 if __name__ == "__main__":

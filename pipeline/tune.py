@@ -31,7 +31,7 @@ from pipeline.text import counted
 
 
 @dataclass(frozen=True)
-class _TuningOptions:
+class Options(EngineOptions):
     """Which λ to tune, and how."""
 
     test: str | None = option("collection left out of training and tuning", metavar="NAME")
@@ -52,11 +52,6 @@ class _TuningOptions:
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
-@dataclass(frozen=True)
-class Options(EngineOptions, _TuningOptions):
-    """The same, and where the candidates of --collection are searched."""
-
-
 def main(options: Options) -> None:
     """Tune, print the curve, save λ with its provenance."""
     _check(options)
@@ -66,8 +61,7 @@ def main(options: Options) -> None:
     from pipeline.ranking.checkpoints import default_directory
     from pipeline.ranking.tuning import tuning_files
     from pipeline.training.fusion import MOST_TOPICS
-    from pipeline.training.own import held_out_scores, without_gain
-    from pipeline.training.tuning import HeldOut
+    from pipeline.training.tuning import HeldOut, held_out_scores, without_gain
 
     names = named.general() if options.transfer else [options.test or options.collection or ""]
     collections = [named.find(name, options.data) for name in names]

@@ -168,7 +168,7 @@ def load(
     try:
         known = {
             "name": model_name,
-            "config": kind.config_type(**config["config"]),
+            "config": type(next(iter(kind.configurations.values())))(**config["config"]),
             "idf": (idf or idf_from)(str(config["idf"])),
             "metrics": read_json(directory / "metrics.json"),
             "directory": directory,

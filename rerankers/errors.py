@@ -1,8 +1,10 @@
 """The error that this package raises for mistakes of its users, and checks of settings."""
 
+import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 
@@ -21,25 +23,43 @@ def warn(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
-def require_choice(name: str, given: str, choices: Sequence[str]) -> None:
-    """Raise RerankerError for a setting that is not one of its named values."""
-    _require(name, repr(given), given in choices, f"one of {', '.join(choices)}")
+def one_of(*choices: str) -> Any:
+    """A setting with named values, the first of them by default."""
+    return field(default=choices[0], metadata={"choices": choices})
 
 
-def require_at_least(settings: Any, **least: int) -> None:
-    """Raise RerankerError for a setting below its least value."""
-    for name, value in least.items():
-        given = getattr(settings, name)
-        _require(name, given, given >= value, f"{value} or more")
+def at_least(least: float, default: float, most: float = math.inf) -> Any:
+    """A setting with a least value, and perhaps a greatest."""
+    return field(default=default, metadata={"range": (least, most)})
 
 
-def require_above_zero(settings: Any, *names: str) -> None:
-    """Raise RerankerError for a setting of 0 or less."""
-    for name in names:
-        given = getattr(settings, name)
-        _require(name, given, given > 0, "one above 0")
+def above_zero(default: float, most: float = math.inf) -> Any:
+    """A setting with a value above 0, and perhaps a greatest."""
+    return at_least(math.nextafter(0, 1), default, most)
 
 
-def _require(name: str, given: object, is_met: bool, expected: str) -> None:
-    if not is_met:
-        raise RerankerError(f"setting {name}: found {given}, expected {expected}")
+@dataclass(frozen=True)
+class Checked:
+    """Base of settings; RerankerError names all impossible values and combinations at once.
+
+    Limits also hold in subclasses, which may have other defaults.
+    """
+
+    def __post_init__(self) -> None:
+        if found := [*self.problems()]:
+            raise RerankerError("\n".join(found))
+
+    def problems(self) -> Iterator[str]:
+        """A message for each impossible value."""
+        kinds = [kind for kind in type(self).__mro__ if is_dataclass(kind)]
+        limits = {each.name: each.metadata for kind in kinds for each in fields(kind)}
+        for name, limit in limits.items():
+            value, (least, most) = getattr(self, name), limit.get("range", (0, 0))
+            found, choices = f"setting {name}: found {value!r}, expected ", limit.get("choices")
+            if choices and value not in choices:
+                yield f"{found}one of {', '.join(choices)}"
+            if "range" in limit and not (least <= value <= most and value < math.inf):
+                expected = "above 0" if 0 < least < 1 else f"of at least {least}"
+                yield f"{found}a number {expected}" + (
+                    f", {most} at most" if most < math.inf else ""
+                )

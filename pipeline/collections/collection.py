@@ -1,7 +1,6 @@
 """Collections: topics, the posts that they search or the candidates that come with them, judgments.
 
-:mod:`pipeline.collections.named` opens them: by name, by the file that describes one's own, or
-from values in memory.
+:mod:`pipeline.collections.named` opens them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from indexes.manifest import IndexManifest
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
 
-
 OWN = "own/"  # Folder of own collections among indexes and checkpoints
 ENDING = ".toml"  # Of the file of an own collection
 CORPUS = "corpus.jsonl"  # File of the posts of a folder in BEIR's form
@@ -48,9 +46,8 @@ NO_FILE = Path("general")
 
 def is_own(name: str | Path) -> bool:
     """Whether this names an own collection: its file, a folder in BEIR's form, Pyserini's index."""
-    folder = Path(name)
-    is_folder = beir_file(folder, CORPUS) is not None or bool(ForeignIndex(folder).files)
-    return str(name).endswith(ENDING) or is_folder
+    is_folder = beir_file(Path(name), CORPUS) or ForeignIndex(Path(name)).files
+    return str(name).endswith(ENDING) or bool(is_folder)
 
 
 def beir_file(folder: Path, name: str) -> Path | None:
@@ -98,6 +95,20 @@ def data_directory(explicit: Path | None = None) -> Path:
 def default_vectors(data: Path | None = None) -> Path:
     """File of the word vectors that models are trained with unless another is named."""
     return data_directory(data) / "embeddings" / "glove.6B.100d.bin.gz"
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """Collections and their files, and the terms of use of these by prefix of their groups."""
+    path = Path(__file__).parent / "catalogue.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def by_hand(path: Path) -> str:
+    """How to make the file ``path`` of a data folder; "" for one that can be fetched."""
+    notes = catalogue()["by_hand"].items()
+    found = (note for folder, note in notes if path.parent.match(folder))
+    return f"it is not published: {note}" if (note := next(found, "")) else ""
 
 
 def text_number(text: str) -> int:
@@ -172,9 +183,8 @@ class Collection:
     @cached_property
     def _grades(self) -> tuple[Qrels, Qrels]:
         """Judgments of topics to search, and of those to train on: one file may have both."""
-        path, searched = self.qrels_path, dict[str, dict[str, int]]()
+        path, searched, ids = self.qrels_path, dict[str, dict[str, int]](), None
         has_file = path is not None and path.exists()
-        ids = None
         if self.has_topics and (has_file or self.train_qrels):
             ids = [topic.query_id for part in self._topics for topic in part]
         if has_file and self.qrels_files:
@@ -186,8 +196,7 @@ class Collection:
     @cached_property
     def topics(self) -> list[Topic]:
         """The topics to search, in the order of their file."""
-        found, _ = self._topics
-        return [t for t in found if not self.train_qrels or t.query_id in self._grades[0]]
+        return [t for t in self._topics[0] if not self.train_qrels or t.query_id in self._grades[0]]
 
     @cached_property
     def training_topics(self) -> list[Topic]:
@@ -210,15 +219,13 @@ class Collection:
 
     @cached_property
     def qrels(self) -> Qrels | None:
-        """The judgments of the topics that are searched; None without any.
-
-        The others are no failures of a run, as they would be in trec_eval: nobody searched them.
-        """
+        """The judgments of the topics that are searched; None without any. The others are no
+        failures of a run, as they would be in trec_eval."""
         if (found := self.training_qrels) is None:
             return None
         searched = {topic.query_id for topic in self.topics}
         lacking = [query_id for query_id in found if query_id not in searched]
-        if lacking and not (self.train_topics or self.train_qrels):
+        if lacking and not self._trains_apart:
             print(
                 f"{self.qrels_path}: judged topics that {self.title} lacks, not counted "
                 f"({len(lacking)}): {', '.join(lacking[:10])}{', …' if lacking[10:] else ''}",
@@ -227,13 +234,16 @@ class Collection:
         return {q: grades for q, grades in found.items() if q in searched} or None
 
     @property
+    def _trains_apart(self) -> bool:
+        return bool(self.train_topics or self.train_qrels)
+
+    @property
     def missing_judgments(self) -> str:
         """Why there are no judgments, for reports."""
         if self.qrels_path is None:
             return f"{self.title} has no judgments; name a file of them by qrels or --qrels"
         if found := self.training_qrels:
-            is_apart = self.train_topics or self.train_qrels
-            which = "training topics only" if is_apart else listed([*found])
+            which = "training topics only" if self._trains_apart else listed([*found])
             return f"{self.title}: {self.qrels_path} judges {which}, none of the topics here"
         return (
             f"{self.name} has no judgments here ({self.qrels_path} is absent), so its runs cannot "
@@ -309,15 +319,17 @@ class Collection:
         else:
             yield None
 
+    @property
+    def _source(self) -> PostSource | Answers | None:
+        return self.post_source or self.answers
+
     def _read_posts(self) -> Iterator[Post]:
         self.require_files()
-        if source := self.post_source or self.answers:
-            yield from source.posts()
+        return self._source.posts() if self._source else iter(())
 
     def post_files(self) -> list[Path]:
         """The files of posts."""
-        source = self.post_source or self.answers
-        return [*source.files] if source else []
+        return [*self._source.files] if self._source else []
 
     def missing(self) -> list[Path]:
         """Absent files of topics, runs and posts; judgments may be absent."""
@@ -327,8 +339,6 @@ class Collection:
     def require_files(self) -> None:
         """Raise DataError with advice if a file is missing."""
         if missing := self.missing():
-            from pipeline.collections.downloads import by_hand
-
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             advice = by_hand(missing[0]) or (
                 f"fetch the data with\n  tweetrerank fetch {self.name}\n"
@@ -361,21 +371,15 @@ class Collection:
     @property
     def methods(self) -> Sequence[str]:
         """Names of the methods that the index offers; () if nothing is searched, or by another."""
-        if self.index is None:
-            return ()
-        if self.engine is None:
-            return tuple(METHODS)
+        if self.index is None or not self.engine:
+            return tuple(METHODS) if self.index else ()
         from indexes.engines.layout import RANKED
 
         return tuple(RANKED) if self.engine.has_methods else ()
 
     def open_index(self) -> SearchIndex:
-        """The index of the posts; one in the home folder is built at the first use.
-
-        Raises:
-            UsageError: the candidates are given, and nothing is searched.
-            CollectionError: the index is damaged, or does not fit the posts.
-        """
+        """The index of the posts; one in the home folder is built at the first use. UsageError: the
+        candidates are given. DataError: it is damaged, or does not fit the posts."""
         place, files = self.place(), self.post_files()
         if place.engine:
             from indexes.engines.index import open_index
@@ -413,10 +417,9 @@ class Collection:
     def _posts_options(self) -> list[str]:
         """The options of ``pipeline.index`` that name the posts, for messages."""
         source, data = self.post_source, ["--data", str(self.data)] if self.data else []
-        if isinstance(source, ForeignIndex):
-            return ["--collection", str(source.folder.absolute()), *data]
-        if self.file or self.name:
-            return ["--collection", str(self.file.absolute()) if self.file else self.name, *data]
+        file = source.folder if isinstance(source, ForeignIndex) else self.file
+        if file or self.name:
+            return ["--collection", str(file.absolute()) if file else self.name, *data]
         assert isinstance(source, PostFiles)
         words = [word for path in source.files for word in ("--posts", str(path.absolute()))]
         columns = ",".join(map("=".join, source.columns.items()))
@@ -424,10 +427,8 @@ class Collection:
 
     @property
     def adapted_path(self) -> Path | None:
-        """File of word vectors adapted to the posts, made or not.
-
-        It lies beside the index, and of an own collection among the models.
-        """
+        """File of word vectors adapted to the posts, made or not: beside the index, or an own
+        collection's among the models."""
         if self.file:
             return models_directory() / "adapted" / f"{self.key}.safetensors"
         found = self.index_directory
@@ -444,11 +445,8 @@ class Collection:
 
     @property
     def adapted_file(self) -> Path | None:
-        """File of word vectors adapted to the posts, None if they were not made.
-
-        Raises:
-            RerankerError: they were made from the posts of another collection, or are damaged.
-        """
+        """The same file, None if it was not made; RerankerError: it is damaged, or was made from
+        the posts of another collection."""
         path, posts = self.adapted_path, (self.index_directory or Path()) / POSTS_FILE
         if path is None or not path.exists():
             return None

@@ -1,7 +1,4 @@
-"""Named collections, and the collection that a command's options name.
-
-A new collection is a row of ``catalogue.json``.
-"""
+"""Named collections, rows of ``catalogue.json``, and the collection that options name."""
 
 from __future__ import annotations
 
@@ -15,21 +12,21 @@ from pipeline.collections.collection import (
     ENDING,
     Collection,
     IndexPlace,
+    catalogue,
     data_directory,
     is_own,
 )
-from pipeline.collections.downloads import content
-from pipeline.collections.memory import (
+from pipeline.collections.own import (
     collection_of,
     collection_of_ir_dataset,
     qrels_file,
+    read_collection,
     topics_file,
 )
-from pipeline.collections.own import missing_collection, read_collection
 from pipeline.collections.sources import Answers, ForeignIndex, PairFolders, PostFiles
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, listed
 
 if TYPE_CHECKING:
     from indexes.engines.client import EngineAddress
@@ -47,17 +44,17 @@ PARTS = ("train", "dev", "test")
 
 
 def answers() -> dict[str, list[str]]:
-    """Name of each answer-selection collection -> its title and the folders of its parts.
+    """Name of each answer-selection collection -> its title and the folders of its :data:`PARTS`.
 
     TrecQA's clean parts are the raw ones without the questions that have no relevant answer or
     nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers.
     """
-    return dict(content()["answers"])
+    return dict(catalogue()["answers"])
 
 
 def general() -> dict[str, list[str]]:
     """Name of each training part of another kind than TREC Microblog -> title and language."""
-    return dict(content()["general"])
+    return dict(catalogue()["general"])
 
 
 def names() -> list[str]:
@@ -66,13 +63,13 @@ def names() -> list[str]:
 
 
 def find(name: str, data: Path | None = None) -> Collection:
-    """The collection of a name, an alias (``mb12``), a file, or a folder in BEIR's form.
-
-    Of answer selection it is the test part.
-    """
+    """The collection of a name, an alias (``mb12``), a file, or a folder in BEIR's form."""
     if is_own(name):
         if not Path(name).exists():
-            raise UsageError(missing_collection(name))
+            place = Path(name).parent
+            others = listed(sorted(path.name for path in place.glob(f"*{ENDING}")))
+            told = f"; {place.resolve()} has {others}" if others else ""
+            raise UsageError(f"found no file {name}{told}")
         return read_collection(Path(name), [*names(), *_ALIASES])
     name, folder = _ALIASES.get(name, name), data_directory(data)
     if name in _MICROBLOG:
@@ -95,31 +92,22 @@ def find(name: str, data: Path | None = None) -> Collection:
             "form (corpus.jsonl, queries.jsonl)"
             + (similar or did_you_mean(name, [*names(), *_ALIASES, *own]))
         )
-    return Collection(
-        name,
-        files[:1],
-        files[1:2],
-        PostFiles(files[2:]),
-        index=IndexPlace(name),
-        title=title,
-        language=language,
-        data=data,
-    )
+    topics, qrels, posts = files
+    given = Collection(name, [topics], [qrels], PostFiles([posts]), index=IndexPlace(name))
+    return replace(given, title=title, language=language, data=data)
 
 
 def _microblog(name: str, folder: Path, data: Path | None) -> Collection:
     year, first = name[2:], _MICROBLOG[name]
+    runs = {"ql": f"trec-{year}/id.txt", "rm3": f"runs/run.microblog{year}.RM3.txt"}
     return Collection(
-        name=name,
-        topic_files=[folder / f"topics.microblog{year}.txt"],
-        qrels_files=[folder / f"qrels.microblog{year}.txt"],
-        post_source=PairFolders([folder / f"trec-{first}", folder / f"trec-{first + 1}"]),
+        name,
+        [folder / f"topics.microblog{year}.txt"],
+        [folder / f"qrels.microblog{year}.txt"],
+        PairFolders([folder / f"trec-{first}", folder / f"trec-{first + 1}"]),
         index=IndexPlace(f"tweets{first}"),
         title=f"TREC Microblog {year}",
-        runs={
-            "ql": folder / f"trec-{year}" / "id.txt",
-            "rm3": folder / "runs" / f"run.microblog{year}.RM3.txt",
-        },
+        runs={method: folder / path for method, path in runs.items()},
         data=data,
     )
 
@@ -150,14 +138,10 @@ def open_collection(
     ir_dataset: Any = None,
     signals: Sequence[str] = (),
 ) -> Collection:
-    """A collection: topics, the posts that they search, and judgments.
-
-    It is named (``mb2012``), described by a file (``my-posts.toml``), or given in one of these
-    forms:
+    """A collection by name (``mb2012``) or file (``my-posts.toml``), or in one of these forms:
 
     * ``beir``, a folder in BEIR's form; ``name`` takes one, too;
-    * ``ir_dataset``, the id of a data set of ir_datasets or such an object, which is written into
-      the home folder once;
+    * ``ir_dataset``, a data set of ir_datasets or its id, written into the home folder once;
     * ``posts``, dictionaries with ``id``, ``text`` and optionally ``title`` and ``url``, or a data
       frame of them; with ``topics`` (query_id -> text, or rows), ``qrels``, a ``name``, under which
       what is trained is found again when the posts have changed, and ``signals``, further fields
@@ -166,11 +150,8 @@ def open_collection(
       collection's own; with ``topics``, or as ``name`` a file of topics.
 
     ``qrels`` are judgments in place of the collection's: a file or several, query_id -> doc_id ->
-    grade, or rows.
-
-    Raises:
-        UsageError: the arguments contradict one another, or there is no such collection.
-        DataError, CollectionError: files or rows have another form.
+    grade, or rows. UsageError: the arguments contradict one another, or there is no such
+    collection. DataError: files or rows have another form.
     """
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
@@ -228,10 +209,8 @@ def on_engine(found: Collection, options: EngineOptions | None) -> Collection:
 def engine_address(
     options: EngineOptions, known: EngineAddress | None, index: str | None
 ) -> EngineAddress:
-    """The index of options, whose other fields are those of ``known``.
-
-    ``index`` is its name without ``known``; None if it must be given.
-    """
+    """The index of options, whose other fields are those of ``known``, or without it ``index``, the
+    name; None if that must be given."""
     if known:
         return replace(known, **options)
     problems = []
@@ -249,13 +228,10 @@ def engine_address(
 def training_collections(
     test: str | None = None, data: Path | None = None, of_any_kind: bool = False
 ) -> list[str]:
-    """The judged microblog collections other than ``test``; all of them for None.
+    """The judged microblog collections other than ``test``; with ``of_any_kind`` the other
+    collections that are searched and have judgments follow.
 
-    With ``of_any_kind`` the other collections that are searched and have judgments follow.
-
-    Raises:
-        UsageError: there is no collection ``test``, or it has a training part of its own.
-        DataError: no collection has judgments.
+    UsageError: ``test`` has a training part of its own. DataError: no collection has judgments.
     """
     left_out = find(test, data).name if test else None
     if left_out in answers():

@@ -7,23 +7,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from indexes.manifest import FILE_NAME
-from indexes.posts import (
-    FILES,
-    LABELS,
-    Answer,
-    Post,
-    read_answer_folder,
-    read_pair_folder,
-    read_posts,
-)
+from indexes.posts import Post, read_posts
+from indexes.records import is_doc_id, numbered_lines, short
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
 from pipeline.errors import DataError
+
+FILES, LABELS = ("a.toks", "b.toks", "id.txt"), "sim.txt"
+"""Parallel files of (query, post) pairs, and the optional one of relevance labels."""
 
 
 class PostFiles(NamedTuple):
@@ -34,10 +30,8 @@ class PostFiles(NamedTuple):
     signals: Sequence[str] = ()  # Further fields of the posts, which are numbers
 
     def posts(self) -> Iterator[Post]:
-        """The posts, in the order of the files, with their signals as numbers.
-
-        How many posts lack a number is printed; that all do is a DataError.
-        """
+        """The posts, in the order of the files, with their signals as numbers; posts that lack one
+        are counted on stderr."""
         from rerankers.pairs import number_of
 
         count, known = 0, Counter[str]()
@@ -80,8 +74,27 @@ class ForeignIndex(NamedTuple):
         return stored_posts(self.folder)
 
 
+def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines of each pair with their number, from 1: those of :data:`FILES`, and of a file that
+    may be absent; raises DataError for a missing or a shorter file."""
+    if missing := [name for name in FILES if not (folder / name).exists()]:
+        raise DataError(f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}")
+    present = [*FILES, *([optional] if (folder / optional).exists() else [])]
+    streams = [numbered_lines(folder / name) for name in present]
+    for number, lines in enumerate(zip_longest(*streams), start=1):
+        if None in lines:
+            raise DataError(
+                f"{folder / present[lines.index(None)]}: found {number - 1} lines, expected as "
+                "many as in the parallel files beside it"
+            )
+        yield number, [line for _, line in lines]
+
+
 class PairFolders(NamedTuple):
-    """Folders of parallel files with posts, see :func:`indexes.posts.read_pair_folder`."""
+    """Folders of posts that queries found: these in ``a.toks``, posts in ``b.toks``.
+
+    ``url.txt`` has links or empty lines, ``id.txt`` lines ``query_id Q0 doc_id rank score tag``.
+    """
 
     folders: Sequence[Path]
 
@@ -96,9 +109,15 @@ class PairFolders(NamedTuple):
         """The posts, each once with its first text that is not empty, by ascending id."""
         posts: dict[str, Post] = {}
         for folder in self.folders:
-            for _, post in read_pair_folder(folder):
-                if not posts.get(post.doc_id, Post("", "")).text.strip():
-                    posts[post.doc_id] = post
+            for number, (_, text, name, *url) in _pairs(folder, "url.txt"):
+                if len(columns := name.split()) != 6:
+                    raise DataError(
+                        f"{folder / 'id.txt'}:{number}: found {short(name)}, expected `query_id "
+                        "Q0 doc_id rank score tag`"
+                    )
+                doc_id = columns[2]
+                if doc_id not in posts or not posts[doc_id].text.strip():
+                    posts[doc_id] = Post(doc_id, text, "".join(url).strip())
         return iter(sorted(posts.values(), key=lambda post: int(post.doc_id)))
 
 
@@ -107,9 +126,14 @@ PostSource = PostFiles | ForeignIndex | PairFolders
 
 @dataclass(frozen=True)
 class Answers:
-    """Questions with given candidate answers: topics, posts, labels and candidates in one."""
+    """Questions with given candidate answers: topics, posts, labels and candidates in one.
 
-    folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> see :mod:`indexes.posts`
+    ``a.toks`` has questions, ``b.toks`` answers, the optional ``sim.txt`` 1 for relevant answers
+    and 0 for others, ``id.txt`` the answer's id, ``Q11-D11-0``, which begins with the question's
+    and ``-``, or the question's, ``32.1``, whose answers then are ``32.1-0``, ``32.1-1``, …
+    """
+
+    folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> its files
     part: str = "test"
 
     @property
@@ -123,33 +147,52 @@ class Answers:
         return self.folders[self.part] / LABELS
 
     @cached_property
-    def _rows(self) -> list[Answer]:
-        if rows := list(read_answer_folder(self.folders[self.part])):
-            return rows
-        problem = "found no answer, expected at least one line a file"
-        raise DataError(f"{self.folders[self.part]}: {problem}")
+    def _rows(self) -> list[tuple[str, str, Post, int]]:
+        """Id and text of the question, the answer, and its label, 0 without one."""
+        rows: list[tuple[str, str, Post, int]] = []
+        counts, lines_of, folder = Counter[str](), dict[str, int](), self.folders[self.part]
+        for number, (question, text, line, *labels) in _pairs(folder, LABELS):
+            where = f"{folder / 'id.txt'}:{number}"
+            query_id, dash, _ = (name := line.strip()).partition("-")
+            if not is_doc_id(name) or not query_id:
+                raise DataError(
+                    f"{where}: found {short(name)}, expected one word: the id of a question "
+                    "(32.1), or the id of an answer (Q11-D11-0), which begins with its question's"
+                )
+            doc_id = name if dash else f"{query_id}-{counts[query_id]}"
+            counts[query_id] += 1
+            if (first := lines_of.setdefault(doc_id, number)) != number:
+                raise DataError(
+                    f"{where}: found the answer {doc_id!r} again, expected every id once; "
+                    f"the first is on line {first}"
+                )
+            label = labels[0].strip() if labels else "0"
+            if label not in ("0", "1"):
+                raise DataError(f"{self.labels}:{number}: found {short(label)}, expected 0 or 1")
+            rows.append((query_id, question, Post(doc_id, text), int(label)))
+        if not rows:
+            raise DataError(f"{folder}: found no answer, expected at least one line a file")
+        return rows
 
     def topics(self) -> list[Topic]:
         """The questions, in the order of the files; the text is that of the first line."""
         questions: dict[str, str] = {}
-        for row in self._rows:
-            questions.setdefault(row.query_id, row.question)
+        for query_id, question, *_ in self._rows:
+            questions.setdefault(query_id, question)
         return [Topic(*question) for question in questions.items()]
 
     def posts(self) -> Iterator[Post]:
         """The answers, in the order of the files."""
-        return (row.post for row in self._rows)
+        return (post for _, _, post, _ in self._rows)
 
     def candidates(self) -> Run:
         """The answers of each question, all with the score 0."""
         return {q: dict.fromkeys(labels, 0.0) for q, labels in self.qrels().items()}
 
     def qrels(self) -> Qrels:
-        """The labels, of questions without a relevant answer, too.
-
-        Every ranking is worth 0 there, as in trec_eval and in Rao et al. (2016), section 5.
-        """
+        """The labels, of questions without a relevant answer, too, where every ranking is worth 0,
+        as in trec_eval and in Rao et al. (2016), section 5."""
         qrels: Qrels = {}
-        for row in self._rows:
-            qrels.setdefault(row.query_id, {})[row.post.doc_id] = row.relevance or 0
+        for query_id, _, post, label in self._rows:
+            qrels.setdefault(query_id, {})[post.doc_id] = label
         return qrels

@@ -49,12 +49,10 @@ _TRACK = re.compile(r"(?:[A-Za-z]{1,6}|[A-Za-z]+[0-9]*[-_:])?0*([0-9]+)")
 
 
 def read_qrels(path: Path | str) -> Qrels:
-    """Read judgments; grades above 0 are relevant.
-
-    Lines are ``query_id 0 doc_id relevance``, or a header with one of :data:`NAMES` each, as in
-    BEIR's files, is followed by such columns, separated by spaces, tabs, commas or semicolons.
-    """
-    lines = numbered_lines(path, DataError)
+    """Read judgments: lines of ``query_id 0 doc_id relevance``, or a header with one of
+    :data:`NAMES` each, as in BEIR's files, and columns separated by spaces, tabs, commas or
+    semicolons."""
+    lines = numbered_lines(path)
     first = next(lines, (1, ""))
     comma = next((mark for mark in ",;" if mark in first[1] and "\t" not in first[1]), None)
     header = [name.strip(' "').lower() for name in first[1].split(comma)]
@@ -87,21 +85,15 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
 
 
 def read_run(path: Path | str) -> Run:
-    """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none.
-
-    As in trec_eval only the score counts, the rank is ignored.
-    """
-    return _read_table(path, numbered_lines(path, DataError), RUN_COLUMNS, (0, 2, 4), _score)
+    """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none; as in trec_eval only
+    the score counts."""
+    return _read_table(path, numbered_lines(path), RUN_COLUMNS, (0, 2, 4), _score)
 
 
-def aligned(
-    table: Mapping[str, Value], query_ids: Iterable[str], what: str = ""
-) -> dict[str, Value]:
-    """A run or judgments under the topics' own ids, where one side alone has a track's prefix.
-
-    ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and ``table`` has
-    another. With ``what``, the name of the table, that is said on stderr.
-    """
+def aligned(table: Mapping[str, Value], query_ids: Iterable[str], what: str) -> dict[str, Value]:
+    """A run or judgments, named ``what``, under the topics' own ids, where one side alone has a
+    track's prefix: ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and
+    ``table`` has another, which is said on stderr."""
     known = dict.fromkeys(query_ids)
     forms: dict[str, list[str]] = {}
     for query_id in known:
@@ -131,25 +123,20 @@ def _bare(query_id: str) -> str:
 
 
 def run_of(run: Any) -> Run:
-    """A run from Python: query_id -> doc_id -> score, or a ranking; ids may be whole numbers.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """A run from Python: query_id -> doc_id -> score, or a ranking; ids may be whole numbers."""
     run = getattr(run, "run", run)
 
-    def checked(value: Any, kinds: tuple[type, ...], what: str) -> Any:
-        if isinstance(value, bool) or not isinstance(value, kinds):
+    def checked(value: Any, kind: Any, what: str) -> Any:
+        if isinstance(value, bool) or not isinstance(value, kind):
             raise TypeError(f"{value!r} is no {what}")
-        return value
-
-    def key(value: Any) -> str:
-        return str(checked(value, (str, Integral), "id"))
+        return str(value) if what == "id" else float(value)
 
     try:
         return {
-            key(query_id): {key(d): float(checked(s, (Real,), "score")) for d, s in scores.items()}
-            for query_id, scores in run.items()
+            checked(query_id, str | Integral, "id"): {
+                checked(d, str | Integral, "id"): checked(s, Real, "score") for d, s in of.items()
+            }
+            for query_id, of in run.items()
         }
     except (AttributeError, TypeError) as error:
         raise UsageError(
@@ -158,11 +145,8 @@ def run_of(run: Any) -> Run:
 
 
 def single_precision(scores: Mapping[str, float], query_id: str = "?") -> "array[float]":
-    """One topic's scores in single precision, as in trec_eval, in the same order.
-
-    Raises:
-        DataError: a score is NaN, or infinite in single precision.
-    """
+    """One topic's scores in single precision, as in trec_eval, in the same order; DataError: one
+    is NaN, or infinite in single precision."""
     singles = array("f", scores.values())
     if not all(map(math.isfinite, singles)):
         pairs = zip(scores, singles, strict=True)
@@ -199,9 +183,7 @@ def best_of(run: Run, hits: int) -> Run:
 def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str]:
     """Yield a run's lines, without line ends: topics as given, documents by the tie rule.
 
-    Raises:
-        UsageError: the tag is not one word.
-        DataError: a score is NaN or infinite, or an id is not one word.
+    UsageError: the tag is not one word. DataError: a score is no number, or an id not one word.
     """
     if not is_doc_id(tag):
         raise UsageError(f"the tag of a run: found {short(tag)}, expected one word")
@@ -220,10 +202,7 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
 def write_run(
     path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str = "tweetrerank"
 ) -> None:
-    """Write a run file atomically, compressed if its name ends in ``.gz`` or ``.bz2``.
-
-    For ``run`` see :func:`run_of`.
-    """
+    """Write a run, see :func:`run_of`, atomically, compressed if it ends in ``.gz`` or ``.bz2``."""
     run = run_of(run)
     with written_file(path) as stream:
         stream.writelines(f"{line}\n" for line in format_run(run, tag))
@@ -258,10 +237,8 @@ def _read_table(
     parse: Callable[[str, str], Value],
     comma: str | None = None,
 ) -> dict[str, dict[str, Value]]:
-    """Read query_id, doc_id and a value at three ``places`` among ``columns``.
-
-    ``comma`` stands between columns; None are spaces and tabs.
-    """
+    """Read query_id, doc_id and a value at three ``places`` among ``columns``, between which stands
+    ``comma``; None are spaces and tabs."""
     found: dict[str, dict[str, Value]] = {}
     numbers: dict[tuple[str, str], int] = {}
     for number, line in lines:

@@ -1,18 +1,8 @@
 """Command lines from annotated dataclasses, and errors that people can act on.
 
 A command is a frozen dataclass whose fields are made by :func:`option` or :func:`argument`, and a
-function that takes one::
-
-    @dataclass(frozen=True)
-    class Options:
-        topics: str = option("name of a collection or a file of topics", required=True)
-        hits: int = option("candidates per topic", default=1000, parse=positive_int)
-
-    if __name__ == "__main__":
-        run_command(Options, main, "python -m pipeline.search", __doc__)
-
-The help text, the parsing and the checks all come from the fields, and every bad argument is
-reported, not only the first. Inherited options stand in the help under the topic of their class:
+function that takes one. The help text, the parsing and the checks all come from the fields, and
+every bad argument is reported. Inherited options stand in the help under the topic of their class:
 its attribute ``topic``, or else its name, as ``CollectionOptions`` are of the collection.
 """
 
@@ -32,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from indexes.errors import CollectionError
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 from rerankers.errors import RerankerError
@@ -53,7 +42,7 @@ class Declared:
 
     help: str  # Shown by ``--help``; the default is added to it
     parse: Callable[[str], Any] = str  # Raises ValueError whose message says what was expected
-    choices: Sequence[str] | None = None  # The only values allowed
+    choices: Sequence[str] = ()  # The only values allowed
     many: bool = False  # May be given several times and gives a tuple
     following: bool = False  # With ``many``, takes all values up to the next (``--runs a b c``)
     required: bool = False  # Absent means a usage error
@@ -83,7 +72,6 @@ def argument(
 
 
 def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
-
     def parse(text: str) -> Any:
         try:
             value = kind(text)
@@ -102,15 +90,12 @@ positive_float = _number(float, lambda value: 0 < value < math.inf, "a number ab
 fraction = _number(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
-
-
 def size(text: str) -> int:
     """Bytes: a whole number, also with KB, MB or GB behind it."""
     found = re.fullmatch(r"(\d{1,15}) ?([KMG]?)B?", text.strip(), re.IGNORECASE)
     if not found or not int(found[1]):
         raise ValueError(f"found {text!r}, expected a size such as 500KB, 8MB or 1GB")
-    return int(found[1]) * _UNITS[found[2].upper()]
+    return int(found[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[found[2].upper()]
 
 
 def existing_file(text: str) -> Path:
@@ -138,11 +123,9 @@ def run_command(
     description: str | None,
     arguments: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Parse the arguments, run ``main`` and leave with the exit code that scripts expect.
-
-    0 for success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C, 143 for SIGTERM. A mistake of
-    the user's is one message on stderr; a traceback is left for mistakes of ours.
-    """
+    """Parse the arguments, run ``main`` and leave with the exit code that scripts expect: 0 for
+    success, 1 for a failure, 2 for bad usage, 130 for Ctrl-C, 143 for SIGTERM. A mistake of the
+    user's is one message on stderr; a traceback is left for mistakes of ours."""
     warnings.showwarning = partial(_show_warning, options_type)
     with suppress(ValueError):  # Only the main thread has signals.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -154,7 +137,7 @@ def run_command(
     except UsageError as error:
         lines = "".join(f"  {_with_options(p, options_type)}\n" for p in error.problems)
         code, message = USAGE, f"bad usage:\n{lines}see {program} --help"
-    except (DataError, CollectionError, RerankerError) as error:
+    except (DataError, RerankerError) as error:
         code, message = FAILURE, f"error: {_with_options(str(error), options_type)}"
     except BrokenPipeError:
         # The reader (head, less) has gone; stdout must not be flushed again at exit.
@@ -175,15 +158,13 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, after which is tidied up as after Ctrl-C."""
 
 
-def _terminate(number: int, frame: object) -> None:
+def _terminate(*_: object) -> None:
     raise _Terminated
 
 
 def _with_options(message: str, options_type: Any) -> str:
-    """A message with options in place of the arguments of Python that it names in backticks.
-
-    ``address.NAME`` is a field of an :class:`indexes.engines.client.EngineAddress`.
-    """
+    """A message with options in place of the arguments of Python that it names in backticks;
+    ``address.NAME`` is a field of an :class:`indexes.engines.client.EngineAddress`."""
     flags = {
         declared.argument_name or name: flags[-1]
         for name, declared, _ in _declared(options_type)
@@ -205,14 +186,13 @@ def parse_arguments(
     arguments: Sequence[str] | None = None,
 ) -> OptionsType:
     """Turn command-line arguments into an options dataclass."""
-    problems, declarations = list[str](), _declared(options_type)
+    problems, declarations, values = list[str](), _declared(options_type), dict[str, Any]()
     parser = _parser(options_type, program, description, problems)
     found, unknown = parser.parse_known_intermixed_args(arguments)
     flags = [flag for name, declared, _ in declarations for flag in declared.flags(name)]
     problems += [
         f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}" for text in unknown
     ]
-    values: dict[str, Any] = {}
     for name, declared, _ in declarations:
         value = getattr(found, name)
         if value not in (None, []):
@@ -291,7 +271,7 @@ def _parsed(declared: Declared, label: str, problems: list[str], text: str) -> A
             expected = f"expected one of {', '.join(declared.choices)}{similar}"
             raise ValueError(f"found {text!r}, {expected}")
         return declared.parse(text)
-    except ValueError as error:
+    except (ValueError, DataError) as error:
         problems.append(f"{label}: {error}")
         return text
 
@@ -299,11 +279,8 @@ def _parsed(declared: Declared, label: str, problems: list[str], text: str) -> A
 def apply_changes(
     config: Any, changes: Sequence[str], flag: str = "--set", prefix: str = ""
 ) -> Any:
-    """A copy of the frozen dataclass ``config`` with each ``NAME=VALUE`` of ``changes`` applied.
-
-    Values take the type of their field; ``flag`` and ``prefix`` stand before a change on the
-    command line, for messages.
-    """
+    """A copy of the frozen dataclass ``config`` with ``changes``, ``NAME=VALUE`` in the type of the
+    field; ``flag`` and ``prefix`` stand before it on the command line, for messages."""
     kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     values, problems = {}, []
     for text in changes:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from indexes.errors import CollectionError
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
 from pipeline.defaults import (
     AUTO,
@@ -29,11 +28,8 @@ def addresses(text: str) -> str:
     """Addresses of nodes, separated by commas."""
     from indexes.engines.client import check_url
 
-    try:
-        for url in text.split(","):
-            check_url(url.strip())
-    except CollectionError as error:
-        raise ValueError(str(error)) from None
+    for url in text.split(","):
+        check_url(url.strip())
     return text
 
 
@@ -164,8 +160,8 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         """The collection, with the index and the judgments that the options name."""
         from pipeline.collections.named import open_collection
 
-        given = self.topics or None, self.index, self.qrels, self.data, engine_of(self)
-        return open_collection(*given)
+        engine = engine_of(self)
+        return open_collection(self.topics or None, self.index, self.qrels, self.data, engine)
 
 
 @dataclass(frozen=True)
@@ -209,10 +205,8 @@ class RankingOptions(ModelOptions):
         return [problem for problem, is_there in rules.items() if is_there]
 
     def open_ranker(self, collection: Collection) -> Ranker:
-        """The ranker that the options name; see :func:`pipeline.ranking.build.ranker`.
-
-        UsageError: options contradict one another, or search a collection with given candidates.
-        """
+        """The ranker that the options name; UsageError: they contradict one another, or search a
+        collection with given candidates."""
         from pipeline.ranking.build import ranker
 
         if problems := self.problems():
@@ -223,15 +217,7 @@ class RankingOptions(ModelOptions):
             problem = f"{collection.name} is not searched, its candidates are given; leave"
             if given := [f"--{name}" for name in names if getattr(self, name)]:
                 raise UsageError([f"{flag}: {problem} {flag} out" for flag in given])
-        changes = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
-        return ranker(
-            collection,
-            self.reranker,
-            self.method,
-            self.weight,
-            candidates=self.candidates,
-            parameters=changes,
-            checkpoint=self.checkpoint,
-            skip_unknown=self.skip_unknown,
-            **self.loading(),
-        )
+        how = {name: getattr(self, name) for name in ("candidates", "checkpoint", "skip_unknown")}
+        how["parameters"] = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
+        given = collection, self.reranker, self.method, self.weight
+        return ranker(*given, **how, **self.loading())

@@ -33,10 +33,8 @@ def evaluate(
 
 
 class Evaluator:
-    """Evaluation of several runs against the same judgments.
-
-    UsageError names every unknown measure; DataError: there are no judgments.
-    """
+    """Evaluation of several runs against the same judgments; UsageError names every unknown
+    measure; DataError: there are no judgments."""
 
     def __init__(self, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> None:
         library = _library().pytrec_eval
@@ -82,12 +80,14 @@ def heading(measure: str) -> str:
 
 def warn_of_gaps(name: str, qrels: Qrels, run: Run) -> None:
     """Say on stderr which judged topics have no result in the run of this name."""
-    if gaps := [query_id for query_id in qrels if not run.get(query_id)]:
-        print(
-            f"{name}: judged topics without a result, counted as 0 ({len(gaps)}): "
-            f"{', '.join(gaps)}",
-            file=sys.stderr,
-        )
+    gaps = [query_id for query_id in qrels if not run.get(query_id)]
+    warn_of(f"{name}: judged topics without a result, counted as 0", gaps)
+
+
+def warn_of(problem: str, query_ids: Sequence[str]) -> None:
+    """Say on stderr which topics have a problem, if there are any."""
+    if query_ids:
+        print(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}", file=sys.stderr)
 
 
 def without_relevant(qrels: Qrels) -> list[str]:
@@ -111,12 +111,10 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
                 f"such as {EXAMPLES}{_suggestion(name, library)}"
             )
             continue
-        for parameter in ("cutoff", "rel"):
-            value = measure.params.get(parameter, 1)
-            if isinstance(value, bool) or not 1 <= value <= HIGHEST_PARAMETER:
-                expected = f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
-                problems.append(f"{name}: found {parameter} {value}, {expected}")
-                break
+        given = [(key, measure.params.get(key, 1)) for key in ("cutoff", "rel")]
+        expected = f"expected a whole number from 1 to {HIGHEST_PARAMETER}"
+        wrong = [(k, v) for k, v in given if type(v) is bool or not 1 <= v <= HIGHEST_PARAMETER]
+        problems += [f"{name}: found {key} {value}, {expected}" for key, value in wrong[:1]]
     if problems:
         raise UsageError(problems)
     return measures

@@ -56,17 +56,11 @@ class ExplainedTopic:
 def explain(
     model: Model, ranking: Any, before: str, doc_ids: Sequence[str], query_id: str, show: int
 ) -> ExplainedTopic:
-    """Reasons for the ranks of a topic's posts.
+    """Reasons for the ranks of posts ``doc_ids``, or the ``show`` best and those that moved most.
 
-    Args:
-        ranking: a :class:`pipeline.ranking.ranker.Ranking` by ``model``; ``before`` is the name of
-            its first stage.
-        doc_ids: posts to explain; else the ``show`` best ones and those that moved most.
-        query_id: the topic; "" is the only one.
-
-    Raises:
-        UsageError: the model has no explanation, or the posts or the topic are not there.
-        DataError: the topic has no candidates.
+    ``ranking`` is a :class:`pipeline.ranking.ranker.Ranking` by ``model`` with the first stage
+    ``before``; a ``query_id`` of "" is its only topic. UsageError: the model has no explanation,
+    or posts or topic are not there. DataError: the topic has no candidates.
     """
     topics, collection = ranking.candidates.topics, ranking.collection
     topic = topics[0] if len(topics) == 1 and not query_id else None
@@ -128,10 +122,8 @@ def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
 
 
 def choose(posts: Mapping[str, Record], best: int) -> dict[str, list[str]]:
-    """Heading -> doc_ids: the ``best`` of the last ranking; largest gains and losses of the rest.
-
-    The order of ``posts`` is the last ranking, which also breaks ties between movers.
-    """
+    """Heading -> doc_ids: the ``best`` of the last ranking, the order of ``posts``, which breaks
+    ties; largest gains and losses of the rest."""
     others = sorted(list(posts)[best:], key=lambda doc_id: posts[doc_id]["gain"])
     rose = sorted(list(posts)[best:], key=lambda doc_id: -posts[doc_id]["gain"])
     sections = {

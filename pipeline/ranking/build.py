@@ -22,8 +22,8 @@ from pipeline.ranking.checkpoints import (
     load_model,
     note_elsewhere,
 )
-from pipeline.ranking.fusion import Fusion
-from pipeline.ranking.ranker import Mixture, Ranker
+from pipeline.ranking.fusion import Fusion, UnionRetriever
+from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.retrievers import IndexRetriever, retriever_for
 from pipeline.ranking.tuning import tuning_files, tuning_of
 from rerankers import models
@@ -79,19 +79,25 @@ def ranker(
     if reranker == defaults.AUTO:
         has_weight = weight is not None or default_weight is not None
         is_mixed = bool(given or candidates or has_weight)
-        reranker = default_reranker(collection, is_mixed, folder, has_weight)
+        reranker = defaults.DEFAULT_RERANKER
+        reranker = reranker if folder else default_reranker(collection, is_mixed, has_weight)
     if models.reads(reranker) == "searches":
         if given:
             problem = f"{reranker} takes the rankers of its training; leave it out"
             raise UsageError([f"`{argument}`: {problem}" for argument in given])
-        fusion = load_model(reranker, collection, folder, **loading)
-        if not candidates:
-            return Fusion.of(collection, fusion)
-        known = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        return Fusion.of(collection, fusion, known)
+        model = load_model(reranker, collection, folder, **loading)
+        if collection.given_candidates is not None:
+            raise UsageError(
+                f"`reranker`: found {reranker}, but {collection.name} is not searched, its "
+                "candidates are given; use another model"
+            )
+        union, given = UnionRetriever.of(collection, model.config), None
+        if candidates:
+            given = retriever_for(collection, candidates, skip_unknown=skip_unknown)
+        return Fusion(union, model, collection, given)
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
-        return Mixture(retriever, None, collection)
+        return Ranker(retriever, None, collection)
     model = load_model(reranker, collection, folder, **loading)
     if weight is not None:
         model = Mixed.of(model, weight)
@@ -99,24 +105,16 @@ def ranker(
         model = model.mixed(default_weight, "given")
     else:
         model = tuned(model, collection, has_scores=bool(candidates))
-    return Mixture(retriever, model, collection)
+    return Ranker(retriever, model, collection)
 
 
 def default_reranker(
-    collection: Collection,
-    is_mixed: bool = False,
-    checkpoint: Path | None = None,
-    has_weight: bool = False,
+    collection: Collection, is_mixed: bool = False, has_weight: bool = False
 ) -> str:
     """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
 
-    Args:
-        is_mixed: whether it reranks one first stage, as a fusion does not.
-        checkpoint: of a model; then it is no fusion's.
-        has_weight: whether there is a λ, which no fusion has.
+    One that is mixed reranks one first stage, as a fusion does not, which has no λ either.
     """
-    if checkpoint:
-        return defaults.DEFAULT_RERANKER
 
     def fits(name: str) -> bool:
         excluded = ["searches"] * is_mixed + ["lists"] * has_weight
@@ -149,10 +147,10 @@ def _is_trained(model: str, collection: Collection) -> bool:
     return False
 
 
-def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
-    """MP-HCNN mixed with query likelihood, of the collection that a fusion searches.
+def neural_mixture(fusion: Ranker, **loading: Any) -> Ranker | None:
+    """MP-HCNN mixed with query likelihood, for the collection of a fusion, if there is one.
 
-    None where there is none for the collection, and, with a line about it, without PyTorch.
+    Without PyTorch None, with a line about it.
     """
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     if not isinstance(fusion, Fusion) or fusion.first_stage or collection is None:
@@ -166,14 +164,11 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Mixture | None:
     model = tuned(load_model(name, collection, **loading), collection)
     method = METHODS[defaults.DEFAULT_METHOD]()
     retriever = IndexRetriever(fusion.retriever.index, method, collection.skips_own_id)
-    return Mixture(retriever, model, collection)
+    return Ranker(retriever, model, collection)
 
 
 def tuned(model: Model, collection: Collection, has_scores: bool = False) -> Model:
-    """A model with the λ that was tuned for its checkpoint.
-
-    ``has_scores``: given candidates have scores, too.
-    """
+    """A model with the λ tuned for its checkpoint; ``has_scores``: given candidates have some."""
     is_given = collection.given_candidates is not None
     # There is no official run of a training part to tune it on.
     advice = "choose one by --lambda" if is_given else "run `tweetrerank tune` for this checkpoint"
@@ -190,10 +185,7 @@ def mixed(
     """A model with its λ: the given ``weight``, or the one that was tuned with the checkpoint.
 
     1 without scores of a first stage; a model that reads these itself has none but a given one.
-
-    Args:
-        key: of the collection.
-        advice: what to do where none was tuned.
+    ``key`` is that of the collection, ``advice`` what to do where none was tuned.
     """
     if not has_scores:
         return Mixed.of(model, 1.0, "nothing to mix: the candidates are given without scores")
@@ -205,10 +197,7 @@ def mixed(
 
 
 class Source(NamedTuple):
-    """Where a model is read from: a checkpoint folder, and word vectors adapted to a collection.
-
-    Without these the folder's own are read, if it has some.
-    """
+    """A checkpoint folder, and word vectors adapted to a collection in place of the folder's."""
 
     folder: Path
     adapted: Path | None = None
@@ -217,18 +206,16 @@ class Source(NamedTuple):
     def version(self) -> str:
         """Hash of everything that the model's scores depend on, a λ tuned elsewhere included.
 
-        Raises:
-            RerankerError: a file cannot be read.
+        Raises RerankerError if a file cannot be read.
         """
         version, tuned = version_of(self.folder), tuning_files(self.folder)[:-1]
-        for path in [self.adapted, *(path for path in tuned if path.exists())]:
-            if path is not None:
-                try:
-                    content = path.read_bytes()
-                except OSError as error:
-                    problem = f"{path}: cannot be read: {error.strerror}"
-                    raise RerankerError(problem) from None
-                version = hashlib.sha256(version.encode() + content).hexdigest()
+        adapted = [self.adapted] if self.adapted else []
+        for path in [*adapted, *(path for path in tuned if path.exists())]:
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise RerankerError(f"{path}: cannot be read: {error.strerror}") from None
+            version = hashlib.sha256(version.encode() + content).hexdigest()
         return version
 
 

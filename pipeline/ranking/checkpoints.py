@@ -41,16 +41,11 @@ def default_directory(
     """The checkpoint that has not seen ``collection`` (its key), trained here or else shipped.
 
     For a judged microblog collection it was trained without that collection, for an
-    answer-selection collection on its training part, for any other on all judged collections.
+    answer-selection collection on its training part, for any other on all judged collections. Own
+    collections have a ``file``. With adapted word vectors, models that read them are preferred.
 
-    Args:
-        collection: key of the collection.
-        file: that describes it, if it is an own one.
-        is_adapted: whether there are adapted word vectors; models that read them are preferred.
-
-    Raises:
-        DataError: there is no such checkpoint; the message says how to train one.
-        RerankerError: it is damaged or of another collection, or its word vectors are missing.
+    Raises DataError if there is none, RerankerError if it is damaged or of another collection, or
+    lacks its word vectors.
     """
     own_training = collection in answers()
     # A model trained on posts alone does not fit questions and answers.
@@ -85,8 +80,7 @@ def directory_for(model: str, collection: Collection) -> Path:
 def _must_skip(folder: Path, collection: str) -> bool:
     """Whether the model has seen this collection's judgments, or has no λ and gained nothing.
 
-    Raises:
-        RerankerError: a checkpoint trained here is damaged, or one is in another's place.
+    Raises RerankerError if one trained here is damaged, or one is in another's place.
     """
     if not folder.is_relative_to(checkpoints.SHIPPED):
         checkpoints.checked(folder)
@@ -102,7 +96,8 @@ def _must_skip(folder: Path, collection: str) -> bool:
         )
     if not folder.name.startswith("all"):
         path = folder / TUNING_FILE
-        return path.exists() and Tuning.load(path).is_no_gain
+        tuning = Tuning.load(path) if path.exists() else None
+        return tuning is not None and (tuning.weight, tuning.normalization) == (0, "none")
     return collection in trained_on
 
 
@@ -115,13 +110,12 @@ def load_model(
     idf: str | None = None,
     batch_size: int = 256,
 ) -> Model:
-    """The trained model for a collection.
+    """The trained model for a collection, of :func:`default_directory` without a ``checkpoint``.
 
     Args:
-        checkpoint: folder; None is :func:`default_directory`.
         device: see :func:`pipeline.runtime.choose_device`, also for ``threads``.
-        idf: ``wordfreq`` or a file; None is the one used in training. From wordfreq come the
-            frequencies of the collection's language, if it names one.
+        idf: ``wordfreq``, for the collection's language if it names one, or a file; None is the one
+            used in training.
         batch_size: pairs in a forward pass.
     """
     if name not in models.names():
@@ -205,10 +199,7 @@ def warn_of_seen(ranker: Ranker) -> None:
 
 
 def check_reads_given(checkpoint: Any) -> None:
-    """Raise RerankerError for a model that needs more than texts and their first stage.
-
-    ``checkpoint``: a model, or what is known of one that is elsewhere.
-    """
+    """Raise RerankerError for a model, here or elsewhere, that needs more than such candidates."""
     if not checkpoint.reads_given:
         signals = sorted(checkpoint.signals - {PRIOR})
         reads = f"the scores of {', '.join(signals)}" if signals else "a whole list of candidates"
@@ -219,16 +210,10 @@ def check_reads_given(checkpoint: Any) -> None:
 
 
 def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
-    """The model that does best on held-out topics of an own collection (its key), of those trained.
+    """Name and tuning of the best model on held-out topics of an own collection, by its key.
 
-    Args:
-        fits: whether a model can be used.
-
-    Returns:
-        Name and tuning; None if no model gained enough for searches to use it (λ = 0).
-
-    Raises:
-        RerankerError: a model is damaged.
+    Of those that were trained and fit; None if none of them gained enough for searches to use it
+    (λ = 0). Raises RerankerError if one is damaged.
     """
     root, tunings = models_directory() / "checkpoints", {}
     for name in models.names():

@@ -16,9 +16,9 @@ from indexes.posts import Post
 from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.interpolation import normalize
-from pipeline.ranking.ranker import Mixture, ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
+from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
 from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of
+from pipeline.ranking.tuning import normalize
 
 if TYPE_CHECKING:
     from indexes.methods import SearchIndex
@@ -81,11 +81,7 @@ class UnionRetriever:
 
         Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
         mean over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of
-        Fox & Shaw 1994).
-
-        Raises:
-            UsageError: there is no index.
-            DataError: an official run is malformed, or there is no candidate ranker.
+        Fox & Shaw 1994). Raises DataError if there is no candidate ranker.
         """
         watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
@@ -105,7 +101,7 @@ class UnionRetriever:
         doc_ids = doc_ids_of(run)
         known = self.index.posts.get_many(doc_ids)
         posts = {doc_id: known.get(doc_id) or Post(doc_id, "") for doc_id in doc_ids}
-        return self._found(Candidates(topics, run, posts, rest=rest), signals, watch)
+        return self._found(Candidates(topics, run, posts, {}, rest=rest), signals, watch)
 
     def read(self, candidates: Candidates) -> Candidates:
         """Given candidates with every ranker's score of them.
@@ -119,14 +115,13 @@ class UnionRetriever:
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
             for query_id, wanted in candidates.run.items()
         }
-        given = Candidates(candidates.topics, run, candidates.posts)
-        return self._found(given, signals, watch)
+        return self._found(Candidates(candidates.topics, run, candidates.posts, {}), signals, watch)
 
     def _found(self, known: Candidates, signals: Mapping[str, Run], watch: Stopwatch) -> Candidates:
         """Candidates with the rankers' scores of them, and the seconds of the searches."""
         signals = {name: _restricted(scores, known.run) for name, scores in signals.items()}
         watch.stop(self.name)
-        return replace(known, priors={}, signals=signals, seconds=watch.seconds)
+        return replace(known, signals=signals, seconds=watch.seconds)
 
     def _signals(self, topics: Sequence[Topic], hits: int, watch: Stopwatch) -> dict[str, Run]:
         """The runs of the rankers that the collection has; a warning names the others."""
@@ -198,17 +193,6 @@ class Fusion(Ranker):
     first_stage: Retriever | None = None
     """Gives the candidates in place of the rankers, which then only score them."""
 
-    @classmethod
-    def of(cls, collection: Collection, model: Model, first_stage: Retriever | None = None) -> Self:
-        """The fusion for a collection, from its trained model."""
-        if collection.given_candidates is not None:
-            raise UsageError(
-                f"`reranker`: found {model.name}, but {collection.name} is not searched, its "
-                "candidates are given; use another model"
-            )
-        retriever = UnionRetriever.of(collection, model.config)
-        return cls(retriever, model, collection, first_stage)
-
     @property
     def description(self) -> str:
         """The model's weights."""
@@ -217,12 +201,9 @@ class Fusion(Ranker):
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
     ) -> Ranking:
-        """Rank the best posts of several rankers; see :class:`pipeline.ranking.ranker.Ranker`.
-
-        Posts that are not scored follow below, in the order of their first score.
-        """
+        """Rank the best posts of several rankers; the others follow by their first scores."""
         if self.first_stage:
-            given = Mixture(self.first_stage, None, self.collection).rank(topics, hits)
+            given = Ranker(self.first_stage, None, self.collection).rank(topics, hits)
             return self.rerank(given.candidates, progress)
         self.retriever.index  # noqa: B018  Opened before the time counts.
         return super().rank(topics, hits, progress)
@@ -230,14 +211,5 @@ class Fusion(Ranker):
     def rerank(self, candidates: Candidates, progress: ProgressBar = hidden) -> Ranking:
         """Rank given candidates by what all rankers say of them."""
         name = self.first_stage.name if self.first_stage else "first stage"
-        hits = max(map(len, candidates.run.values()), default=1)
-        ranking = self._ranked(self.retriever.read(candidates), hits, progress, Stopwatch())
+        ranking = super().rerank(self.retriever.read(candidates), progress)
         return ranking._replace(stages={name: candidates.run, **ranking.stages})
-
-    def _ranked(
-        self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
-    ) -> Ranking:
-        ranking = super()._ranked(candidates, hits, progress, watch)
-        stages = {name: best_of(run, hits) for name, run in ranking.stages.items()}
-        seconds = {**ranking.seconds, **candidates.seconds}
-        return ranking._replace(stages={**candidates.signals, **stages}, seconds=seconds)

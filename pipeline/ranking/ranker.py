@@ -7,9 +7,9 @@
     run        = candidates.run_of(scores)
 
 These three lines are :meth:`Ranker.rank`. Every command, the service and the library hold a
-:class:`Ranker`: a :class:`Mixture`, or a :class:`pipeline.ranking.fusion.Fusion`, whose candidates
-come from several retrievers. :func:`pipeline.ranker` makes either. λ belongs to the model, which is
-then a :class:`rerankers.reranker.Mixed`.
+:class:`Ranker`; :class:`pipeline.ranking.fusion.Fusion` is one whose candidates come from several
+retrievers. :func:`pipeline.ranker` makes either. λ belongs to the model, which is then a
+:class:`rerankers.reranker.Mixed`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from indexes.posts import Post
 from pipeline.collections.topics import as_topics
-from pipeline.collections.trec import Run, places
+from pipeline.collections.trec import Run, best_of, places
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
 from rerankers.errors import warn
@@ -47,7 +47,7 @@ def hidden(pairs: int) -> AbstractContextManager[Progress]:
 class Ranking(NamedTuple):
     """Result of a :class:`Ranker`."""
 
-    stages: Mapping[str, Run]  # Name -> run of each stage, in order; the last one is the result
+    stages: Mapping[str, Run]  # Name -> run of each stage; the last one is the result
     candidates: Candidates  # The posts that were scored, with their first-stage scores
     seconds: Mapping[str, float]
     """Stage -> seconds of its own work, which another may have shared the cores with."""
@@ -89,10 +89,7 @@ class Ranking(NamedTuple):
         return {"collection": name, "seconds": dict(self.seconds), "topics": topics}
 
     def to_dataframe(self) -> Any:
-        """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0.
-
-        The columns are qid, query, docno, text, url, score and rank.
-        """
+        """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0."""
         import pandas
 
         result, rows = [*self.stages][-1], []
@@ -134,10 +131,7 @@ class Ranker:
     ) -> Ranking:
         """Find the best ``hits`` candidates of each topic, and rerank them.
 
-        Args:
-            topics: query_ids with texts, texts, or None for the collection's topics.
-            hits: candidates for each topic.
-            progress: number of candidates -> a progress bar.
+        ``topics`` None are the collection's; ``progress``: number of candidates -> a progress bar.
         """
         if self.retriever is None:
             raise UsageError("found no retriever, expected one; give candidates to rerank()")
@@ -160,7 +154,7 @@ class Ranker:
     def _ranked(
         self, candidates: Candidates, hits: int, progress: ProgressBar, watch: Stopwatch
     ) -> Ranking:
-        """The stages of candidates, without those of the searches that found them."""
+        """The stages of candidates; where several searches found them, their best ``hits``."""
         stages = {self.first_stage_name: candidates.run}
         if self.model:
             from pipeline.ranking.retrievers import with_space
@@ -175,15 +169,16 @@ class Ranker:
                 for name, scores in self.model.stages(pairs, report, before):
                     stages[name] = candidates.run_of(scores)
                     watch.stop(name)
-        return Ranking(stages, candidates, watch.seconds, self.collection)
+        if candidates.signals:
+            best = {name: best_of(run, hits) for name, run in stages.items()}
+            stages = {**candidates.signals, **best}
+        seconds = {**watch.seconds, **candidates.seconds}
+        return Ranking(stages, candidates, seconds, self.collection)
 
     def explain(
         self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
     ) -> ExplainedTopic:
-        """Reasons for the ranks of a topic's posts in a ranking by this ranker.
-
-        Args and errors: see :func:`pipeline.explanation.topic.explain`.
-        """
+        """Reasons for the ranks of a topic's posts; see :mod:`pipeline.explanation.topic`."""
         from pipeline.explanation.topic import explain
 
         if self.model is None:
@@ -214,10 +209,3 @@ def require_positive(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise UsageError(f"`{name}`: found {value!r}, expected a whole number of at least 1")
     return int(value)
-
-
-class Mixture(Ranker):
-    """A model over the candidates of one retriever, mixed with its scores unless it reads these.
-
-    The mixture is :class:`rerankers.reranker.Mixed`.
-    """

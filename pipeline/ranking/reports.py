@@ -47,17 +47,14 @@ class Evaluation:
 def evaluate(
     ranking: Ranking | Run, *measures: str, qrels: Qrels | None = None, title: str = "run"
 ) -> Evaluation:
-    """What a ranking is worth, every stage beside the others.
+    """Measures of a ranking, every stage beside the others, or of a run.
+
+    Raises DataError without judgments, UsageError for an unknown measure.
 
     Args:
-        ranking: result of a :class:`pipeline.ranking.ranker.Ranker`, or a run as
-            :func:`pipeline.collections.trec.run_of` takes it.
+        ranking: for a run see :func:`pipeline.collections.trec.run_of`.
         measures: names of ir_measures, ``AP``, ``P@30``, ``nDCG@20``; else the collection's.
         qrels: query_id -> doc_id -> grade, rows, or a file; else the collection's.
-
-    Raises:
-        DataError: there are no judgments.
-        UsageError: a measure is unknown.
     """
     if len(measures) == 1 and not isinstance(measures[0], str):
         (measures,) = measures
@@ -70,7 +67,7 @@ def evaluate(
             raise DataError(collection.missing_judgments)
         collection.check_judged_posts()
     else:
-        from pipeline.collections.memory import qrels_of
+        from pipeline.collections.own import qrels_of
 
         qrels = qrels_of(qrels)
     usual = collection.measures if collection else DEFAULT_MEASURES

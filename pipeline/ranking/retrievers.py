@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, islice, repeat
-from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,9 +52,6 @@ class Candidates:
     ``order`` of its posts, or ``nothing``; ``scores`` where absent."""
     seconds: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Name -> seconds of the searches that these are joined of."""
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Values derived from ``topics``, ``run`` and ``posts``, shared by copies with the same
-    three."""
 
     def __len__(self) -> int:
         return sum(len(self.run.get(topic.query_id, {})) for topic in self.topics)
@@ -69,34 +65,28 @@ class Candidates:
         ]
 
     def pairs(self) -> Pairs:
-        """The candidates as pairs of texts, for a model; NaN where a first stage is unknown."""
-        from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR, places_of
+        """The candidates as pairs of texts, for a model; NaN where a signal is unknown."""
+        from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, number_of, places_of
 
-        pairs, scores = self.texts(), self._scores(self.run, np.nan, np.float64)
+        pairs, scores = self.texts, self._scores(self.run, np.nan, np.float64)
         order = places_of(pairs.query_index, scores.astype(np.float32))
         forms = [self.forms.get(topic.query_id, "scores") for topic in self.topics]
         of_pairs = np.array(forms, dtype=object)[pairs.query_index]
         priors = priors_of([self.run]) if self.priors is None else self.priors
+        posts, rows = self.posts.values(), pairs.post_index
+        numbers = dict.fromkeys(name for post in posts for name in post.signals)
         signals = {
             **{name: self._scores(run, np.nan) for name, run in self.signals.items()},
-            **self._numbers(),
+            **{
+                NUMBER + name: np.array([number_of(post.signals.get(name)) for post in posts])[rows]
+                for name in numbers
+            },
             FIRST_STAGE: np.where(of_pairs == "scores", scores, np.nan),
             ORDER: np.where(of_pairs != "nothing", order, np.nan),
             PRIOR: self._scores(priors, 0.0),
         }
         known = [self.resources.get(t.query_id, {}) for t in self.topics] if self.resources else ()
         return replace(pairs, signals=signals, resources=known)
-
-    def _numbers(self) -> dict[str, npt.NDArray[np.floating]]:
-        """The signals that are numbers beside the posts' texts, NaN where a post has none."""
-        from rerankers.pairs import NUMBER, number_of
-
-        posts, rows = self.posts.values(), self.texts().post_index
-        names = dict.fromkeys(name for post in posts for name in post.signals)
-        return {
-            NUMBER + name: np.array([number_of(post.signals.get(name)) for post in posts])[rows]
-            for name in names
-        }
 
     def scored_by(self, model: Model) -> Run:
         """The candidates' scores by a model, higher is better."""
@@ -119,27 +109,23 @@ class Candidates:
                 run[topic.query_id] = found
         return run
 
+    @cached_property
     def texts(self) -> Pairs:
-        """Pairs without signals; the same object for all copies that share ``memo``."""
+        """Pairs without signals."""
         from rerankers.pairs import Pairs
 
-        source = self.topics, self.run, self.posts
-        known, pairs = self.memo.get("pairs", ((None,) * 3, None))
-        if not all(map(is_, known, source)):
-            query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
-            post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
-            keys = self.keys()
-            pairs = Pairs(
-                [topic.text for topic in self.topics],
-                [post.text for post in self.posts.values()],
-                [post.url for post in self.posts.values()],
-                np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
-                np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
-                {},
-                list(self.posts),
-            )
-            self.memo["pairs"] = source, pairs
-        return pairs
+        query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
+        post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
+        keys = self.keys()
+        return Pairs(
+            [topic.text for topic in self.topics],
+            [post.text for post in self.posts.values()],
+            [post.url for post in self.posts.values()],
+            np.array([query_rows[query_id] for query_id, _ in keys], dtype=np.int64),
+            np.array([post_rows[doc_id] for _, doc_id in keys], dtype=np.int64),
+            {},
+            list(self.posts),
+        )
 
     def _scores(self, run: Run, unknown: float, kind: type = np.float32) -> npt.NDArray[Any]:
         """[P] scores of a run, in the order of :meth:`pairs`."""
@@ -168,10 +154,7 @@ def with_resources(candidates: Candidates, known: Resources) -> Candidates:
 
 
 def priors_of(runs: Sequence[Run]) -> Run:
-    """The mean over ``runs`` of 1 / ln(rank + 1), ranks counted from 1, as trec_eval ranks.
-
-    A post outside a run counts 0 there (Severyn & Moschitti 2015, section 5).
-    """
+    """The mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run (Severyn & Moschitti 2015)."""
     from rerankers.pairs import prior_of_rank
 
     priors: Run = {}
@@ -240,7 +223,7 @@ class IndexRetriever:
 class RunRetriever:
     """Takes candidates from a run."""
 
-    run: Run  # The run
+    run: Run
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
     """doc_ids -> those posts that the collection has."""
     name: str  # Of the run, for reports and messages
@@ -249,10 +232,8 @@ class RunRetriever:
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
         """The first ``hits`` posts of each topic in the run.
 
-        Where posts are left out, the others keep the prior of their rank in the whole run.
-
-        Raises:
-            DataError: the run has none of the topics, or posts that the collection lacks.
+        Where posts are left out, the others keep the prior of their rank in the whole run. Raises
+        DataError if the run has none of the topics, or posts that the collection lacks.
         """
         query_ids = [topic.query_id for topic in topics]
         known = aligned(self.run, query_ids, self.name)
@@ -302,14 +283,9 @@ def retriever_for(
     parameters: Sequence[str] = (),
     skip_unknown: bool = False,
 ) -> Retriever:
-    """The source of a collection's candidates.
+    """The source of a collection's candidates, for the arguments of :func:`pipeline.ranker`.
 
-    Args:
-        candidates: file of a TREC run, or name of an official run; None searches the index, or
-            takes the candidates that come with the topics.
-        method: one of :data:`indexes.methods.METHODS`; None is the default.
-        parameters: changes to the method's parameters, ``NAME=VALUE``.
-        skip_unknown: leave out posts of ``candidates`` that the collection lacks.
+    ``candidates`` None searches the index, or takes the candidates that come with the topics.
     """
     if candidates:
         path = collection.runs.get(candidates, Path(candidates))

@@ -1,4 +1,4 @@
-"""A tuned λ: its file, its provenance, and the calibration of the scores.
+"""λ · NN + (1 − λ) · LM of runs, and a tuned λ: its file, provenance, and the scores' calibration.
 
 Shipped files are never written: a λ tuned here for a shipped checkpoint is
 ``lambda/<model>/<collection>.json`` below the folder of models.
@@ -16,9 +16,14 @@ from typing import Any, NamedTuple
 
 from indexes.files import atomic_directory, write_bytes
 from pipeline.collections.collection import OWN, models_directory
+from pipeline.collections.trec import Run, single_precision
 from pipeline.errors import DataError, UsageError
 from rerankers import checkpoint as checkpoints
+from rerankers.interpolation import minmax, mix
 from rerankers.reranker import TUNING_FILE
+
+Scores = Mapping[str, float]
+ManyScores = Mapping[str, Scores]
 
 
 def _sha256(fields: Mapping[str, Any]) -> str:
@@ -26,10 +31,7 @@ def _sha256(fields: Mapping[str, Any]) -> str:
 
 
 class Calibration(NamedTuple):
-    """Logistic calibration (Platt 1999) of a checkpoint's scores.
-
-    P(relevant) = 1 / (1 + exp(−(``slope`` · score + ``intercept``))), with a positive slope.
-    """
+    """P(relevant) = 1 / (1 + exp(−(``slope`` · score + ``intercept``))), slope > 0 (Platt 1999)."""
 
     slope: float = 1.0
     intercept: float = 0.0
@@ -63,11 +65,6 @@ class Tuning:
     def origin(self) -> str:
         """The collections that it was tuned on, and its file."""
         return f"tuned on {', '.join(self.collections)}; {self.path}"
-
-    @property
-    def is_no_gain(self) -> bool:
-        """Whether a model without λ gained nothing."""
-        return self.weight == 0 and self.normalization == "none"
 
     def content(self) -> bytes:
         """The content of its file: JSON with its own SHA-256."""
@@ -128,11 +125,7 @@ def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
 
 
 def tuning_of(checkpoint: Path, collection: str = "") -> Tuning | None:
-    """The tuning of a checkpoint, or None if none was tuned.
-
-    Raises:
-        DataError: the file is damaged, or of another checkpoint or collection.
-    """
+    """The tuning of a checkpoint, or None if none was tuned; DataError if it is of another one."""
     path = next((path for path in tuning_files(checkpoint, collection) if path.exists()), None)
     if path is None:
         return None
@@ -146,3 +139,39 @@ def tuning_of(checkpoint: Path, collection: str = "") -> Tuning | None:
             f"{expected}{f' tuned on {path.stem}' * is_own}; tune again, or remove it"
         )
     return tuning
+
+
+def normalize(scores: Scores, query_id: str = "?") -> dict[str, float]:
+    """One topic's scores, scaled to [0, 1]; raises DataError for NaN and infinite ones."""
+    single_precision(scores, query_id)
+    return dict(zip(scores, minmax([*scores.values()]), strict=True))
+
+
+def interpolate(lexical: ManyScores, neural: ManyScores, weight: float) -> Run:
+    """``weight`` · neural + (1 − ``weight``) · lexical, for each document of the lexical run.
+
+    Neural scores of other documents are ignored, also by the normalisation. Raises UsageError for a
+    weight that is not from 0 to 1, DataError if a score is missing, NaN or infinite.
+    """
+    if not 0 <= weight <= 1:
+        raise UsageError(f"λ: found {weight}, expected a number from 0 to 1")
+    run: Run = {}
+    for query_id, scores in lexical.items():
+        first, new = normalized_pair(query_id, scores, neural)
+        mixed = mix([*first.values()], [*new.values()], weight)
+        run[query_id] = dict(zip(scores, mixed, strict=True))
+    return run
+
+
+def normalized_pair(
+    query_id: str, lexical: Scores, neural: ManyScores
+) -> tuple[dict[str, float], dict[str, float]]:
+    """One topic's lexical and neural scores, normalised, for the same documents in one order."""
+    found = neural.get(query_id, {})
+    if missing := [doc_id for doc_id in lexical if doc_id not in found]:
+        raise DataError(
+            f"topic {query_id}: found no neural score for {len(missing)} of its {len(lexical)} "
+            f"documents (the first is {missing[0]}), expected one for each"
+        )
+    new = {doc_id: found[doc_id] for doc_id in lexical}
+    return normalize(lexical, query_id), normalize(new, query_id)

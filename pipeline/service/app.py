@@ -6,15 +6,17 @@ import asyncio
 import faulthandler
 import hashlib
 import hmac
+import json
 import re
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 
@@ -23,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from cachetools import LRUCache
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -34,20 +36,18 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
-from pipeline.service.metrics import Metrics
-from pipeline.service.models import Models, ServedModel
-from pipeline.service.queue import Queue, Result
-from pipeline.service.record import LOG, Record
+from pipeline.service.models import Models, Queue, Result, ServedModel, give_back
+from pipeline.service.record import LOG, Metrics, Record
 from pipeline.service.requests import (
     BodyReader,
+    ErrorFormat,
     Limits,
+    RequestError,
     check_media_type,
     deadline_of,
     unless_gone,
 )
-from pipeline.service.worker import give_back
 from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
@@ -62,6 +62,7 @@ MOST_HEADERS = 200
 MOST_CLIENTS = 10_000  # Clients whose requests are counted
 EVENT_BYTES, MOST_EVENTS = 1_000_000, 1000  # Of a request
 
+DESCRIPTION = Path(__file__).parent / "openapi.json"
 PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 """Paths whose good answers are not logged."""
 PUBLIC = PROBES | {"/", "/page.css", "/page.js", "/openapi.json"}
@@ -88,20 +89,12 @@ def build(
     service: Service,
     access: Access = Access(),
     page: Sequence[BaseRoute] = (),
-    proxy: Any = None,
-    events: Any = None,
-    reload: Callable[[], None] | None = None,
-    is_watched: bool = False,
+    proxy: Any = None,  # pipeline.service.proxy.routes.Proxy, of an engine's searches
+    events: Any = None,  # pipeline.service.log.SearchLog
+    reload: Callable[[], None] | None = None,  # After SIGHUP; else the models are loaded again
+    is_watched: bool = False,  # Whether the process ends if the event loop hangs
 ) -> ASGIApp:
-    """The application.
-
-    Args:
-        page: its routes.
-        proxy: :class:`pipeline.service.proxy.routes.Proxy` of an engine's searches.
-        events: :class:`pipeline.service.log.SearchLog`.
-        reload: called after SIGHUP; by default the models are loaded again.
-        is_watched: whether the process ends if the event loop hangs.
-    """
+    """The application, with the routes of its page."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -113,7 +106,7 @@ def build(
         if watch:
             watch.cancel()
             faulthandler.cancel_dump_traceback_later()
-        await asyncio.to_thread(service.queue.stop)
+        await asyncio.to_thread(service.queue.pool.shutdown)
         if proxy:
             await proxy.upstream.close()
 
@@ -128,14 +121,11 @@ def build(
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    if proxy is None:
-        return ServiceMiddleware(app, service, access)
-    app.router.default = proxy.respond
+    if proxy:
+        app.router.default = proxy.respond
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
-    known = {getattr(route, "path", "") for route in own}
-    return ServiceMiddleware(
-        app, service, access, lambda path: path in known or path.startswith("/v1/models/")
-    )
+    paths = [getattr(route, "path", "") for route in own]
+    return ServiceMiddleware(app, service, access, frozenset(paths) if proxy else None)
 
 
 def reloading(work: Callable[[], None]) -> Callable[[], None]:
@@ -171,10 +161,7 @@ def _events(service: Service, log: Any) -> Route:
         request.state.format = ErrorFormat()
         check_media_type(request)
         async with service.bodies.read(request, EVENT_BYTES) as body:
-            try:
-                content = orjson.loads(body)
-            except orjson.JSONDecodeError as error:
-                raise RequestError("json", f"found no JSON in the body: {error}") from None
+            content = formats.decoded(body, Any)
         events = content if isinstance(content, list) else [content]
         if len(events) > MOST_EVENTS:
             raise RequestError("many", f"found {len(events):,} events, expected {MOST_EVENTS:,}")
@@ -235,8 +222,7 @@ class Service:
 
     async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
         """The result of work that would hold Python's lock for long, by a process that scores."""
-        scorer = self.models.default.scorer
-        call: Callable[[int], Result] = partial(scorer.ask, name="", given=work)
+        call: Callable[[], Result] = partial(self.models.default.scorer.ask, "", work)
         return (await self.queue.run(call, deadline=deadline))[0]
 
     async def score(
@@ -247,20 +233,17 @@ class Service:
         deadline: float | None,
         later_first: bool = False,
     ) -> ScoreResponse:
-        """The scores of a request, whose sizes and times are added to the record.
-
-        Raises RequestError if the queue is full, or the deadline is past.
-        """
+        """The scores of a request, whose sizes and times are added to the record; RequestError if
+        the queue is full, or the deadline is past."""
         texts = request.texts
-        record.model, record.device = model.name, model.loaded.device
+        record.model, record.device = model.name, model.device
         record.documents += len(texts)
         record.truncated += request.truncated
-        long = sum(len(text) > MAX_CHARACTERS for text in texts)
-        record.split += long
         record.characters += sum(map(len, [request.query, *texts]))
         if self.log_texts:
             record.texts = [*record.texts, request.query, *texts]
-        if long:
+        if long := sum(len(text) > MAX_CHARACTERS for text in texts):
+            record.split += long
             passages = partial(best_passages, [request.query] * len(texts), texts)
             texts = await self._apart(passages, deadline)
         in_order = self._in_order if request.in_order is None else request.in_order
@@ -268,29 +251,27 @@ class Service:
         numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
         record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
-        key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
-        if (scores := self._windows.get(key)) is None:
-            hits_before = model.counts.hits
-            scored = await self.queue.score(model.scorer, model.name, pairs, deadline)
-            scores, inference, queued = scored
+        key = _key(pairs, model, record.caller) if model.reads_lists else b""
+        scores, hits = self._windows.get(key), len(pairs)
+        if scores is None:
+            scorer, name = model.scorer, model.name
+            hits_before, ask = scorer.counts(name).hits, partial(scorer.ask, name, pairs)
+            scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
             self.metrics.batches.observe(len(pairs))
             record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
-            record.cache_hits += min(max(0, model.counts.hits - hits_before), len(pairs))
-        else:
-            record.cache_hits += len(pairs)
+            hits = min(max(0, scorer.counts(name).hits - hits_before), len(pairs))
+        record.cache_hits += hits
         if key:
             self._windows[key] = scores
         return model.respond(request, scores[rows], later_first)
 
 
 def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
-    """The distinct pairs of a request without long texts, and the pair [D] of each document.
-
-    Equal documents are scored once, so that they get the same score; but by a model of lists each
-    in its place.
+    """The distinct pairs of a request without long texts, and the pair [D] of each document: equal
+    ones are scored once, so that they get the same score, but by a model of lists in their places.
     """
-    texts, urls = [*request.texts], [url[:MAX_CHARACTERS] for url in request.urls]
+    texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
     signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
     if request.in_order:
         signals[ORDER] = np.arange(1, len(texts) + 1, dtype=np.float32)
@@ -302,24 +283,22 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
             signals |= {FIRST_STAGE: scores, ORDER: places}
     for name in model.numbers:
         signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
-    if not model.loaded.reads_lists:
-        signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
-        number: dict[tuple[Any, ...], int] = {}
-        columns = texts, urls, *(values.tolist() for values in signals.values())
-        rows = np.array(
-            [number.setdefault(pair, len(number)) for pair in zip(*columns, strict=True)]
-        )
-        texts, urls = ([*column] for column in [*zip(*number, strict=True)][:2])
-        first = np.unique(rows, return_index=True)[1]
-        signals = {name: values[first] for name, values in signals.items()}
-    every = np.arange(len(texts))
     query = request.query[:MAX_CHARACTERS]
-    return Pairs([query], texts, urls, 0 * every, every, signals), rows
+    pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows, signals)
+    if model.reads_lists:
+        return pairs, rows
+    signals = {name: signals[name] for name in model.signals & signals.keys()}
+    number: dict[tuple[Any, ...], int] = {}
+    columns = texts, urls, *(values.tolist() for values in signals.values())
+    keys = zip(*columns, strict=True)
+    rows = np.array([number.setdefault(key, len(number)) for key in keys])
+    first = np.unique(rows, return_index=True)[1]
+    return replace(pairs, signals=signals).take(first), rows
 
 
 def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
     """Hash of all that the scores of a list depend on, and of whom they are kept for."""
-    texts = [model.loaded.version, *pairs.queries, *pairs.texts, *pairs.urls]
+    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
     signals = {name: values.tobytes() for name, values in pairs.signals.items()}
     content = f"{[*map(len, texts)]}{[*signals]}{''.join(texts)}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(b"".join([caller, content, *signals.values()])).digest()
@@ -345,18 +324,12 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 class ServiceMiddleware:
     """Wraps an application: a request's id, who may ask, the line in the log, the metrics.
-
-    ``is_own``: whether a path is ours, which needs a key; None is all.
-    """
+    ``own``: paths that are ours, and need a key; None is all."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        service: Service,
-        access: Access,
-        is_own: Callable[[str], bool] | None = None,
+        self, app: ASGIApp, service: Service, access: Access, own: Set[str] | None
     ) -> None:
-        self.app, self.service, self._access, self._is_own = app, service, access, is_own
+        self.app, self.service, self._access, self._own = app, service, access, own
         self._cors = CORSMiddleware(
             app,
             access.origins,
@@ -374,11 +347,12 @@ class ServiceMiddleware:
         headers, path = Headers(scope=scope), scope["path"]
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        record = Record(request_id, scope["method"], path, (scope.get("client") or ("",))[0])
-        named = f"{record.client}\n{headers.get('authorization', '')}".encode()
+        client = (scope.get("client") or ("",))[0]
+        record = Record(request_id, scope["method"], path[:200], client)
+        named = f"{client}\n{headers.get('authorization', '')}".encode()
         record.caller = hashlib.blake2b(named, digest_size=16).digest()
         if _TRACE.fullmatch(trace := headers.get("traceparent", "")):
-            record.trace_id, record.span_id = trace.split("-")[1:3]
+            record.trace_id, record.parent_span_id = trace.split("-")[1:3]
         wire = assumed(path.rstrip("/"))
         scope.setdefault("state", {}).update(record=record, format=wire)
 
@@ -389,9 +363,10 @@ class ServiceMiddleware:
             await send(message)
 
         try:
-            is_own = self._is_own is None or self._is_own(path)
+            own = self._own
+            is_own = own is None or path in own or path.startswith("/v1/models/")
             app = self._cors if self._access.origins and is_own else self.app
-            if error := self._refused(scope["method"], path, headers, is_own, record.client):
+            if error := self._refused(scope["method"], path, headers, is_own, client):
                 app = wire.refuse(error, record)
             await app(scope, receive, send_with_id)
         except Exception:
@@ -418,11 +393,12 @@ class ServiceMiddleware:
             problem = f"found the host {host[:100]!r}, expected {', '.join(hosts)}; name others by "
             return RequestError("host", problem + "--allow-host")
         if self._access.rate and path not in PROBES and self._is_too_often(client):
-            problem = f"found more than {self._access.rate} requests in a second"
-            return RequestError("rate", problem, retry=1)
-        is_asked = method == "OPTIONS" and "access-control-request-method" in headers
-        is_preflight = bool(self._access.origins) and is_asked
-        if is_own and not is_preflight and not self._may_pass(method, path, headers):
+            return RequestError("rate", f"found more than {self._access.rate} requests in a second")
+        # The path of the page is that of scores, too.
+        is_public = path in PUBLIC and (path, method) != ("/", "POST")
+        is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
+        is_free = is_public or not is_own or (is_preflight and self._access.origins)
+        if self._access.keys and not is_free and not _is_known(headers, self._access.keys):
             problem = "found no known key, expected `Authorization: Bearer KEY`"
             return RequestError("key", problem)
         return None
@@ -435,16 +411,13 @@ class ServiceMiddleware:
         self._buckets[client] = max(0.0, left - 1), now
         return left < 1
 
-    def _may_pass(self, method: str, path: str, headers: Headers) -> bool:
-        # The path of the page is that of scores, too.
-        keys = self._access.keys
-        if not keys or (path in PUBLIC and (path, method) != ("/", "POST")):
-            return True
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode("latin-1", errors="replace")
-        # All keys are compared, whichever it is, so that the time tells nothing.
-        same = [hmac.compare_digest(given, known.encode()) for known in keys]
-        return scheme.lower() == "bearer" and any(same)
+
+def _is_known(headers: Headers, keys: Sequence[str]) -> bool:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    given = key.strip().encode("latin-1", errors="replace")
+    # All keys are compared, whichever it is, so that the time tells nothing.
+    same = [hmac.compare_digest(given, known.encode()) for known in keys]
+    return scheme.lower() == "bearer" and any(same)
 
 
 # --- The service itself ---------------------------------------------------------------------------
@@ -452,13 +425,14 @@ class ServiceMiddleware:
 
 def _information(service: Service, needs_key: bool) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
-    models, limits = service.models, service.limits
+    models, limits, queue = service.models, service.limits, service.queue
+    described = openapi(needs_key)
 
-    def info(request: Request) -> Any:
+    async def info(request: Request) -> Response:
         model = models.default
-        return {
+        content = {
             "model_id": model.name,
-            "model_sha": model.loaded.version,
+            "model_sha": model.version,
             "model_dtype": "float32",
             "served_model_name": model.name,
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
@@ -470,47 +444,44 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
             "max_batch_requests": None,
             "max_client_batch_size": limits.documents,
             "auto_truncate": True,
-            "tokenization_workers": service.queue.threads,
+            "tokenization_workers": queue.threads,
             "version": version("tweetrerank"),
             "sha": None,
             "docker_label": None,
         }
+        return JSONResponse(content)
 
-    def one_model(request: Request) -> Any:
+    async def one_model(request: Request) -> Response:
         request.state.format = formats.RERANK
-        return _described(models.choose(request.path_params["id"], False))
+        return JSONResponse(_described(models.choose(request.path_params["id"], False)))
 
-    def listed(request: Request) -> Any:
-        return {"object": "list", "data": [*map(_described, models.served.values())]}
+    async def listed(request: Request) -> Response:
+        data = [*map(_described, models.served.values())]
+        return JSONResponse({"object": "list", "data": data})
 
     async def health(request: Request) -> Response:
-        return _status(await service.queue.is_well(models.default.scorer, models.default.name))
+        return _status(await queue.is_well(models.default.scorer, models.default.name))
 
     async def ready(request: Request) -> Response:
-        return _status(not service.queue.is_full)
+        return _status(not queue.is_full)
 
     async def metrics(request: Request) -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        content = generate_latest(service.metrics.registry)
+        return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    def json(content: Callable[[Request], Any]) -> Any:
-        async def endpoint(request: Request) -> Response:
-            return JSONResponse(content(request))
-
-        return endpoint
+    async def description(request: Request) -> Response:
+        return JSONResponse(described)
 
     endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
-    contents = {"/info": info, "/models": listed, "/v1/models": listed}
-    contents["/v1/models/{id}"] = one_model
-    description = openapi([*endpoints, *contents], needs_key)
-    contents["/openapi.json"] = lambda request: description
-    endpoints |= {path: json(content) for path, content in contents.items()}
+    endpoints |= {"/info": info, "/models": listed, "/v1/models": listed}
+    endpoints |= {"/v1/models/{id}": one_model, "/openapi.json": description}
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 
 def _described(model: ServedModel) -> dict[str, Any]:
     own = {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
-    own |= {"model_type": "rerank", "weight": model.loaded.weight}
-    return own | {"reads_order": model.loaded.reads_lists}
+    own |= {"model_type": "rerank", "weight": model.weight}
+    return own | {"reads_order": model.reads_lists}
 
 
 def _status(is_well: bool) -> Response:
@@ -518,54 +489,27 @@ def _status(is_well: bool) -> Response:
     return JSONResponse(content, 200 if is_well else 503)
 
 
-_WHOLE = "(0|[1-9][0-9]{0,8})"
-_LAX = {
-    "integer": f'["integer","string"],"pattern":"^{_WHOLE}$"',
-    "number": rf'["number","string"],"pattern":"^-?{_WHOLE}(\\.[0-9]{{1,9}})?$"',
-    "boolean": '["boolean","string","integer"],"enum":[true,false,1,0,"true","false"]',
-}
-"""Type in a schema -> the same with the texts that are taken for it, too."""
-
-
-def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description, with the models of requests as schemas."""
+def openapi(needs_key: bool) -> dict[str, Any]:
+    """The OpenAPI description: ``openapi.json``, which has the paths, descriptions of fields, and
+    the texts that are taken for a number or a flag, with the models of requests as schemas."""
+    description: dict[str, Any] = json.loads(DESCRIPTION.read_text("utf-8"))
+    texts, lax = description.pop("x-descriptions"), description.pop("x-lax")
     kinds = formats.Request, formats.RankFieldsRequest
     template = "#/components/schemas/{name}"
-    names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
-    text = orjson.dumps(schemas).decode()
-    for strict, lax in _LAX.items():
-        text = text.replace(f'"type":"{strict}"', f'"type":{lax}')
-    schemas = orjson.loads(text)
+    strict = json.dumps(msgspec.json.schema_components(kinds, ref_template=template)[1])
+    schemas = json.loads(strict, object_hook=lambda each: each | lax.get(each.get("type"), {}))
     some = {"type": "array", "minItems": 1}
     for kind in kinds:
-        for name, text in formats.DESCRIPTIONS.items():
-            schemas[kind.__name__]["properties"][name]["description"] = text
-        schemas[kind.__name__]["anyOf"] = [
+        schema = schemas[kind.__name__]
+        for name, text in texts.items():
+            schema["properties"][name]["description"] = text
+        schema["anyOf"] = [
             {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
         ]
     schemas["RankFieldsRequest"]["required"].append("rank_fields")
     schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
-    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
-    body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
-    # "/" is as /rerank; GET is the page's there.
-    post = {"post": {"requestBody": body, "responses": responses}}
-    paths: dict[str, Any] = {path: post for path in PATHS if path != "/"}
-    for path in information:
-        paths[path] = {"get": {"responses": responses}}
-        if needs_key and path in PUBLIC:
-            paths[path]["get"]["security"] = []
-        if "{id}" in path:
-            wanted = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-            paths[path]["get"]["parameters"] = [wanted]
-    info = {"title": "tweetrerank", "version": version("tweetrerank")}
-    components = {"schemas": schemas}
-    description: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": info,
-        "paths": paths,
-        "components": components,
-    }
-    if needs_key:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        description["security"] = [{"key": []}]
+    description["components"]["schemas"] = schemas
+    description["info"]["version"] = version("tweetrerank")
+    if not needs_key:
+        del description["security"], description["components"]["securitySchemes"]
     return description

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 from orjson import Fragment
 
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.record import Record
+from pipeline.service.requests import ErrorFormat, RequestError
 from rerankers.pairs import number_of
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -79,22 +79,6 @@ class Request(Struct, kw_only=True):
     shift: bool | None = None
 
 
-DESCRIPTIONS = {
-    "texts": "documents; the answer is then TEI's",
-    "model": "one of /v1/models; needed if there are several",
-    "top_n": "results, as top_k; 0 is all",
-    "raw_scores": "true gives logits, as use_activation false does",
-    "max_tokens_per_doc": "cuts documents to as many tokens of four characters; 0 is no limit",
-    "truncate": "false, as truncation false, refuses texts that are not read as a whole",
-    "rank_fields": "keys of documents whose values are joined as the text",
-    "mix": "neural leaves the first-stage scores of the documents out",
-    "links": "documents have their links around their texts, as engines join fields",
-    "needs_text": "refuse several documents that are all empty",
-    "shift": "logits less the lowest: Elasticsearch bends negative ones",
-}
-"""Field of a request -> its description in OpenAPI."""
-
-
 class RankFieldsRequest(Request, kw_only=True):
     """A request whose documents are any objects, of which ``rank_fields`` are read."""
 
@@ -138,18 +122,55 @@ class ScoreResponse:
 
 
 def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
-    """The request of a body, with these numbers of its documents; raises RequestError."""
-    kind, document = _kinds(tuple(name for name in signals if name not in _OWN))
-    if b'"rank_fields"' in body and (request := decoded(body, RankFieldsRequest)).rank_fields:
-        return score_request(request, most, document)
-    return score_request(decoded(body, kind), most, document)
+    """The request of a body, of at most so many documents with these numbers, checked: their number
+    first. Raises RequestError."""
+    signals = tuple(name for name in signals if name not in _OWN)
+    kind, document = _kinds(signals)
+    request: Any = decoded(body, RankFieldsRequest) if b'"rank_fields"' in body else None
+    if not (request and request.rank_fields):
+        request = decoded(body, kind)
+    is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
+    name = "texts" if is_tei else "documents"
+    posts = _posts(request, name, most, document)
+    texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
+    for row, post in enumerate(posts if request.links else ()):
+        if not post.url:
+            texts[row], urls[row] = between_links(post.text)
+    truncated, whole = 0, texts
+    if request.max_tokens_per_doc:
+        texts = [text[: CHARACTERS_OF_TOKEN * request.max_tokens_per_doc] for text in texts]
+        truncated = sum(map(ne, whole, texts))
+    if request.truncate is False or request.truncation is False:
+        for row, text in enumerate([request.query, *texts]):
+            if len(text) > MAX_CHARACTERS:
+                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
+                problem = f"{name}[{row - 1}]: {problem}" if row else f"query: {problem}"
+                raise RequestError("value", f"{problem}, as no part may be left out")
+    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
+        expected = "expected some text: leave the fields of the search pipeline in the search's"
+        problem = f"{name}: found {len(texts)} empty texts, {expected} _source, and the index's"
+        raise RequestError("value", problem)
+    return ScoreRequest(
+        *(request.query, texts, urls, _first_stage(posts, name, request.mix == "interpolated")),
+        model=request.model,
+        top=request.top_n or request.top_k or None,
+        raw=request.raw_scores is True or request.use_activation is False,
+        echo=request.return_documents if request.return_text is None else request.return_text,
+        mix=request.mix,
+        shift=request.shift is True,
+        in_order=None if request.order is None else request.order == "first_stage",
+        truncated=truncated,
+        is_tei=is_tei,
+        signals={
+            each: [number_of(getattr(post, f"{_SIGNAL}{number}")) for post in posts]
+            for number, each in enumerate(signals)
+        },
+    )
 
 
 @cache
 def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
     """Requests and documents that have fields with these names, of any type."""
-    if not signals:
-        return Request, Document
     fields = [
         (f"{_SIGNAL}{number}", Any, msgspec.field(name=name, default=None))
         for number, name in enumerate(signals)
@@ -184,66 +205,19 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def score_request(request: Request, most: int, kind: type[Document] = Document) -> ScoreRequest:
-    """A request of a ``kind`` of documents, checked: their number first. Raises RequestError."""
-    is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
-    name = "texts" if is_tei else "documents"
-    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most, kind)
-    texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
-    for row, post in enumerate(posts if request.links else ()):
-        if not post.url:
-            texts[row], urls[row] = between_links(post.text)
-    truncated, whole = 0, texts
-    if request.max_tokens_per_doc:
-        texts = [text[: CHARACTERS_OF_TOKEN * request.max_tokens_per_doc] for text in texts]
-        truncated = sum(map(ne, whole, texts))
-    if request.truncate is False or request.truncation is False:
-        places = [("query",), *((name, row) for row in range(len(texts)))]
-        for place, text in zip(places, [request.query, *texts], strict=True):
-            if len(text) > MAX_CHARACTERS:
-                problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
-                raise RequestError("value", f"{problem}, as no part may be left out", place)
-    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
-        expected = "expected some text: leave the fields of the search pipeline in the search's"
-        problem = f"found {len(texts)} empty texts, {expected} _source, and the index's"
-        raise RequestError("value", problem, (name,))
-    return ScoreRequest(
-        *(request.query, texts, urls, _first_stage(posts, name, request.mix == "interpolated")),
-        model=request.model,
-        top=request.top_n or request.top_k or None,
-        raw=request.raw_scores is True or request.use_activation is False,
-        echo=request.return_documents if request.return_text is None else request.return_text,
-        mix=request.mix,
-        shift=request.shift is True,
-        in_order=None if request.order is None else request.order == "first_stage",
-        truncated=truncated,
-        is_tei=is_tei,
-        signals={
-            each.encode_name: [number_of(getattr(post, each.name)) for post in posts]
-            for each in msgspec.structs.fields(kind)
-            if each.name.startswith(_SIGNAL)
-        },
-    )
-
-
-def _posts(
-    documents: Sequence[Any],
-    fields: Sequence[str] | None,
-    name: str,
-    most: int,
-    kind: type[Document],
-) -> Sequence[Document]:
+def _posts(request: Request, name: str, most: int, kind: type[Document]) -> Sequence[Any]:
     """The documents of a request's field ``name``; raises RequestError."""
+    documents, fields = getattr(request, name) or (), request.rank_fields
     if not documents:
-        raise RequestError("empty", "found no documents, expected at least one", (name,))
+        raise RequestError("empty", f"{name}: found no documents, expected at least one")
     if len(documents) > most:
-        problem = f"found {len(documents)} documents, expected at most {most}"
-        raise RequestError("many", problem, (name,))
+        problem = f"{name}: found {len(documents)} documents, expected at most {most}"
+        raise RequestError("many", problem)
     try:
         posts = [_joined(post, fields, kind) for post in documents] if fields else documents
     except (ValueError, RecursionError) as error:
-        problem = f"found a field that cannot be read: {error}"
-        raise RequestError("value", problem, (name,)) from None
+        problem = f"{name}: found a field that cannot be read: {error}"
+        raise RequestError("value", problem) from None
     return [kind(post) if isinstance(post, str) else post for post in posts]
 
 
@@ -260,17 +234,19 @@ def _joined(post: Any, names: Sequence[str], kind: type[Document]) -> Any:
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
     """Scores of all documents, or None; raises RequestError if only some have one."""
-    known = [post.first_stage_score for post in posts if post.first_stage_score is not None]
+    scores = [post.first_stage_score for post in posts]
+    known = [score for score in scores if score is not None]
     if len(known) == len(posts):
         return known
     if not known and not needed:
         return None
-    problem = "found none, expected one for each document, as mix is interpolated"
-    if known:
-        problem = f"found none, but {len(known)} of the {len(posts)} documents have one; expected "
-        problem += "one for all or for none"
-    row = [post.first_stage_score for post in posts].index(None)
-    raise RequestError("value", problem, (name, row, "first_stage_score"))
+    problem = f"{name}[{scores.index(None)}].first_stage_score: found none, "
+    problem += (
+        f"but {len(known)} of the {len(posts)} documents have one; expected one for all or for none"
+        if known
+        else "expected one for each document, as mix is interpolated"
+    )
+    raise RequestError("value", problem)
 
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
@@ -299,13 +275,13 @@ class Rerank(ErrorFormat):
     echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """The body of a response, as orjson writes it; usage counts words.
-
-        A document is an object in ``results``, a text in ``data``.
-        """
+        """The body of a response, as orjson writes it: a document is an object in ``results``, a
+        text in ``data``; usage counts words."""
         data = self.results(response, "relevance_score", "document")
-        wrapped = [{"document": {"text": i["document"]}} if "document" in i else {} for i in data]
-        results = [item | text for item, text in zip(data, wrapped, strict=True)]
+        results = [
+            item | {"document": {"text": item["document"]}} if "document" in item else item
+            for item in data
+        ]
         version = {"version": "2" if record.path.startswith("/v2/") else "1"}
         return {
             "id": record.request_id,
@@ -320,13 +296,12 @@ class Rerank(ErrorFormat):
 
     def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
         """The documents as objects, with a field for the text if it comes back."""
-        found: list[dict[str, Any]] = [
-            {"index": row, score: Fragment(value)} for row, value in response.best()
+        texts, echo = response.request.texts, response.request.echo
+        has_text = self.echoes if echo is None else echo
+        return [
+            {"index": row, score: Fragment(value)} | ({field: texts[row]} if has_text else {})
+            for row, value in response.best()
         ]
-        echo = response.request.echo
-        for result in found if (self.echoes if echo is None else echo) else ():
-            result[field] = response.request.texts[result["index"]]
-        return found
 
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A text under Cohere's key and Voyage's, and the request's id."""

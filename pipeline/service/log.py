@@ -27,10 +27,10 @@ from cachetools import LRUCache
 from indexes.files import write_bytes
 from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_line, read_event
 from pipeline.errors import DataError
-from pipeline.service.errors import RequestError
 from pipeline.service.models import Models, ServedModel
 from pipeline.service.proxy.search import Hit, Window
 from pipeline.service.record import LOG, Record
+from pipeline.service.requests import RequestError
 from rerankers.text.words import MAX_CHARACTERS
 
 MOST_WAITING, PLACE = 32_000_000, 1000  # Bytes of lines that wait; of a place in the queue
@@ -102,7 +102,7 @@ class SearchLog:
         # A further page must go on with the same list, which only an id of the client tells.
         is_drawn = is_drawn and bool(given or not window.start)
         is_default = window.model is None and model.name == models.default.name
-        version, other_version = model.loaded.version, rival and rival.loaded.version
+        version, other_version = model.version, rival and rival.version
         work = [score(model, record)]
         if rival and is_drawn and is_default and other_version != version:
             work.append(score(rival, replace(record, documents=0, cache_hits=0, texts=())))
@@ -157,7 +157,7 @@ class SearchLog:
                 if not action:
                     raise ValueError('found no "action_name"')
             except WRONG as error:
-                raise RequestError("value", f"{error}", (number,)) from None
+                raise RequestError("value", f"[{number}]: {error}") from None
             event = {"time": time.time(), "query_id": self.known(search_id), "action_name": action}
             if event["query_id"]:
                 events.append(event | {"event_attributes": {"object": {"object_id": doc_id}}})
@@ -165,7 +165,7 @@ class SearchLog:
         if records and not events:
             raise RequestError("value", "found no known search, expected its X-Search-Id")
         if not self.write(events):
-            raise RequestError("overload", "too many events wait to be written", retry=1)
+            raise RequestError("overload", "too many events wait to be written")
         return len(events)
 
     def write(self, records: Sequence[dict[str, Any]]) -> bool:

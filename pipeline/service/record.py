@@ -1,4 +1,7 @@
-"""The log: a line of JSON for each request, without texts, and messages."""
+"""A request as it is told: a line of JSON in the log, headers, and metrics for Prometheus.
+
+Metrics have the names of Text Embeddings Inference where they mean the same.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,47 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any
 
 import orjson
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
 
 LOG = logging.getLogger("tweetrerank.service")
 
 MOST_LINES = 2_000  # Lines that wait to be written; further ones are dropped
+
+TIMES = ("total", "queue", "inference", "engine")
+LINE = (
+    ("request_id", "method", "path", "client", "status", "total"),
+    ("trace_id", "parent_span_id"),
+    ("format", "model", "documents", "characters", "cache_hits", "queue", "inference"),
+    ("unknown_signals",),
+    ("engine", "index"),
+    ("kind", "error"),
+    ("texts",),
+)
+"""Fields of a line in the log, in groups that are left out where the first one is empty."""
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 256, 500, 1000, 2000, 5000)
+ERRORS = {"overload": "overloaded", "many": "batch_size", "model": "model_type"}
+ERRORS |= {"deadline": "dropped", "gone": "dropped", "internal": "inference"}
+"""Kind of an error -> TEI's word for it, where it is not ``validation``."""
+
+GAUGES = {
+    "te_queue_size": "Requests that wait",
+    "tweetrerank_model_info": "Served models",
+    "tweetrerank_log_lines": "Of the log",
+    "tweetrerank_cache_hits": "Documents that were kept from earlier requests",
+    "tweetrerank_cache_misses": "Documents that had to be read",
+    "tweetrerank_cache_bytes": "Size of the kept documents",
+}
 
 
 @dataclass
@@ -32,8 +65,8 @@ class Record:
     client: str = ""  # Its address
     caller: bytes = b""  # Hash of this and of its key
     started: float = field(default_factory=time.perf_counter)
-    trace_id: str = ""  # Of the client's span, in which this one is, as span_id
-    span_id: str = ""
+    trace_id: str = ""  # Of the client, of whose span this one is a part
+    parent_span_id: str = ""
     format: str = ""  # Wire format; "" if the request is not for scores
     model: str | None = None
     index: str = ""  # Name or pattern of the served indexes that a search is within
@@ -56,41 +89,21 @@ class Record:
     texts: Sequence[str] = ()  # Query and documents, if they may be logged
 
     def line(self) -> dict[str, Any]:
-        """The fields of its line in the log; those of scoring only where there are scores."""
-        fields: dict[str, Any] = {
-            "request_id": self.request_id,
-            "method": self.method,
-            "path": self.path[:200],
-            "client": self.client,
-            "status": self.status,
-            "total_ms": _milliseconds(self.total),
-        }
-        if self.trace_id:
-            fields |= {"trace_id": self.trace_id, "parent_span_id": self.span_id}
-        if self.format:
-            names = ("format", "model", "documents", "characters", "cache_hits")
-            fields |= {name: getattr(self, name) for name in names}
-            fields["queue_ms"] = _milliseconds(self.queue)
-            fields["inference_ms"] = _milliseconds(self.inference)
-        if self.unknown_signals:
-            fields["unknown_signals"] = self.unknown_signals
-        if self.engine:
-            fields |= {"index": self.index, "engine_ms": _milliseconds(self.engine)}
-        if self.kind:
-            fields |= {"kind": self.kind, "error": self.error}
-        if self.texts:
-            fields["texts"] = list(self.texts)
-        return fields
+        """The fields of its line in the log; times in milliseconds."""
+        groups = [names for names in LINE if getattr(self, names[0])]
+        fields = {name: getattr(self, name) for names in groups for name in names}
+        times = {name: fields.pop(name) for name in TIMES if name in fields}
+        return fields | {f"{name}_ms": round(1000 * value, 3) for name, value in times.items()}
 
     def headers(self) -> dict[str, str]:
         """TEI's headers of times and sizes."""
         times = {"total": self.total, "queue": self.queue, "inference": self.inference}
+        times["compute"] = self.queue + self.inference
         headers = {f"x-{name}-time": f"{seconds * 1000:.0f}" for name, seconds in times.items()}
         if self.unknown_signals:
             headers["x-unknown-signals"] = str(self.unknown_signals)
         return headers | {
             "x-compute-type": self.device,
-            "x-compute-time": f"{(self.queue + self.inference) * 1000:.0f}",
             "x-compute-characters": str(self.characters),
             "x-truncated-documents": str(self.truncated),
             "x-split-documents": str(self.split),
@@ -104,10 +117,11 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        content: dict[str, Any] = {"time": moment}
         if isinstance(request := getattr(record, "request", None), Record):
-            content = {"time": moment, **request.line()}
+            content |= request.line()
         else:
-            content = {"time": moment, "level": record.levelname, "message": record.getMessage()}
+            content |= {"level": record.levelname, "message": record.getMessage()}
         if record.exc_info:
             content["traceback"] = "".join(traceback.format_exception(*record.exc_info))
         try:
@@ -117,10 +131,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class DroppingHandler(QueueHandler):
-    """Queues lines for another thread; drops those that do not fit, and counts them.
-
-    Nobody waits for a terminal or a pipe that takes no more.
-    """
+    """Queues lines for another thread; drops and counts those that do not fit: nobody waits for a
+    terminal or a pipe that takes no more."""
 
     dropped = 0
 
@@ -148,10 +160,7 @@ def json_handler() -> logging.Handler:
 
 
 def log_as_json() -> QueueListener:
-    """Lines of JSON, also of warnings and of threads' errors, go to stderr by a thread from now on.
-
-    It is that of this listener.
-    """
+    """Write lines of JSON, also of warnings and of threads' errors, by this listener's thread."""
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
     logging.getLogger().handlers = [DroppingHandler(lines)]
     for name in (LOG.name, "uvicorn"):
@@ -165,5 +174,84 @@ def log_as_json() -> QueueListener:
     return listener
 
 
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+class _Counter(Gauge):
+    """A counter whose name does not get ``_total`` at its end, as that of prometheus_client."""
+
+    _type = "unknown"
+
+
+class Metrics:
+    """Metrics of one application: its requests, and at the time of a call its waiting ones, its
+    models, their caches, and ``log``, lines of the log of searches by outcome."""
+
+    def __init__(self, queued: Callable[[], int], models: Callable[[], Iterable[Any]]) -> None:
+        self.registry, self._queued, self._models = CollectorRegistry(), queued, models
+        self.log: Mapping[str, int] = {}
+        counter = partial(_Counter, registry=self.registry)
+        seconds = partial(Histogram, registry=self.registry, buckets=SECONDS)
+        sizes = partial(Histogram, registry=self.registry, buckets=SIZES)
+        self._requests = counter("te_request_count", "Requests", ["method"])
+        self._successes = counter("te_request_success", "Answered", ["method"])
+        self._failures = counter("te_request_failure", "Refused or failed", ["err"])
+        self._formats = counter("tweetrerank_requests", "By wire format", ["format"])
+        text = "Numbers that a model reads and documents lack"
+        self._unknown = counter("tweetrerank_unknown_signals", text, ["model"])
+        labels = ["index", "outcome"]
+        self._searches = counter("tweetrerank_searches", "In front of an engine", labels)
+        labels = ["model", "index", "stage", "outcome"]
+        text = f"By model, index, stage ({', '.join(TIMES)}) and outcome"
+        self._stages = seconds("tweetrerank_seconds", text, labels)
+        self._answered = {
+            "total": seconds("te_request_duration", "Seconds"),
+            "queue": seconds("te_request_queue_duration", "Seconds in the queue"),
+            "inference": seconds("te_request_inference_duration", "Seconds"),
+            "documents": sizes("tweetrerank_request_documents", "In a request"),
+        }
+        self.batches = sizes("te_batch_next_size", "Documents scored together")
+        self.registry.register(self)
+
+    def search(self, record: Record, outcome: str) -> None:
+        """Count a search in front of an engine: reranked, unchanged, failed, refused or away."""
+        self._searches.labels(record.index, outcome).inc()
+
+    def request(self, record: Record) -> None:
+        """Count a finished request for scores, or to an engine."""
+        for stage in TIMES:
+            if seconds := getattr(record, stage):
+                labels = (record.model or "", record.index, stage, record.kind or "ok")
+                self._stages.labels(*labels).observe(seconds)
+        if record.unknown_signals:
+            self._unknown.labels(record.model or "").inc(record.unknown_signals)
+        if not record.format:
+            return
+        self._requests.labels("batch").inc()
+        self._formats.labels(record.format).inc()
+        if record.kind:
+            self._failures.labels(ERRORS.get(record.kind, "validation")).inc()
+            return
+        self._successes.labels("batch").inc()
+        for name, histogram in self._answered.items():
+            histogram.observe(getattr(record, name))
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauges."""
+        models = [*self._models()]
+        gauges: dict[str, list[tuple[dict[str, str], float]]] = {
+            "te_queue_size": [({}, self._queued())],
+            "tweetrerank_model_info": [
+                ({"model": model.name, "version": model.version}, 1.0) for model in models
+            ],
+            "tweetrerank_log_lines": [({"outcome": name}, n) for name, n in self.log.items()],
+            **{
+                f"tweetrerank_cache_{each}": [
+                    ({"model": m.name}, getattr(m.scorer.counts(m.name), each)) for m in models
+                ]
+                for each in ("hits", "misses", "bytes")
+            },
+        }
+        for name, samples in gauges.items():
+            metric = Metric(name, GAUGES[name], "unknown" if "cache" in name else "gauge")
+            for labels, value in samples:
+                metric.add_sample(name, labels, value)
+            if samples:
+                yield metric

@@ -61,7 +61,7 @@ class MemoryRetriever:
 def memory_retrievers(collection: Collection) -> list[MemoryRetriever]:
     """BM25 of words without stems, the cosine of general word vectors, and their hybrid's sum."""
     posts = list(collection.posts())
-    lexical, cosine = _bm25([post.text for post in posts]), _cosine([post.text for post in posts])
+    lexical, cosine = bm25([post.text for post in posts]), _cosine([post.text for post in posts])
 
     def hybrid(topic: Topic) -> npt.NDArray[np.floating]:
         words, meaning = lexical(topic), cosine(topic)
@@ -74,7 +74,7 @@ def memory_retrievers(collection: Collection) -> list[MemoryRetriever]:
     ]
 
 
-def _bm25(texts: Sequence[str]) -> Scores:
+def bm25(texts: Sequence[str]) -> Scores:
     """BM25 over words as an engine's analyzer ``standard`` has them: no stems, all words."""
     lexicon = Lexicon.from_texts(texts)
     numbers = {word: number for number, word in enumerate(lexicon.words)}

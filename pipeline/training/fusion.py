@@ -275,4 +275,4 @@ def _windows(found: Candidates, sizes: npt.NDArray[np.integer]) -> Candidates:
     wanted = zip(found.topics, sizes.tolist(), strict=True)
     run = {t.query_id: dict(ranked(found.run.get(t.query_id, {}))[:size]) for t, size in wanted}
     run = {query_id: scores for query_id, scores in run.items() if scores}
-    return replace(found, run=run, posts={d: found.posts[d] for d in doc_ids_of(run)}, memo={})
+    return replace(found, run=run, posts={d: found.posts[d] for d in doc_ids_of(run)})

@@ -17,8 +17,7 @@ import torch
 
 from pipeline.collections.collection import NO_FILE
 from pipeline.runtime import bar, step_bar
-from pipeline.training.folds import HeldOutRows, Outcome, validated
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from pipeline.training.training_set import JudgedCandidates, Outcome, TrainingSet, validated
 from rerankers import devices, models
 from rerankers.networks.batches import score_tokenized
 from rerankers.networks.inputs import Tokenized
@@ -43,8 +42,12 @@ def train(
     vectors: Path,
     device: str,
 ) -> Outcome:
-    """Train a network; see :mod:`.folds`. ``vectors``: file of word vectors, or ``NO_FILE``."""
-    data, vocabulary = training_set.training, _vocabulary(config, training_set, vectors)
+    """Train a network; ``vectors`` is a file of word vectors, or ``NO_FILE``."""
+    data, texts = training_set.training, training_set.texts
+    read = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
+    # Words of a single post are matched like unknown words; their vectors need not ship.
+    minimum, tokens = 1 if training_set.development else 2, getattr(config, "tokens", "words")
+    vocabulary = Vocabulary.build(texts, read, minimum, tokens=tokens)
 
     def build() -> Network:
         """A new network, the same at every call."""
@@ -58,15 +61,15 @@ def train(
     record: dict[str, Any] = {"vectors": vectors.name, "training": dataclasses.asdict(settings)}
     record |= {"epochs": 0, "histories": {}}
 
-    def fit(part: str, rows: Rows, held_out: HeldOutRows | None) -> tuple[Network, Floats]:
+    def fit(part: str, rows: Rows, known: JudgedCandidates, others: Rows) -> tuple[Network, Floats]:
         network, judged, how = build(), None, settings
         part_of = examples if len(rows) == len(examples.relevant) else examples.take(rows)
-        known, others = held_out or (data, rows[:0])
-        if held_out is None:
+        if not len(others):
             how = dataclasses.replace(settings, epochs=record["epochs"])
+        elif known is data:
+            judged = examples.take(others)
         else:
-            same = known is data
-            judged = examples.take(others) if same else _examples(network, known, settings)
+            judged = _examples(network, known, settings)
 
         def measure(scores: Floats) -> float:
             name = "RR" if settings.select == "mrr" else "AP"
@@ -83,12 +86,6 @@ def train(
 
     with step_bar(examples.steps_of_epoch(settings)) as progress:
         return validated(training_set, folds, settings, record, fit)
-
-
-def _vocabulary(config: Any, training_set: TrainingSet, vectors: Path) -> Vocabulary:
-    texts, tokens = training_set.texts, getattr(config, "tokens", "words")
-    known = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
-    return Vocabulary.build(texts, known, training_set.minimum_count, tokens=tokens)
 
 
 def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> Examples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,25 +12,32 @@ from typing import Any, NamedTuple
 from indexes.files import atomic_directory
 from pipeline import runtime
 from pipeline.collections import named
-from pipeline.collections.collection import Collection, is_own, models_directory
+from pipeline.collections.collection import (
+    NO_FILE,
+    Collection,
+    default_vectors,
+    is_own,
+    models_directory,
+)
+from pipeline.collections.trec import format_run
 from pipeline.command.options import apply_changes
 from pipeline.command.ranking import engine_of
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
-from pipeline.ranking.fusion import UnionRetriever
-from pipeline.training import trees
-from pipeline.training.folds import Outcome
+from pipeline.ranking.fusion import OFFICIAL, UnionRetriever
+from pipeline.text import did_you_mean
+from pipeline.training import training_set, trees
 from pipeline.training.fusion import BATCHES, fusion_lists, window_lists
-from pipeline.training.options import TRAINING, Options, vector_file
-from pipeline.training.own import compare, own_config, own_training_set, shipped_start
-from pipeline.training.training_set import TrainingSet, answer_training_set, microblog_training_set
-from pipeline.training.tuning import HELD_OUT_FILE, HeldOut
+from pipeline.training.options import TRAINING, Options
+from pipeline.training.training_set import Outcome, TrainingSet
+from pipeline.training.tuning import HELD_OUT_FILE, HeldOut, compare
 from rerankers import checkpoint, models
 from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED
 from rerankers.networks.training.settings import Settings
+from rerankers.pairs import NUMBER
 from rerankers.reranker import TUNING_FILE, Reads
 from rerankers.trees.fusion import ADAPTED_FAMILY
 
@@ -47,69 +55,84 @@ class _Plan(NamedTuple):
 def train(options: Options, own: Collection | None = None) -> Path:
     """Train a model, write its checkpoint, and print what it is worth; the folder.
 
-    Args:
-        options: model, collections and settings.
-        own: collection of one's own to train on, in place of the named ones.
+    ``own``: collection of one's own to train on, in place of that of ``options``.
     """
+    _check(options)
+    if options.collection and is_own(options.collection):
+        own = named.on_engine(named.find(options.collection, options.data), engine_of(options))
     name, is_network = options.model, models.is_network(options.model)
     reads = models.reads(name) or "posts"
     settings = _settings(options)
     device = runtime.choose_device(options.device, options.threads, is_network)
     plan = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
-    data, folds = plan.data, options.folds
-    if own:
-        folds = min(folds, len(own.training_topics))
-    print(f"training {name} on {', '.join(data.trained_on)}", file=sys.stderr)
+    folds = min(options.folds, len(own.training_topics)) if own else options.folds
+    print(f"training {name} on {', '.join(plan.data.trained_on)}", file=sys.stderr)
     idf = checkpoint.idf_from(named_frequencies(options.idf, own.language if own else None))
-    given = name, plan.config, data, idf, settings, folds
+    given = name, plan.config, plan.data, idf, settings, folds
     if is_network:
         from pipeline.training import networks  # PyTorch
 
-        outcome = networks.train(*given, vector_file(options), device)
+        outcome = networks.train(*given, _vector_file(options), device)
     else:
         outcome = trees.train(*given, plan.start)
-    families = getattr(plan.config, "families", "").split(",")
-    directory = _directory(options, own, ADAPTED_FAMILY in families)
-    model = dataclasses.replace(outcome.model, metrics=_metrics(options, plan, outcome))
-    files = _own_files(own, families, reads) if own else {}
-    if reads != "lists":  # Of lists, each topic has many.
-        files[HELD_OUT_FILE] = outcome.held_out_file()
-    if own:
-        files[TUNING_FILE] = compare(name, reads, own, plan.first_stage, outcome).content()
-    elif reads == "lists":
-        runs = data.training.candidates.run, outcome.held_out_run, data.training.qrels
-        of = data.trained_on, f"{name}/{directory.name}", data.candidates
-        tuning = HeldOut(*runs, *of).unmixed("AP", folds)
-        # There are thousands of windows.
-        files[TUNING_FILE] = dataclasses.replace(tuning, topics=()).content()
+    directory = _directory(options, own, plan)
+    model = dataclasses.replace(outcome.model, metrics=_metrics(options, own, plan, outcome))
+    files = _files(f"{name}/{directory.name}", own, plan, outcome)
     with atomic_directory(directory) as new:
         checkpoint.save(new, model, files)
-    _print_figures(outcome, data, reads)
+    _print_figures(outcome, plan.data, reads)
     print(f"wrote {directory}")
     return directory
 
 
-def own_collection(options: Options) -> Collection | None:
-    """The own collection of ``--collection``, None for a named one."""
-    if options.collection is None or not is_own(options.collection):
-        return None
-    found = named.find(options.collection, options.data)
-    return named.on_engine(found, engine_of(options))
+def _check(options: Options) -> None:
+    """Raise UsageError for an unknown model or options that exclude each other."""
+    if options.model not in models.names():
+        raise UsageError(
+            f"model: found {options.model!r}, expected one of {', '.join(models.names())}"
+            + did_you_mean(options.model, models.names())
+        )
+    folder, given = default_vectors(options.data).parent, bool(options.collection)
+    vectors = _vector_file(options)
+    problems = {
+        f"--vectors: there is no file {options.vectors}, neither here nor in {folder}": (
+            vectors != NO_FILE and not vectors.is_file()
+        ),
+        "--development: found no --collection, whose development part it is": (
+            options.development != "given" and not given
+        ),
+        "--test and --collection: found both, expected one of them": options.test and given,
+        "--collection: found with --train-on or --prior-runs, which choose microblog collections "
+        "and their runs; expected either": given and (options.train_on or options.prior_runs),
+        "--top: found without --prior-runs, of which it takes the best": (
+            options.top and not options.prior_runs
+        ),
+    }
+    if found := [problem for problem, is_true in problems.items() if is_true]:
+        raise UsageError(found)
+
+
+def _vector_file(options: Options) -> Path:
+    """The file of ``--vectors``, in the data folder if it is not found elsewhere."""
+    default, given = default_vectors(options.data), options.vectors
+    if given is None:
+        return default if default.is_file() else NO_FILE
+    return given if given == NO_FILE or given.is_file() else default.parent / given
 
 
 def _of_posts(options: Options, own: Collection | None) -> _Plan:
     """A training on official or given candidates, or on an own collection's first stage."""
     config = _config(options, options.configuration)
     if own:
-        data = own_training_set(own)
+        data = training_set.own_training_set(own)
         if models.is_network(options.model):
             data = dataclasses.replace(data, texts=[post.text for post in own.posts()])
     elif options.collection:
         collection = named.find_answers(options.collection, options.data)
-        data = answer_training_set(collection, draws=options.development == "drawn")
+        data = training_set.answer_training_set(collection, draws=options.development == "drawn")
     else:
         runs = options.train_on, options.prior_runs, options.top
-        data = microblog_training_set(options.test, options.data, *runs)
+        data = training_set.microblog_training_set(options.test, options.data, *runs)
     return _Plan(options.configuration, config, data, data)
 
 
@@ -129,8 +152,8 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
     configuration = options.configuration or _list_configuration(options.model, collections)
     config = _config(options, configuration)
     if own and not any(change.startswith("families=") for change in options.set):
-        config = own_config(config, not options.forget_topics, own.signals)
-    first_stage = own_training_set(own) if own else None
+        config = _own_config(config, not options.forget_topics, own.signals)
+    first_stage = training_set.own_training_set(own) if own else None
     judged = JUDGED in config.families.split(",")
     if reads == "lists":
         lists = window_lists(collections, config.topics, judged)
@@ -139,13 +162,38 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
         lists = fusion_lists(config, collections, judged)
         sources = UnionRetriever.of(collections[0], config).sources
         origin = f"the best {config.depth} of each of {', '.join(sources)}"
-    if first_stage is None:
-        left_out = test.name if test else None
-        data = TrainingSet([each.name for each in collections], left_out, origin, lists)
-        return _Plan(configuration, config, data, data)
-    data = dataclasses.replace(first_stage, training=lists, candidates=origin)
-    compared = data if reads == "lists" else first_stage
-    return _Plan(configuration, config, data, compared, shipped_start(options.model, config))
+    names, left_out = [each.name for each in collections], test.name if test else None
+    data = TrainingSet(names, left_out, origin, lists)
+    compared = first_stage if first_stage and reads == "searches" else data
+    start = _shipped_start(options.model, config) if own else None
+    return _Plan(configuration, config, data, compared, start)
+
+
+def _shipped_start(model: str, config: Any) -> Path | None:
+    """The shipped checkpoint of a fusion to start training from.
+
+    It has the same features but for those of judgments and numbers, which differ from collection to
+    collection.
+    """
+    families = config.families.split(",")
+    kept = [name for name in families if name != JUDGED and not name.startswith(NUMBER)]
+    wanted = dataclasses.replace(config, families=",".join(kept))
+    for folder in sorted((checkpoint.SHIPPED / model).glob("all*")):
+        if type(config)(**checkpoint.read_json(folder / "config.json")["config"]) == wanted:
+            return folder
+    return None
+
+
+def _own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
+    """The configuration of a fusion or of a model of windows for an own collection.
+
+    Without the scores of official runs, which it does not have. With what its judgments say of a
+    post for other topics, if ``judged``.
+    """
+    families = config.families.split(",")
+    kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
+    added = [JUDGED] * judged + [NUMBER + name for name in signals]
+    return dataclasses.replace(config, families=",".join([*kept, *added]))
 
 
 def _searched(options: Options, test: Collection | None) -> list[Collection]:
@@ -165,14 +213,13 @@ def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
     For TREC Microblog its own one; with adapted word vectors if all collections have them.
     """
     known = models.find(model).configurations
-    adapted = all(collection.adapted_space for collection in collections)
-    name = "microblog" if all(collection.runs for collection in collections) else "general"
-    name = name if name in known else "general"
-    with_adapted = {"general": "adapted", "microblog": "microblog_adapted"}[name]
-    return with_adapted if adapted and with_adapted in known else name
+    is_microblog = "microblog" in known and all(collection.runs for collection in collections)
+    name, adapted = ("microblog", "microblog_adapted") if is_microblog else ("general", "adapted")
+    is_adapted = adapted in known and all(collection.adapted_space for collection in collections)
+    return adapted if is_adapted else name
 
 
-def _directory(options: Options, own: Collection | None, is_adapted: bool) -> Path:
+def _directory(options: Options, own: Collection | None, plan: _Plan) -> Path:
     """The checkpoint folder to write."""
     name = "all"
     if own:
@@ -184,29 +231,48 @@ def _directory(options: Options, own: Collection | None, is_adapted: bool) -> Pa
     elif options.train_on:
         years = [named.find(name, options.data).name for name in options.train_on]
         name = "on-" + "-".join(years)
-    name += ADAPTED_SUFFIX * is_adapted
+    families = getattr(plan.config, "families", "").split(",")
+    name += ADAPTED_SUFFIX * (ADAPTED_FAMILY in families)
     return options.output or models_directory() / "checkpoints" / options.model / name
 
 
-def _own_files(own: Collection, families: Sequence[str], reads: Reads) -> dict[str, bytes]:
-    """What a checkpoint keeps of an own collection for its families of features."""
-    files = {}
-    if JUDGED in families:
-        files[JUDGMENTS] = own.judged_posts.content()
-    if reads == "lists" and ADAPTED_FAMILY in families and (path := own.adapted_file):
-        files[ADAPTED_FILE] = path.read_bytes()
+def _files(source: str, own: Collection | None, plan: _Plan, outcome: Outcome) -> dict[str, bytes]:
+    """Further files of the checkpoint ``source``, ``<model>/<name>``.
+
+    Held-out scores, what the model is worth, and what it reads of an own collection.
+    """
+    model, files, data = outcome.model, dict[str, bytes](), plan.data
+    if model.reads != "lists":  # Of lists, each topic has many.
+        lines = "".join(f"{line}\n" for line in format_run(outcome.held_out_run, "held-out"))
+        files[HELD_OUT_FILE] = gzip.compress(lines.encode(), mtime=0)
+    if own:
+        files[TUNING_FILE] = compare(own, plan.first_stage, outcome).content()
+        if JUDGED in model.families:
+            files[JUDGMENTS] = own.judged_posts.content()
+        is_adapted = model.reads == "lists" and ADAPTED_FAMILY in model.families
+        if is_adapted and (path := own.adapted_file):
+            files[ADAPTED_FILE] = path.read_bytes()
+    elif model.reads == "lists":
+        runs = data.training.candidates.run, outcome.held_out_run, data.training.qrels
+        known = HeldOut(*runs, data.trained_on, source, data.candidates)
+        tuning = known.unmixed("AP", outcome.folds)
+        # There are thousands of windows.
+        files[TUNING_FILE] = dataclasses.replace(tuning, topics=()).content()
     return files
 
 
-def _metrics(options: Options, plan: _Plan, outcome: Outcome) -> dict[str, Any]:
+def _metrics(
+    options: Options, own: Collection | None, plan: _Plan, outcome: Outcome
+) -> dict[str, Any]:
     """The content of ``metrics.json``."""
     data, start, of_fold = plan.data, plan.start, outcome.validation_map
+    file = own.file.resolve() if own and own.file else None
     return {
         "model": options.model,
         "configuration": plan.configuration or "default",
-        "changed_settings": options.model_changes,
+        "changed_settings": _model_changes(options),
         "trained_on": list(data.trained_on),
-        **({"collection_file": data.collection_file} if data.collection_file else {}),
+        **({"collection_file": str(file)} if file else {}),
         "left_out": data.left_out,
         "topics": len(data.training.candidates.topics),
         "pairs": len(data.training.candidates),
@@ -239,21 +305,20 @@ def _settings(options: Options) -> Settings:
     """The settings of the training with the changes of ``--set training.NAME``; none of trees."""
     model, is_network = models.find(options.model), models.is_network(options.model)
     settings = model.settings_of(options.configuration) if is_network else Settings(epochs=0)
-    given = [change for change in options.set if change.startswith(TRAINING)]
-    changes = [change.removeprefix(TRAINING) for change in given]
+    changes = [c.removeprefix(TRAINING) for c in options.set if c.startswith(TRAINING)]
     if any(change.startswith("seed=") for change in changes):
         raise UsageError("--set training.seed: found a seed, expected it by --seed")
-    if given and not settings.epochs:
+    if changes and not settings.epochs:
         raise UsageError(
-            f"--set {given[0]}: found for {options.model}, which is not trained step by step and "
-            "has no use for it; change its own settings by --set NAME=VALUE"
+            f"--set {TRAINING}{changes[0]}: found for {options.model}, which is not trained step "
+            "by step and has no use for it; change its own settings by --set NAME=VALUE"
         )
     try:
         seeded = dataclasses.replace(settings, seed=options.seed)
         changed: Settings = apply_changes(seeded, changes, prefix=TRAINING)
     except RerankerError as error:
         raise UsageError(str(error).splitlines()) from None
-    if given and not changed.epochs:
+    if changes and not changed.epochs:
         raise UsageError("--set training.epochs: found 0, expected one epoch or more")
     return changed
 
@@ -264,4 +329,9 @@ def _config(options: Options, configuration: str | None) -> Any:
     name = configuration or next(iter(known))
     if name not in known:
         raise UsageError(f"--configuration: found {name!r}, expected one of {', '.join(known)}")
-    return apply_changes(known[name], options.model_changes)
+    return apply_changes(known[name], _model_changes(options))
+
+
+def _model_changes(options: Options) -> list[str]:
+    """Changes of the model's configuration."""
+    return [change for change in options.set if not change.startswith(TRAINING)]

@@ -1,10 +1,17 @@
-"""Training sets: judged candidates, and the texts of the vocabulary."""
+"""Training sets: judged candidates, the texts of the vocabulary, and validation.
+
+A collection with a development part is trained on its training part and judged by the development
+part. Elsewhere validation is by topic. With K folds each topic is held out once, its scores are
+those of a model that has not seen its judgments, and the model that is kept is trained on all
+topics. With one fold, a share of the topics is held out once and that model is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -15,10 +22,15 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, read_run
+from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of
-from pipeline.text import listed
+from pipeline.ranking.retrievers import Candidates, RunRetriever, priors_of, retriever_for
+from pipeline.text import counted, listed
+from rerankers.networks.training.settings import Settings
+from rerankers.pairs import NUMBER
+from rerankers.reranker import Model
+from rerankers.text.ragged import Rows
 
 DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
 
@@ -53,7 +65,7 @@ class JudgedCandidates:
             [self.qrels.get(q, {}).get(d, 0) > 0 for q, d in self.candidates.keys()]  # noqa: SIM118
         )
 
-    def to_train(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def to_train(self, rows: Rows) -> Rows:
         """Those of the pairs ``rows`` that a model is trained on."""
         if not self.judged_only:
             return rows
@@ -65,7 +77,7 @@ class JudgedCandidates:
         ]
         return rows[np.array(kept, dtype=np.bool_)]
 
-    def run_of(self, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> Run:
+    def run_of(self, rows: Rows, scores: npt.NDArray[np.float32]) -> Run:
         """The scores [B] of the pairs ``rows`` [B] as a run."""
         keys = self.candidates.keys()
         run: Run = {}
@@ -90,10 +102,6 @@ class TrainingSet:
     training: JudgedCandidates
     development: JudgedCandidates | None = None  # Ends the training; None holds out topics
     texts: Sequence[str] = ()  # Of a network's vocabulary; no judgment chooses them
-    minimum_count: int = 2
-    """Of a word in ``texts``, to be in the vocabulary. Words of a single post are matched like
-    unknown words; their vectors need not ship."""
-    collection_file: str = ""  # That describes an own collection
 
 
 def microblog_training_set(
@@ -105,16 +113,9 @@ def microblog_training_set(
 ) -> TrainingSet:
     """The official query-likelihood candidates of judged microblog years, with all posts' words.
 
-    A candidate's prior is the mean over ``prior_runs`` with results for its collection's topics,
-    ``top`` of them, those with the best P@30 (Severyn & Moschitti 2015, section 5); by default over
-    all official runs of its collection.
-
-    Args:
-        years: to train on; by default all judged ones but ``test``.
-
-    Raises:
-        UsageError: a year is none of the judged ones.
-        DataError: no run has results for one of the years.
+    ``years`` are by default all judged ones but ``test``. A candidate's prior is the mean over
+    ``prior_runs`` with results for its collection's topics, ``top`` of them, those with the best
+    P@30 (Severyn & Moschitti 2015, section 5); by default over all official runs of its collection.
     """
     judged = named.training_collections(test, data)
     trained_on = list(dict.fromkeys(named.find(year, data).name for year in years)) or judged
@@ -137,12 +138,8 @@ def microblog_training_set(
 def _of_years(
     collections: Sequence[Collection], prior_runs: Sequence[Path], top: int | None
 ) -> JudgedCandidates:
-    topics: list[Topic] = []
-    run: Run = {}
-    priors: Run = {}
-    posts: dict[str, Post] = {}
-    qrels: Qrels = {}
-    groups: list[str] = []
+    topics, groups, posts = list[Topic](), list[str](), dict[str, Post]()
+    run, priors, qrels = Run(), Run(), Qrels()
     for collection in collections:
         judgments, path = collection.qrels or {}, collection.runs["ql"]
         judged = [topic for topic in collection.topics if topic.query_id in judgments]
@@ -193,10 +190,9 @@ def load_answers(part: Collection) -> JudgedCandidates:
 def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
     """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions.
 
-    The task of Qiu & Huang (IJCAI 2015), section 6.2: a model is to pick the right answer.
-
-    A topic is one draw; its query_id is the question's with a number. An answer with the text of
-    the right one is not drawn. The draws of a part are always the same.
+    A model is to pick the right one (Qiu & Huang, IJCAI 2015, section 6.2). A topic is one draw,
+    always the same; its query_id is the question's with a number. An answer with the text of the
+    right one is not drawn.
     """
     known = load_answers(part)
     posts = known.candidates.posts
@@ -206,10 +202,7 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
         for doc_id, relevance in known.qrels.get(topic.query_id, {}).items()
         if relevance > 0
     ]
-    rng = np.random.default_rng(1)
-    topics: list[Topic] = []
-    run: Run = {}
-    qrels: Qrels = {}
+    rng, topics, run, qrels = np.random.default_rng(1), list[Topic](), Run(), Qrels()
     for topic, answer in right:
         others = [
             doc_id
@@ -233,13 +226,106 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
 def answer_training_set(collection: Collection, draws: bool = False) -> TrainingSet:
     """The training and development parts of ``collection``, and the words of all its parts.
 
-    With ``draws``, right answers of the development part are found among drawn ones, see
-    :func:`draw_answers`.
+    With ``draws``, the development part is that of :func:`draw_answers`.
     """
     parts = [collection.part(name) for name in ("train", "dev", "test")]
     texts: list[str] = []
     for part in parts:
         texts += [topic.text for topic in part.topics] + [post.text for post in part.posts()]
-    training, load = load_answers(parts[0]), draw_answers if draws else load_answers
-    of_parts = training, load(parts[1]), texts, 1
+    development = draw_answers(parts[1]) if draws else load_answers(parts[1])
+    of_parts = load_answers(parts[0]), development, texts
     return TrainingSet([collection.name], None, "given candidates", *of_parts)
+
+
+def own_training_set(collection: Collection, most: int | None = None) -> TrainingSet:
+    """The first stage's candidates of the judged topics of an own collection, ``most`` of them."""
+    if (judgments := collection.training_qrels) is None:
+        raise DataError(f"{collection.missing_judgments}; training needs them")
+    topics = collection.training_topics
+    if len(topics) < 2:
+        where = f"in {collection.train_topics} " if collection.train_topics else ""
+        raise DataError(
+            f"{collection.title}: found {counted(len(topics), 'judged topic')} {where}to train on, "
+            "expected at least 2: one to train on while the other is held out"
+        )
+    collection.check_judged_posts()
+    retriever = retriever_for(collection)
+    candidates = retriever.search(topics[:most], DEFAULT_HITS)
+    for name in collection.signals:
+        if np.isnan(candidates.pairs().signals.get(NUMBER + name, np.array([np.nan]))).all():
+            raise DataError(
+                f"{collection.title}: found no number under {name} in the {len(candidates.posts):,}"
+                " candidates, expected some; correct `signals`, or build the index again"
+            )
+    lists = JudgedCandidates(candidates, judgments, collection.judged_only)
+    return TrainingSet([collection.name], None, f"best {DEFAULT_HITS} by {retriever.name}", lists)
+
+
+# Validation
+
+Fit = Callable[[str, Rows, "JudgedCandidates", Rows], tuple[Model, npt.NDArray[np.float32]]]
+"""Name of a part, rows to train on, candidates with rows that are held out, perhaps none -> a
+model, and its scores of the latter."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trained model with its validation figures."""
+
+    model: Model
+    held_out_run: Run  # Scores of held-out topics by models that had not seen them
+    validation_map: Mapping[str, float]  # Fold -> MAP of its held-out topics
+    folds: int  # Folds of topics; 0 with a development part
+    record: Mapping[str, Any]  # Facts of the training, for ``metrics.json``
+
+
+def validated(
+    training_set: TrainingSet, folds: int, settings: Settings, record: Mapping[str, Any], fit: Fit
+) -> Outcome:
+    """Train by ``fit`` on the parts of a training set."""
+    data, run, figures = training_set.training, Run(), dict[str, float]()
+    every = np.arange(len(data.candidates))
+
+    def judged(part: str, rows: Rows, known: JudgedCandidates, others: Rows) -> Model:
+        model, scores = fit(part, data.to_train(rows), known, others)
+        found = known.run_of(others, scores)
+        run.update(found)
+        figures["development" if known is not data else part] = known.mean_of("AP", found)
+        return model
+
+    if known := training_set.development:
+        model = judged("training", every, known, np.arange(len(known.candidates)))
+        return Outcome(model, run, figures, 0, record)
+    query_index = data.candidates.texts.query_index
+    groups = data.groups if settings.held_out_of == "each" else ()
+    parts = split_topics(query_index, folds, settings.seed, settings.held_out, groups, data.twins)
+    for number, is_held_out in enumerate(parts, start=1):
+        rows, others = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+        model = judged(f"fold {number}", rows, data, others)
+    if folds > 1:
+        model, _ = fit("all topics", data.to_train(every), data, every[:0])
+    return Outcome(model, run, figures, folds, record)
+
+
+def split_topics(
+    query_index: Rows,
+    count: int,
+    seed: int,
+    share: float = 0.15,
+    groups: Sequence[str] = (),
+    twins: Sequence[str] = (),
+) -> list[npt.NDArray[np.bool_]]:
+    """[P] whether pairs are held out, for each of ``count`` folds of topics.
+
+    One fold holds out a ``share`` of the topics, with ``groups`` [Q] of each group's. Queries of
+    the same name in ``twins`` [Q] are one topic.
+    """
+    if twins:
+        query_index = np.unique(twins, return_inverse=True)[1][query_index]
+    queries = np.random.default_rng(seed).permutation(np.unique(query_index))
+    if count > 1:
+        return [np.isin(query_index, part) for part in np.array_split(queries, count)]
+    group_of = np.array([groups[query] if groups else "" for query in queries.tolist()])
+    parts = [queries[group_of == name] for name in np.unique(group_of)]
+    shares = [part[: max(1, round(share * len(part)))] for part in parts]
+    return [np.isin(query_index, np.concatenate(shares))]

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.runtime import part_bar
-from pipeline.training.folds import HeldOutRows, Outcome, validated
-from pipeline.training.training_set import JudgedCandidates, TrainingSet
+from pipeline.training.training_set import JudgedCandidates, Outcome, TrainingSet, validated
 from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
 from rerankers.networks.training.settings import Settings
@@ -41,17 +40,18 @@ def train(
     folds: int,
     start: Path | None,
 ) -> Outcome:
-    """Grow trees, which extend those of the checkpoint ``start``; see :mod:`.folds`."""
+    """Grow trees, which extend those of the checkpoint ``start``; see :mod:`.training_set`."""
     data, is_stopped = training_set.training, training_set.development is not None
     pairs = data.candidates.pairs()
     with part_bar(1 if is_stopped else folds + (folds > 1)) as progress:
         table = features.table(pairs, config.families.split(","), idf)
         grow_on = grower(config, data, table, checkpoint.load(start, name) if start else None)
 
-        def fit(part: str, rows: Rows, held_out: HeldOutRows | None) -> tuple[Trees, Floats]:
+        def fit(
+            part: str, rows: Rows, known: JudgedCandidates, others: Rows
+        ) -> tuple[Trees, Floats]:
             lists = grow_on(rows, partial(progress, part))
             model: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
-            known, others = held_out or (data, rows[:0])
             if known is data:
                 return model, model.evaluate(table.values[others])
             return model, model.score(known.candidates.pairs())
@@ -66,7 +66,7 @@ def grower(
 
     Of mixed collections all have the same weight, and lists lack families at random.
     """
-    lists, relevant, values = data.candidates.texts().query_index, data.relevant(), table.values
+    lists, relevant, values = data.candidates.texts.query_index, data.relevant(), table.values
     wholes = _numbered(data.wholes)[lists] if data.wholes else lists
     if data.groups or any(name.startswith(NUMBER) for name in table.names):
         values = _with_losses(values, table.names, wholes, "" if data.groups else NUMBER)

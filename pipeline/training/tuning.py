@@ -1,4 +1,9 @@
-"""λ of the interpolation, tuned by cross-validation on held-out training topics."""
+"""λ, tuned by cross-validation on held-out training topics, and whether a model pays on these.
+
+On an own collection candidates are those of the search's first stage. λ is tuned on scores of
+models that had not seen the topics, and each topic is measured with the λ of the other folds, so
+the figures are those to expect on new topics.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +16,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.collections.collection import Collection
 from pipeline.collections.named import find, training_collections
-from pipeline.collections.trec import Qrels, Run, read_run
+from pipeline.collections.trec import Qrels, Run, best_of, read_run
+from pipeline.defaults import DEFAULT_FUSION, DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, mean
-from pipeline.ranking.interpolation import ManyScores, interpolate
-from pipeline.ranking.tuning import Calibration, Tuning
+from pipeline.evaluation.significance import print_comparison
+from pipeline.ranking.build import mixed, ranker
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, load_model
+from pipeline.ranking.retrievers import Candidates
+from pipeline.ranking.tuning import Calibration, ManyScores, Tuning, interpolate
+from pipeline.training.training_set import Outcome, TrainingSet, own_training_set
+from rerankers import checkpoint as checkpoints
 from rerankers.logistic import logistic_regression
+from rerankers.reranker import Model
 
+FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
 
 STEPS = 20  # Of λ, from 0 to 1
+SEED = 1  # Of the folds
 
 
 @dataclass(frozen=True)
@@ -60,9 +75,7 @@ class HeldOut:
         """
         test = find(test, data).name
         neural, path = read_held_out(checkpoint, f"--test {test}"), checkpoint / HELD_OUT_FILE
-        names: list[str] = []
-        lexical: Run = {}
-        qrels: Qrels = {}
+        names, lexical, qrels = list[str](), Run(), Qrels()
         for name in training_collections(test, data):
             collection = find(name, data)
             judgments = collection.qrels or {}
@@ -80,15 +93,13 @@ class HeldOut:
             )
         return cls(lexical, neural, qrels, names, f"{checkpoint.parent.name}/{checkpoint.name}")
 
-    def tune(self, measure: str = "AP", folds: int = 5, seed: int = 1) -> Tuning:
+    def tune(self, measure: str = "AP", folds: int = 5) -> Tuning:
         """The λ of the grid 0, 0.05, … 1 with the best mean over all judged topics.
 
         Among equally good weights the middle of their longest stretch is taken, the one least
         sensitive to the topics at hand. Judged topics without results count as 0, whatever λ.
 
-        Raises:
-            UsageError: more folds than topics or fewer than 2, or an unknown measure.
-            DataError: as :func:`pipeline.ranking.interpolation.interpolate` does.
+        Raises UsageError for more folds than topics or fewer than 2, or an unknown measure.
         """
         if not 2 <= folds <= (count := len(self.qrels)):
             raise UsageError(f"found {folds} folds, expected 2 to {count}, the number of topics")
@@ -101,30 +112,25 @@ class HeldOut:
         def curve(query_ids: set[str]) -> dict[float, float]:
             return {weight: mean(of[q] for q in query_ids) for weight, of in values.items()}
 
-        topics, parts = set(self.qrels), fold_topics(self.qrels, folds, seed)
+        topics, parts = set(self.qrels), fold_topics(self.qrels, folds, SEED)
         weights = [_best(curve(topics - set(fold))) for fold in parts]
         held_out = [values[w][q] for w, fold in zip(weights, parts, strict=True) for q in fold]
         found = curve(topics)
-        of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, seed
-        return self._described(Tuning(_best(found), found, *of_folds, tuple(self.qrels)))
+        of_folds = mean(held_out), tuple(weights), measure, "minmax", folds, SEED
+        return Tuning(_best(found), found, *of_folds, *self._provenance())
 
     def unmixed(self, measure: str, folds: int) -> Tuning:
         """The figures of a model without λ, whose scores of topics held out in folds are these."""
         evaluator = Evaluator(self.qrels, [measure])
         first, trained = (mean(evaluator(run)[measure]) for run in (self.lexical, self.neural))
-        curve, topics = {0.0: first, 1.0: trained}, tuple(self.qrels)
-        return self._described(Tuning(1.0, curve, trained, (), measure, "none", folds, 0, topics))
+        figures = {0.0: first, 1.0: trained}, trained, (), measure, "none", folds, 0
+        return Tuning(1.0, *figures, *self._provenance())
 
-    def _described(self, tuning: Tuning) -> Tuning:
-        """A tuning with its provenance and the calibration of the neural scores."""
-        return dataclasses.replace(
-            tuning,
-            collections=tuple(self.collections),
-            first_stage=self.first_stage,
-            checkpoint=self.checkpoint,
-            date=datetime.date.today().isoformat(),
-            calibration=calibrate(self.neural, self.qrels),
-        )
+    def _provenance(self) -> tuple[Any, ...]:
+        """The fields of a tuning from its topics to the calibration of the neural scores."""
+        today, calibration = datetime.date.today(), calibrate(self.neural, self.qrels)
+        source = self.first_stage, self.checkpoint, today.isoformat(), calibration
+        return tuple(self.qrels), tuple(self.collections), *source
 
 
 def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
@@ -182,3 +188,102 @@ def _best(curve: Mapping[float, float]) -> float:
     ]
     longest = max(stretches, key=len)
     return longest[(len(longest) - 1) // 2]
+
+
+# Own collections
+
+
+def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) -> Tuning:
+    """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
+
+    λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
+    else it is 1 for a model that is not mixed. ``first_stage`` has the first stage's candidates, a
+    model's windows if it reads lists.
+    """
+    found, held_out = first_stage.training.candidates, outcome.held_out_run
+    judgments, measure = collection.training_qrels or {}, collection.measures[0]
+    qrels = {q: grades for q, grades in judgments.items() if q in held_out}
+    first = {query_id: found.run.get(query_id, {}) for query_id in qrels}
+    topics = [topic for topic in found.topics if topic.query_id in qrels]
+    candidates = dataclasses.replace(found, topics=topics, run=first)
+    model, name = outcome.model, outcome.model.name
+    runs = _beside(model, collection, candidates)
+    source, origin = f"{name}/{collection.name}", first_stage.candidates
+    parts = HeldOut(first, held_out, qrels, [collection.name], source, origin)
+    if model.reads == "posts":
+        tuning = parts.tune(measure, folds=min(5, len(qrels)))
+        trained = cross_validated(first, held_out, tuning)
+        attempt = f"--reranker {name} --lambda {tuning.weight:g}"
+    else:
+        trained = best_of({q: held_out[q] for q in qrels}, DEFAULT_HITS)
+        tuning = dataclasses.replace(parts, neural=trained).unmixed(measure, outcome.folds)
+        attempt = "--checkpoint"
+    runs[f"trained {name}"] = trained
+    evaluator = Evaluator(qrels, collection.measures)
+    print(f"{len(qrels)} held-out topics:")
+    figures = [(label, evaluator(run)) for label, run in runs.items()]
+    print_comparison(figures)
+    best = max(mean(of_run[measure]) for _, of_run in figures[:-1])
+    return without_gain(tuning, best, attempt)
+
+
+def _beside(model: Model, collection: Collection, candidates: Candidates) -> dict[str, Run]:
+    """The rankings that a trained model is compared with: the first stage and the shipped models'.
+
+    The default search, the shipped fusion, is one of them unless the model reads lists.
+    """
+    name, reads_lists = model.name, model.reads == "lists"
+    depth = max(map(len, candidates.run.values()), default=0)
+    runs = {f"first stage{f', best {depth}' * reads_lists}": candidates.run}
+    shipped = checkpoints.SHIPPED / DEFAULT_FUSION
+    shipped /= f"all{ADAPTED_SUFFIX}" if collection.adapted_space else "all"
+    if not reads_lists and collection.methods and (shipped / "config.json").exists():
+        default = ranker(collection, DEFAULT_FUSION, checkpoint=shipped)
+        runs[f"shipped {DEFAULT_FUSION}"] = default.rank(candidates.topics).run
+    folder = checkpoints.SHIPPED / name / "all"
+    if f"shipped {name}" not in runs and (folder / "config.json").exists():
+        known = load_model(name, collection, folder)
+        runs[f"shipped {name}"] = candidates.scored_by(mixed(known, has_scores=True))
+    return runs
+
+
+def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
+    """λ = 0, with a message, if a gain over the best figure ``without`` the model is not certain.
+
+    ``attempt``: options of a search with the model all the same.
+    """
+    topics = len(tuning.topics)
+    if topics < FEWEST:
+        reason = f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
+    elif tuning.cross_validated <= without:
+        reason = "no gain on held-out topics"
+    else:
+        return tuning
+    print(f"{reason}: searches keep the ranking without it (λ = 0; try it by {attempt})")
+    return dataclasses.replace(tuning, weight=0.0)
+
+
+def held_out_scores(
+    model: str, collection: Collection, checkpoint: Path, most: int | None = None
+) -> HeldOut:
+    """First-stage and neural scores of the topics to tune λ on, ``most`` of them.
+
+    The neural scores are those of the training's held-out topics. A checkpoint that was not trained
+    on the collection, a shipped one, has not seen its topics, and scores them now.
+    """
+    data = own_training_set(collection, most)
+    candidates, qrels = data.training.candidates, data.training.qrels
+    if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):
+        neural = read_held_out(checkpoint, f"--collection {collection.title}")
+    else:
+        neural = candidates.scored_by(load_model(model, collection, checkpoint))
+    lexical = {q: scores for q, scores in candidates.run.items() if q in neural}
+    if any(scores.keys() - neural[q].keys() for q, scores in lexical.items()) or len(lexical) < 2:
+        raise DataError(
+            f"{checkpoint}: its scores of held-out topics are not of these topics and posts, which "
+            f"have changed since; train again with `python -m pipeline.train {model} --collection "
+            f"{collection.title}`"
+        )
+    judged = {query_id: qrels[query_id] for query_id in lexical}
+    source = f"{model}/{checkpoint.name}"
+    return HeldOut(lexical, neural, judged, [collection.name], source, data.candidates)

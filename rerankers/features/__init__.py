@@ -8,6 +8,7 @@ families are listed in ``_MODULES``; see :func:`rerankers.features.candidates.fa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -101,9 +102,11 @@ class CandidateLists:
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """[N, K] of one of the lists, rounded; may be called by several threads."""
-        candidates = self.candidates(rows)
-        values = np.concatenate([family.compute(candidates) for family in self._families], axis=1)
-        return np.round(values, DECIMALS)
+        candidates, values = self.candidates(rows), np.empty((len(self.names), len(rows)), "f")
+        columns = chain.from_iterable(family.columns(candidates) for family in self._families)
+        for number, column in enumerate(columns):
+            values[number] = column
+        return values.round(DECIMALS).T
 
     def candidates(self, rows: npt.NDArray[np.int64]) -> CandidateList:
         """One of the lists."""

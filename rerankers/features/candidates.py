@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.features.tables import Bools, Floats, PostTable, WordColumns, WordTable
+from rerankers.features.tables import Bools, Floats, PostTable, WordColumns, WordTable, spaced
 from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Resources
 from rerankers.text.ragged import Ragged, Rows
 from rerankers.text.words import words
@@ -93,7 +93,7 @@ class CandidateList:
             return USUAL_LENGTH
         return max(float(self.posts.column("words").lengths.mean()), 1.0)
 
-    @property
+    @cached_property
     def is_short(self) -> bool:
         """Whether no feature of the texts compares the candidates with one another.
 
@@ -126,6 +126,11 @@ class CandidateList:
     def query_tokens(self) -> list[str]:
         """All words of the query, in its order."""
         return words(self.query)
+
+    @cached_property
+    def spaced_query(self) -> Ragged:
+        """The code points of the query's words, with a space around each."""
+        return spaced([self.query_tokens])
 
     @cached_property
     def query_words(self) -> tuple[str, ...]:
@@ -237,7 +242,8 @@ def z_score(values: npt.NDArray[np.floating]) -> Floats:
     Min–max and standard scores are those of Montague & Aslam (2001), "Relevance score normalization
     for metasearch".
     """
-    return (values - values.mean()) / (values.std() or np.inf)
+    deviations = values - values.mean()
+    return deviations / (np.sqrt(np.mean(deviations * deviations)) or np.inf)
 
 
 def higher(values: npt.NDArray[np.floating]) -> Rows:
@@ -260,10 +266,6 @@ class Family(NamedTuple):
     names: Sequence[str]
     signals: Sequence[str]
     columns: Compute
-
-    def compute(self, candidates: CandidateList) -> npt.NDArray[np.float32]:
-        """[N, K]."""
-        return np.stack(self.columns(candidates), axis=1).astype(np.float32)
 
 
 FAMILIES: dict[str, Family] = {}  # Name -> family without a parameter

@@ -55,7 +55,7 @@ def feedback(candidates: CandidateList) -> Columns:
 
 def weights_of(scores: Floats, depths: Sequence[int] = DEPTHS) -> Floats:
     """[N, K] weight of each candidate in the centroid of each depth, 0 if it is not in it."""
-    lowest = [np.sort(scores)[-min(depth, len(scores))] for depth in depths]
+    lowest = np.sort(scores)[[-min(depth, len(scores)) for depth in depths]]
     return np.where(scores[:, None] >= lowest, scores[:, None] + _MINIMUM_WEIGHT, 0.0)
 
 

@@ -9,7 +9,6 @@ import numpy.typing as npt
 from rerankers.features.candidates import CandidateList, Columns, Tokens, family, normalised
 from rerankers.features.tables import Floats
 from rerankers.text.ragged import Ragged, Rows, among, distinct_grams
-from rerankers.text.words import words
 
 MU = 100.0  # Dirichlet prior: words of the collection that a post is smoothed with
 RANGE = 16.1  # ln N/n of a word of one post in as many as the background list counts: IDF 1
@@ -115,7 +114,7 @@ def grams(candidates: CandidateList) -> Columns:
     """
     if candidates.is_short or not len(candidates):
         return [np.full(len(candidates), np.nan)] * 4
-    query = np.sort(distinct_grams([f" {' '.join(words(candidates.query))} "], 4).values)
+    query = distinct_grams(candidates.spaced_query, 4).values
     posts = candidates.posts.column("grams")
     common = among(posts.values, query)
     places = np.searchsorted(query, posts.values[common])
@@ -185,10 +184,9 @@ def _places(tokens: Tokens) -> tuple[Floats, Floats]:
 
 def _trigrams(candidates: CandidateList) -> tuple[Floats, Floats]:
     """``trigram_jaccard`` and ``trigram_share``: two arrays [N]."""
-    query = f" {' '.join(words(candidates.query))} "
-    of_query = distinct_grams([query], 3).values
+    of_query = distinct_grams(candidates.spaced_query, 3).values
     posts = candidates.posts.column("trigrams")  # Distinct in each post.
-    is_common = among(posts.values, np.sort(of_query))
+    is_common = among(posts.values, of_query)
     common = np.bincount(posts.owners[is_common], minlength=len(posts))
     either = posts.lengths + len(of_query) - common
     return common / np.maximum(either, 1), common / max(1, len(of_query))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
@@ -199,6 +199,11 @@ class PostTable:
         return cls(len(posts), find).take(np.array(rows, dtype=np.int64))
 
 
+def spaced(texts: Iterable[Sequence[str]]) -> Ragged:
+    """The code points of texts, given by their words, with a space around each word."""
+    return code_points([f" {' '.join(words)} " for words in texts])
+
+
 class _Block:
     """The columns of some posts."""
 
@@ -215,17 +220,17 @@ class _Block:
         return self.table.cut([" ".join(tags) for tags in self._hashtags])
 
     @cached_property
-    def _lines(self) -> list[str]:
+    def _spaced(self) -> Ragged:
         spelled, starts = self.table.spelled(self.words.values), self.words.starts.tolist()
-        return [f" {' '.join(spelled[a:b])} " for a, b in itertools.pairwise(starts)]
+        return spaced([spelled[a:b] for a, b in itertools.pairwise(starts)])
 
     @property
     def trigrams(self) -> Ragged:
-        return distinct_grams(self._lines, 3)
+        return distinct_grams(self._spaced, 3)
 
     @property
     def grams(self) -> Ragged:
-        return distinct_grams(self._lines, 4)
+        return distinct_grams(self._spaced, 4)
 
     @property
     def characters(self) -> Ragged:

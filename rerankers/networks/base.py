@@ -84,8 +84,8 @@ class Reranker(nn.Module, ABC):
     depend on the other pairs of the batch: padding is masked.
     """
 
-    config_type: ClassVar[type]  # Frozen dataclass of the hyperparameters
-    configurations: ClassVar[Mapping[str, Any]]  # By name; the first one is the default
+    configurations: ClassVar[Mapping[str, Any]]
+    """Frozen dataclasses of hyperparameters by name; the first one is the default."""
     query_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Inputs of queries that ``encode`` reads
     post_inputs: ClassVar[Sequence[str]] = (WORDS,)  # Those of posts
     training_settings: ClassVar[Settings] = Settings()

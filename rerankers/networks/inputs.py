@@ -7,7 +7,7 @@ the same few thousand words: ids, IDF and trigrams are looked up once for each d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -158,16 +158,6 @@ class Tokenized(Scorable):
         prior = None if self.prior is None else self.prior[rows]
         index = self.query_index[rows], self.post_index[rows]
         return Tokenized(self.queries, self.posts, *index, prior)
-
-    def with_pairs(self, query_index: Rows, post_index: Rows) -> Tokenized:
-        """These pairs, followed by others of the same texts, which are in no run: prior 0."""
-        new = np.zeros(len(query_index), np.float32)
-        return replace(
-            self,
-            query_index=np.concatenate([self.query_index, query_index]),
-            post_index=np.concatenate([self.post_index, post_index]),
-            prior=None if self.prior is None else np.concatenate([self.prior, new]),
-        )
 
     def lengths(self) -> Rows:
         """[P] terms of each pair's post in all inputs, the measure of its work."""

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.devices import is_host
 from rerankers.networks.base import Terms
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import STOP_WORDS
@@ -223,28 +222,6 @@ class MaskedConvolution(Convolution):
         return hidden
 
 
-def drop_(values: Tensor, dropout: float) -> Tensor:
-    """Make a share of ``values``, contiguous numbers, 0 in place, in steps of 1/256.
-
-    A random byte each and bitwise operations, for a tenth of the time of PyTorch's dropout. See
-    :func:`scale_of_kept` for the others.
-    """
-    if not is_host(values.device):
-        return values.mul_(torch.empty_like(values).bernoulli_(1 / scale_of_kept(dropout)))
-    count, integer = values.numel(), {2: torch.int16, 4: torch.int32}[values.element_size()]
-    words = torch.empty(-(-count // 8), dtype=torch.int64, device=values.device)
-    random_bytes = words.random_(-(2**63), None).view(torch.int8)[:count].view(values.shape)
-    # All bits of a byte from -128 to 127 that is kept are 1, and none of the others.
-    kept = (round(256 * dropout) - 129 - random_bytes.to(integer)) >> 15
-    values.view(integer).bitwise_and_(kept)
-    return values
-
-
-def scale_of_kept(dropout: float) -> float:
-    """Factor of the numbers that are kept, so that expected values stay."""
-    return 256 / (256 - round(256 * dropout))
-
-
 class _Windows(torch.autograd.Function):
     """Dropout of ReLU of windows of ``width`` rows of ``terms`` [T, E]; see ``of_packed``.
 
@@ -256,7 +233,7 @@ class _Windows(torch.autograd.Function):
     def forward(
         ctx: Any, terms: Tensor, weight: Tensor, bias: Tensor, width: int, dropout: float
     ) -> Tensor:
-        ctx.width, ctx.scale = width, scale_of_kept(dropout)
+        ctx.width, ctx.scale = width, 1 / (1 - dropout)
         weight, bias = ((values * ctx.scale).to(terms.dtype) for values in (weight, bias))
         by_offset, count = weight.view(width, -1, weight.shape[1]), len(terms) - width + 1
         hidden = terms.new_zeros(len(terms), weight.shape[1])
@@ -266,7 +243,7 @@ class _Windows(torch.autograd.Function):
             total.addmm_(terms[shift : shift + count], by_offset[shift])
         total.relu_()
         if dropout:
-            drop_(total, dropout)
+            total.mul_(torch.empty_like(total).bernoulli_(1 - dropout))
         ctx.save_for_backward(terms, weight, hidden)
         return hidden
 
@@ -328,8 +305,7 @@ class ConvolutionTower(nn.Module):
         padded = F.pad(ids, (0, gap))
         terms = self.vectors(padded.flatten())
         if dropout:
-            scale = scale_of_kept(dropout)
-            kept = drop_(terms.new_full((len(ids), terms.shape[1]), scale), dropout)
+            kept = F.dropout(terms.new_ones(len(ids), terms.shape[1]), dropout)
             terms = terms * kept.repeat_interleave(padded.shape[1], 0)
         levels = [terms]
         if self.training and self.precision == "bf16":

@@ -26,7 +26,9 @@ class Ragged:
     @classmethod
     def from_lengths(cls, values: npt.NDArray[Any], lengths: npt.NDArray[np.integer]) -> Ragged:
         """Lists of the given ``lengths`` [N]."""
-        return Ragged(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+        starts = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=starts[1:])
+        return Ragged(values, starts)
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
@@ -211,12 +213,12 @@ def code_points(texts: Sequence[str]) -> Ragged:
     return Ragged.from_lengths(np.frombuffer(encoded, dtype="<u4").astype(np.uint32), lengths)
 
 
-def distinct_grams(texts: Sequence[str], size: int) -> Ragged:
+def distinct_grams(codes: Ragged, size: int) -> Ragged:
     """Identifiers (uint64) of the distinct sequences of ``size`` characters of each text.
 
-    Identifiers are hashes of 48 bits, ascending in each text.
+    Identifiers are hashes of 48 bits, ascending in each text. ``codes`` are the texts'
+    :func:`code_points`.
     """
-    codes = code_points(texts)
     code, text = codes.values.astype(np.uint64), codes.owners
     last = max(0, len(code) - size + 1)
     keys = np.zeros(last, dtype=np.uint64)
@@ -226,7 +228,7 @@ def distinct_grams(texts: Sequence[str], size: int) -> Ragged:
     keys = (keys[is_inside] >> np.uint64(16)) | (text[:last][is_inside].astype(np.uint64) << _HASH)
     keys.sort()
     keys = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))]
-    counts = np.bincount((keys >> _HASH).astype(np.int64), minlength=len(texts))
+    counts = np.bincount((keys >> _HASH).astype(np.int64), minlength=len(codes))
     return Ragged.from_lengths(keys & ((np.uint64(1) << _HASH) - np.uint64(1)), counts)
 
 

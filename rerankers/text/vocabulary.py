@@ -7,7 +7,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -156,7 +156,6 @@ class Idf:
         The share of posts is 15 times the word's share of all words, for 15 words a post.
         """
 
-        @lru_cache(maxsize=200_000)
         def share(word: str) -> float:
             return min(1.0, 15 * word_frequencies(language)(word))
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from rerankers import features
 from rerankers.devices import in_threads, threads
-from rerankers.errors import RerankerError, require_above_zero, require_at_least, require_choice
+from rerankers.errors import Checked, above_zero, at_least
 from rerankers.explanation import (
     WORD_STEPS,
     Cell,
@@ -72,38 +72,33 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class BoostingConfig:
+class BoostingConfig(Checked):
     """Hyperparameters."""
 
     families: str  # Names of files in rerankers/features
-    trees: int = 300  # At most
-    parts: int = 5  # Parts of the topics that choose the number of trees; 0 grows all trees
-    learning_rate: float = 0.1  # Weight of each tree
-    leaves: int = 4  # Leaves of a tree
-    minimum_leaf: int = 100  # Smallest number of pairs in a leaf
-    penalty: float = 1.0  # L2 penalty of a leaf's value
-    truncation: int = 30  # Ranks that count in the gradients' NDCG
+    trees: int = at_least(1, 300)  # At most
+    parts: int = at_least(0, 5)  # Parts of the topics that choose the number of trees; 0: all trees
+    learning_rate: float = above_zero(0.1)  # Weight of each tree
+    leaves: int = at_least(2, 4, MOST_LEAVES)  # Leaves of a tree
+    minimum_leaf: int = at_least(1, 100)  # Smallest number of pairs in a leaf
+    penalty: float = at_least(0, 1.0)  # L2 penalty of a leaf's value
+    truncation: int = at_least(1, 30)  # Ranks that count in the gradients' NDCG
     objectives: str = "lambdarank"  # Names in OBJECTIVES, a list of trees for each
     seed: int = 1  # Of the parts and of the first list's draws; the next list has the next seed
-    feature_fraction: float = 1.0  # Share of the features, drawn anew for each tree
-    bagging: float = 1.0  # Share of the training pairs, drawn anew for each tree
-    trust: float = 0.0  # What the logarithm of a first stage's rank takes away from a score
+    feature_fraction: float = above_zero(1.0, 1)  # Share of the features, drawn anew for each tree
+    bagging: float = above_zero(1.0, 1)  # Share of the training pairs, drawn anew for each tree
+    trust: float = at_least(0, 0.0)  # What the logarithm of a first stage's rank takes from a score
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[str]:
+        """A message for each impossible value."""
+        yield from super().problems()
         features.names_of(self.families.split(","))
         for name in self.objectives.split(","):
-            require_choice("objectives", name, [*OBJECTIVES])
-        require_at_least(self, trees=1, parts=0, leaves=2, minimum_leaf=1, truncation=1)
+            if name not in OBJECTIVES:
+                found = f"setting objectives: found {name!r}"
+                yield f"{found}, expected one of {', '.join(OBJECTIVES)}"
         if self.parts == 1:
-            raise RerankerError("setting parts: found 1, expected 0 (all trees), or 2 or more")
-        if self.leaves > MOST_LEAVES:
-            found = f"setting leaves: found {self.leaves}"
-            raise RerankerError(f"{found}, expected {MOST_LEAVES} at most")
-        require_at_least(self, penalty=0, trust=0)
-        require_above_zero(self, "learning_rate", "feature_fraction", "bagging")
-        for name in ("feature_fraction", "bagging"):
-            if (share := getattr(self, name)) > 1:
-                raise RerankerError(f"setting {name}: found {share}, expected 1 at most")
+            yield "setting parts: found 1, expected 0 (all trees), or 2 or more"
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,6 @@ class FusionConfig(BoostingConfig):
 class Trees(Model):
     """Lists of trees over a pair's features."""
 
-    config_type: ClassVar[type[BoostingConfig]]
     configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
 
     config: BoostingConfig

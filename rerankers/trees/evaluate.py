@@ -84,8 +84,10 @@ class Forest:
         steps = zip(self._column, self._threshold, self._possible, strict=True)
         for column, threshold, on_the_right in steps:
             goes_right = columns.take(column, axis=0) > threshold[:, None]
-            # All bits for a row that goes to the left
-            possible &= on_the_right[:, None] | (goes_right.astype(self._type) - one)
+            bits = goes_right.astype(self._type)
+            bits -= one  # All bits for a row that goes to the left
+            bits |= on_the_right[:, None]
+            possible &= bits
         leaf = np.bitwise_count(~possible & (possible - one))  # Bits below the lowest one
         first = np.arange(len(self._leaves))[:, None] * self._leaves.shape[1]
         found = self._leaves.reshape(-1).take(first + leaf)

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rerankers.errors import require_at_least
+from rerankers.errors import at_least
 from rerankers.text.spaces import ADAPTED, GENERAL
 from rerankers.trees.boosting import FusionConfig, Trees
 
@@ -65,18 +65,13 @@ class Config(FusionConfig):
 
     families: str = fused()  # Names of files in rerankers/features
     candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
-    depth: int = DEPTH  # Best posts of each of them that are scored; others rank below
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(self, depth=1)
+    depth: int = at_least(1, DEPTH)  # Best posts of each of them that are scored; others rank below
 
 
 class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "searches"
-    config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(families=fused("grams"), trust=TRUST),
         "adapted": Config(families=fused("grams", ADAPTED_FAMILY), trust=TRUST),

@@ -31,7 +31,6 @@ class Model(Trees):
     """A list of trees over a pair's features."""
 
     reads = "posts"
-    config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "all": Config(),
         "text": Config(families=TEXT),

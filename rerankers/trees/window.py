@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rerankers.errors import require_at_least
+from rerankers.errors import at_least
 from rerankers.trees.boosting import FusionConfig, Trees
 from rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 
@@ -27,18 +27,13 @@ class Config(FusionConfig):
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of files in rerankers/features
     trust: float = 0.2  # What the logarithm of a first stage's rank takes away from a score
-    topics: int = 40  # Of each of several training collections, drawn anew for each first stage
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(self, topics=1)
+    topics: int = at_least(1, 40)  # Of each training collection, anew for each first stage
 
 
 class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "lists"
-    config_type = Config
     configurations: ClassVar[Mapping[str, Config]] = {
         "general": Config(),
         "adapted": Config(families=",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),

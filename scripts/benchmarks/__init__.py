@@ -1,1 +1,1 @@
-"""Parts of ``scripts/benchmark.py``, each a function ``measure_PART`` that gives its rows."""
+"""Parts of ``scripts/benchmark.py``."""

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,20 @@ from tqdm import tqdm
 from tqdm.contrib.concurrent import thread_map
 
 from experiments import left_out
-from experiments.answers import means, measure_drawn
 from indexes.files import atomic_file
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
-from pipeline.collections.trec import read_run, write_run
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Qrels, Run, read_run, write_run
 from pipeline.defaults import DEFAULT_FUSION
-from pipeline.ranking.interpolation import interpolate
+from pipeline.evaluation.measures import evaluate, mean
+from pipeline.ranking.tuning import interpolate
 from pipeline.runtime import provenance
+from pipeline.training.first_stages import bm25
+from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
+from rerankers.text.words import words
 
 # Kinds of models; ``tables.toml`` describes them.
 RUN, SHIPPED, HELD_OUT, DRAWN, LEFT_OUT = "run", "shipped", "held-out", "drawn", "left-out"
@@ -37,6 +41,7 @@ OKAPI = f"{DRAWN}:okapi"  # The model of a cell of Okapi BM25
 AUTHORS_RUN = f"{RUN}:authors"  # MP-HCNN's (github.com/jinfengr/neural-tweet-search)
 BETTER, WORSE, MIXTURE_BETTER = MARKS = "better_than", "worse_than", "interpolated_better_than"
 SEPARATOR = "; "  # Of systems in such a column
+REPEATS = 10  # Draws for each right answer: of a few hundred one would decide too much
 
 
 @dataclass(frozen=True)
@@ -243,10 +248,39 @@ def _measure(cell: Cell, setup: Setup) -> tuple[dict[str, float], dict[str, floa
     scores, qrels = setup.judged(cell)
     if mixture is None:
         return means(qrels, scores, measures), {}, None
-    weight = held_out.tune("AP", min(5, len(held_out.qrels)), seed=1).weight
+    weight = held_out.tune("AP", min(5, len(held_out.qrels))).weight
     mixed = interpolate(read_run(collection.runs["ql"]), scores, weight)
     write_run(mixture, mixed, "interpolated")
     return means(qrels, scores, measures), means(qrels, mixed, measures), weight
+
+
+def means(qrels: Qrels | None, run: Run, measures: Sequence[str]) -> dict[str, float]:
+    """Measure -> mean; empty without judgments."""
+    values = evaluate(qrels, run, measures) if qrels else {}
+    return {name: round(mean(of_topics), 4) for name, of_topics in values.items()}
+
+
+def measure_drawn(part: Collection, checkpoint: Path | None) -> dict[str, float]:
+    """Means over all draws, of a trained model or, without one, of Okapi."""
+    drawn = draw_answers(part, REPEATS)
+    if checkpoint is None:
+        scores, given = okapi({p.doc_id: p.text for p in part.posts()}), drawn.candidates
+        run = {t.query_id: scores(t.text, given.run[t.query_id]) for t in given.topics}
+    else:
+        run = drawn.candidates.scored_by(checkpoints.load(checkpoint))
+    return means(drawn.qrels, run, ("P@1", "RR"))
+
+
+def okapi(texts: Mapping[str, str]) -> Callable[[str, Iterable[str]], dict[str, float]]:
+    """BM25 (Robertson et al. 1994): scores of a query and doc_ids of ``texts``, by doc_id."""
+    rows = {doc_id: row for row, doc_id in enumerate(texts)}
+    score = bm25([" ".join(words(text)) for text in texts.values()])
+
+    def scores(query: str, doc_ids: Iterable[str]) -> dict[str, float]:
+        found = score(Topic("", " ".join(words(query)))).tolist()
+        return {doc_id: found[rows[doc_id]] for doc_id in doc_ids}
+
+    return scores
 
 
 def add_to_csv(path: Path, results: Sequence[Result]) -> None:

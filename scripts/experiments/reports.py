@@ -12,22 +12,26 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch.nn.functional import normalize
 
-from experiments import answers
-from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup
-from experiments.left_out import FIRST_STAGES, calibration_error
+from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup, means, okapi
+from experiments.left_out import calibration_error, first_stage_of, margin
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
-from indexes.posts import Post
+from indexes.posts import Post, read_posts
 from pipeline.collections import named
 from pipeline.collections.collection import Collection, default_vectors
-from pipeline.collections.trec import Place, Run, best_of, places, read_run
+from pipeline.collections.topics import read_topics
+from pipeline.collections.trec import Place, Run, best_of, places, read_qrels, read_run
 from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.topic import grade_text
+from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
 from rerankers.explanation import visible
+from rerankers.networks.base import QUERY
 from rerankers.networks.models._mp_hcnn_matches import PairMatches, find_matches, mean_by_word
 from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network
@@ -41,6 +45,9 @@ EXTREMES = 5  # Figures 3 and 4: number of topics listed at either end
 TOPICS, POSTS = 5, 20  # Table 5: topics with the largest gains, and posts of each
 RELEVANT = 2  # Table 6: relevant posts besides the one that MP-HCNN ranks first
 PARAPHRASE_COSINE = 0.8  # Least cosine of similar phrases; unrelated ones reach 0.7
+NEAREST = 20  # Candidates of a question, by Okapi (section 6.3: by a vector space model)
+BATCH_SIZE = 256  # Questions per forward pass
+QUESTIONS = {"stackfaq": False, "semeval-cqa-b": True}  # Whether candidates are the judged posts
 PREFIX = 4  # Number of first letters of a word that suffice in a URL
 _HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
 
@@ -134,7 +141,7 @@ def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> li
         clean = CLEAN.get(result.cell.collection, "")
         if result.measures and clean in table.collections:
             collection, run = setup.collection(clean), read_run(setup.run_file(result.cell))
-            measures = answers.means(collection.qrels, run, collection.measures)
+            measures = means(collection.qrels, run, collection.measures)
             cell = replace(result.cell, collection=clean)
             done.append(replace(result, cell=cell, measures=measures))
     return done
@@ -144,8 +151,50 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
     """The results with AP by α as measures, ``stackfaq 0.05`` and so on."""
     folder = named.data_directory(setup.data) / "general"
     networks = [cast(Network, checkpoint.load(setup.checkpoint(r.cell))) for r in results]
-    curves = [answers.question_curves(folder, network) for network in networks]
+    curves = [_curves_of(folder, network) for network in networks]
     return [replace(r, measures=of) for r, of in zip(results, curves, strict=True)]
+
+
+def _curves_of(general: Path, trained: Network) -> dict[str, float]:
+    """``stackfaq 0.05`` -> AP of α · cosine of question vectors + (1 - α) · Okapi, and so on.
+
+    Each is scaled to [0, 1] per topic; α is 0, 0.05, …, 1 (section 6.3). Candidates of the training
+    topics are the judged posts or the nearest.
+    """
+    curves = {}
+    for name, judged_only in QUESTIONS.items():
+        topics = read_topics(general / name / "topics.train.tsv")
+        texts = {post.doc_id: post.text for post in read_posts(general / name / "posts.jsonl")}
+        qrels, scores = read_qrels(general / name / "qrels.train.txt"), okapi(texts)
+        given = {t.query_id: qrels.get(t.query_id, {}) if judged_only else texts for t in topics}
+        lexical = best_of({t.query_id: scores(t.text, given[t.query_id]) for t in topics}, NEAREST)
+        doc_ids = sorted({doc_id for of_topic in lexical.values() for doc_id in of_topic})
+        of_posts = question_vectors(trained, [texts[d] for d in doc_ids])
+        vectors = dict(zip(doc_ids, of_posts, strict=True))
+        of_topics = question_vectors(trained, [topic.text for topic in topics])
+        neural = {
+            topic.query_id: {d: float(vector @ vectors[d]) for d in lexical[topic.query_id]}
+            for topic, vector in zip(topics, of_topics, strict=True)
+        }
+        for alpha, value in HeldOut(lexical, neural, qrels).tune().curve.items():
+            curves[f"{name} {alpha:.2f}"] = round(value, 4)
+    return curves
+
+
+def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E].
+
+    The paper calls its model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone.
+    """
+    model, encoder = trained.model, trained.encoder
+    inputs = encoder.tokens(model, QUERY, questions)
+    parts = np.array_split(np.arange(len(questions)), -(-len(questions) // BATCH_SIZE))
+    with torch.inference_mode():
+        batches = [
+            {n: of.batch(rows, model.device_of()) for n, of in inputs.items()} for rows in parts
+        ]
+        vectors = torch.cat([cast(torch.Tensor, model.encode(batch, QUERY)) for batch in batches])
+    return normalize(vectors, dim=1).float().cpu().numpy()
 
 
 def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
@@ -173,15 +222,24 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results of models with their calibration error, calibrated on the other collections."""
-    cells = [r.cell for r in results if r.cell.reranker not in FIRST_STAGES]
-    judged = {cell: setup.judged(cell) for cell in cells}
+    """The results with a margin of error, those of models with their calibration error, too.
+
+    Models are calibrated on the other collections.
+    """
+    judged = {r.cell: setup.judged(r.cell) for r in results}
+    of_form = {(cell.reranker, cell.collection): found for cell, found in judged.items()}
 
     def measures(result: Result) -> dict[str, float]:
-        own, ours = judged.get(result.cell), result.cell
+        ours, own = result.cell, judged[result.cell]
+        first = first_stage_of(ours.reranker)
+        added = {"±": margin(own, of_form.get((first or "", ours.collection)))}
         alike = (c for c in judged if (c.reranker == "fusion") == (ours.reranker == "fusion"))
-        others = [judged[cell] for cell in alike if cell.collection != ours.collection]
-        return {"ECE": calibration_error(own, others)} if own and others else {}
+        others = [
+            judged[cell]
+            for cell in alike
+            if cell.collection != ours.collection and first_stage_of(cell.reranker)
+        ]
+        return added | ({"ECE": calibration_error(own, others)} if first and others else {})
 
     return _with(results, measures)
 

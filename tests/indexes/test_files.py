@@ -19,16 +19,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "file.txt"
-    with atomic_file(path) as stream:
-        stream.write("λ\n")
-        assert not path.exists()
-    assert path.read_bytes() == "λ\n".encode()
-    assert names(path.parent) == ["file.txt"]
-    assert stat.S_IMODE(path.stat().st_mode) & 0o600 == 0o600
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
 def test_a_failure_leaves_what_was_there(error: BaseException, tmp_path: Path) -> None:
     folder, file = tmp_path / "folder", tmp_path / "file.txt"
@@ -48,15 +38,19 @@ def test_a_failure_leaves_what_was_there(error: BaseException, tmp_path: Path) -
     assert names(tmp_path) == ["file.txt", "folder"]
 
 
-def test_permissions_and_links_stay(tmp_path: Path) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
-    target.write_text("old")
+def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
+    """Permissions stay, and links."""
+    target, link = tmp_path / "new" / "target", tmp_path / "link"
+    with atomic_file(target) as stream:
+        stream.write("λ\n")
+        assert not target.exists()
+    assert target.read_bytes() == "λ\n".encode() and names(target.parent) == ["target"]
+    assert stat.S_IMODE(target.stat().st_mode) & 0o600 == 0o600
     target.chmod(0o640)
     link.symlink_to(target)
     with atomic_file(link) as stream:
         stream.write("new")
-    assert link.is_symlink()
-    assert target.read_text() == "new"
+    assert link.is_symlink() and target.read_text() == "new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 

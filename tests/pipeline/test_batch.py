@@ -23,7 +23,7 @@ from helpers.batch_samples import (
 from helpers.processes import ROOT, run_python
 from helpers.reranking_samples import AWKWARD, encoder, network, small_model
 
-from pipeline.ranking.interpolation import interpolate
+from pipeline.ranking.tuning import interpolate
 from rerankers import checkpoint, models
 from rerankers.networks.inputs import TextEncoder
 

@@ -86,11 +86,10 @@ def test_what_is_lost_or_of_another_collection_is_refused(
 
 
 def test_searches_take_a_fusion_that_fits(shipped: Path, data_dir: Path) -> None:
-    def taken(name: str, fits: bool = True, checkpoint: Path | None = None) -> str:
-        return default_reranker(find(name, data_dir), not fits, checkpoint)
+    def taken(name: str, fits: bool = True) -> str:
+        return default_reranker(find(name, data_dir), not fits)
 
     assert taken("sample") == taken("mb2013") == "fusion"
     assert taken("mb2012") == "mp_hcnn"  # which the fusion has seen
     assert taken("mb2013", fits=False) == "mp_hcnn"
-    assert taken("mb2013", checkpoint=shipped / "mp_hcnn" / "all") == "mp_hcnn"
     assert taken("wikiqa") == "mp_hcnn"  # whose candidates are given

@@ -8,15 +8,15 @@ from typing import Any
 import pandas
 import pytest
 from conftest import Command, Patch
-from helpers.batch_samples import write_lines
 from helpers.data_samples import write_answers
+from helpers.index_samples import write_lines
 from helpers.reranking_samples import network, small_model
 
 import indexes
 from indexes import CollectionError, Post, QueryLikelihood
-from indexes.posts import Answer, read_answer_folder
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
+from pipeline.collections.sources import Answers, PairFolders
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import ranked, read_run
 from pipeline.errors import DataError, UsageError
@@ -225,31 +225,33 @@ def folder_of(folder: Path, **changed: list[str] | None) -> Path:
 
 
 def test_answers_are_counted_where_only_questions_have_ids(tmp_path: Path) -> None:
-    assert list(read_answer_folder(folder_of(tmp_path))) == [
-        Answer("32.1", "first ?", Post("32.1-0", "one ."), 1),
-        Answer("32.1", "first, again ?", Post("32.1-1", ""), 0),
-        Answer("32.10", "second ?", Post("32.10-0", "one ."), 0),
-    ]
-    ids = ["Q11-D11-0", "Q11-D11-3", "Q2-D0-0"]
+    answers = Answers({"test": folder_of(tmp_path)})
+    assert answers.topics() == [Topic("32.1", "first ?"), Topic("32.10", "second ?")]
+    assert answers.qrels() == {"32.1": {"32.1-0": 1, "32.1-1": 0}, "32.10": {"32.10-0": 0}}
+    assert [post.text for post in answers.posts()] == ["one .", "", "one ."]
     (tmp_path / "sim.txt").unlink()
-    answers = read_answer_folder(folder_of(tmp_path, **{"id.txt": ids, "sim.txt": None}))
-    assert [(answer.query_id, answer.post.doc_id, answer.relevance) for answer in answers] == [
-        (doc_id.split("-")[0], doc_id, None) for doc_id in ids
-    ]
+    ids = ["Q11-D11-0", "Q11-D11-3", "Q2-D0-0"]
+    answers = Answers({"test": folder_of(tmp_path, **{"id.txt": ids, "sim.txt": None})})
+    assert answers.candidates() == {"Q11": dict.fromkeys(ids[:2], 0.0), "Q2": {ids[2]: 0.0}}
 
 
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
-        ("sim", ["1", "2", "0"], r"sim\.txt:2: found '2', expected 0 or 1"),
-        ("id", ["1", " ", "2"], r"id\.txt:2: found '', expected one word: the id of a"),
-        ("id", ["1", "1", "1 Q0 7 1 2 x"], r"id\.txt:3: found '1 Q0 7 1 2 x', expected one"),
-        ("id", ["Q1-0", "Q1-1", "Q1-0"], r"id\.txt:3: found the answer 'Q1-0' again, .* 1$"),
+        ("sim.txt", ["1", "2", "0"], r"sim\.txt:2: found '2', expected 0 or 1"),
+        ("id.txt", ["1", " ", "2"], r"id\.txt:2: found '', expected one word: the id of a"),
+        ("id.txt", ["1", "1", "1 Q0 7 1 2 x"], r"id\.txt:3: found '1 Q0 7 1 2 x', expected one"),
+        ("id.txt", ["Q1-0", "Q1-1", "Q1-0"], r"id\.txt:3: found the answer 'Q1-0' again, .* 1$"),
+        ("b.toks", None, r"found no b\.toks; expected"),
+        ("b.toks", ["one", "two"], r"b\.toks: found 2 lines, expected as many"),
+        ("sim.txt", ["0"] * 4, r"a\.toks: found 3 lines, expected as many"),
     ],
 )
-def test_bad_folders(tmp_path: Path, name: str, lines: list[str], message: str) -> None:
-    with pytest.raises(CollectionError, match=message):
-        list(read_answer_folder(folder_of(tmp_path, **{f"{name}.txt": lines})))
+def test_bad_folders(tmp_path: Path, name: str, lines: list[str] | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Answers({"test": folder_of(tmp_path, **{name: lines})}).topics()
+    with pytest.raises(DataError, match=r"id\.txt:1: found '32\.1', expected `query_id Q0 doc_id"):
+        PairFolders([folder_of(tmp_path)]).posts()
 
 
 def test_the_test_part_is_found(data: Path) -> None:

@@ -4,18 +4,18 @@ import hashlib
 import re
 import socket
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from conftest import Capture, Patch
-from helpers.data_samples import write_archive
 
 from indexes.files import sha256_of
 from pipeline import fetch as script
-from pipeline.collections import downloads, named
-from pipeline.collections.downloads import Entry, fetch, fetch_all, state
+from pipeline.collections import named
+from pipeline.collections.collection import catalogue
 from pipeline.errors import DataError, UsageError
 from rerankers.text.vectors import read_vectors
 
@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(downloads, "TIMEOUT", (0.3, 0.3))
+    monkeypatch.setattr(script, "TIMEOUT", (0.3, 0.3))
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
 
 
@@ -73,9 +73,9 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def entry(server: Server) -> Entry:
+def entry(server: Server) -> script.Entry:
     checksum, url = hashlib.sha256(CONTENT).hexdigest(), f"http://127.0.0.1:{server.server_port}/x"
-    return Entry("some/file.bin", len(CONTENT), checksum, ("mb2011",), url)
+    return script.Entry("some/file.bin", len(CONTENT), checksum, ("mb2011",), url)
 
 
 def place(folder: Path) -> Path:
@@ -84,37 +84,39 @@ def place(folder: Path) -> Path:
 
 @pytest.mark.parametrize("behaviour", ["truncate", "stall", "wrong bytes", "too long", "404"])
 def test_a_bad_download_leaves_nothing_and_begins_anew(
-    behaviour: str, entry: Entry, server: Server, tmp_path: Path
+    behaviour: str, entry: script.Entry, server: Server, tmp_path: Path
 ) -> None:
     server.behaviours = [behaviour]
     with pytest.raises(DataError) as error:
-        fetch(entry, tmp_path, 2)
+        script.fetch(entry, tmp_path, 2)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert entry.url in str(error.value) and str(place(tmp_path)) in str(error.value)
     server.behaviours = [behaviour, "serve"]
-    fetch(entry, tmp_path)
+    script.fetch(entry, tmp_path)
     assert place(tmp_path).read_bytes() == CONTENT
     assert [path.name for path in place(tmp_path).parent.iterdir()] == ["file.bin"]
 
 
-def test_files_that_are_there_are_checked(entry: Entry, server: Server, tmp_path: Path) -> None:
-    assert state(entry, tmp_path) == "missing"
+def test_files_that_are_there_are_checked(
+    entry: script.Entry, server: Server, tmp_path: Path
+) -> None:
+    assert script.state(entry, tmp_path) == "missing"
     place(tmp_path).parent.mkdir()
     place(tmp_path).write_bytes(b"y" * len(CONTENT))
-    assert "SHA-256" in state(entry, tmp_path)
-    assert fetch_all([entry], tmp_path) == (1, [])
+    assert "SHA-256" in script.state(entry, tmp_path)
+    assert script.fetch_all([entry], tmp_path) == (1, [])
     assert place(tmp_path).read_bytes() == CONTENT
-    assert fetch_all([entry], tmp_path) == (0, [])
+    assert script.fetch_all([entry], tmp_path) == (0, [])
     assert server.requests == 1
 
 
-def test_one_failure_stops_no_other(entry: Entry, tmp_path: Path, capsys: Capture) -> None:
+def test_one_failure_stops_no_other(entry: script.Entry, tmp_path: Path, capsys: Capture) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{unused.getsockname()[1]}"
     files = (("local", None), ("no_server", f"http://{host}/x"), ("nor_here", f"http://{host}/x"))
-    entries = [Entry(name, 3, "0" * 64, (), address) for name, address in files]
-    fetched, (local, absent) = fetch_all([*entries, entry], tmp_path)
+    entries = [script.Entry(name, 3, "0" * 64, (), address) for name, address in files]
+    fetched, (local, absent) = script.fetch_all([*entries, entry], tmp_path)
     assert fetched == 1
     assert "4 of 4: some/file.bin (0.5 MB)\n" in capsys.readouterr().err
     assert str(tmp_path / "local") in local
@@ -123,7 +125,7 @@ def test_one_failure_stops_no_other(entry: Entry, tmp_path: Path, capsys: Captur
 
 
 def test_the_catalogue_is_sound() -> None:
-    entries, terms = downloads.catalogue(), tuple(downloads.content()["terms"])
+    entries, terms = script.entries(), tuple(catalogue()["terms"])
     assert len({entry.path for entry in entries}) == len(entries)
     for entry in entries:
         assert re.fullmatch("[0-9a-f]{64}", entry.sha256) and entry.size > 0
@@ -138,7 +140,7 @@ def test_the_catalogue_is_sound() -> None:
 
 def test_selecting() -> None:
     mb2012, whole, raw, clean, larger = (
-        {entry.path for entry in downloads.select([name])}
+        {entry.path for entry in script.select([name])}
         for name in ("mb12", "trecqa", "trecqa-raw", "trecqa-clean", "trecqa-all-raw")
     )
     # Both years search the same tweets.
@@ -148,7 +150,7 @@ def test_selecting() -> None:
     assert raw | clean == whole
     assert larger - raw == {f"trecqa/train-all/{name}" for name in PAIRS}
     with pytest.raises(UsageError) as error:
-        downloads.select(["mb2021", "glove"])
+        script.select(["mb2021", "glove"])
     assert len(error.value.problems) == 2
     assert "did you mean 'mb20" in str(error.value)
 
@@ -162,8 +164,8 @@ def test_list_and_check_name_missing_files(tmp_path: Path, capsys: Capture) -> N
 
 
 def test_all_is_what_can_be_fetched(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
-    unpublished = [entry for entry in downloads.catalogue() if entry.url is None]
-    monkeypatch.setattr(downloads, "select", lambda names: unpublished)
+    unpublished = [entry for entry in script.entries() if entry.url is None]
+    monkeypatch.setattr(script, "select", lambda names: unpublished)
     script.main(script.Options((), data=tmp_path))
     told = capsys.readouterr().err
     assert told.startswith("put there by hand (fetch with a collection's name says how): ")
@@ -179,10 +181,14 @@ WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2"
 
 def test_word_vectors_are_cut(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     folder = tmp_path / "embeddings"
-    archive = write_archive(folder / "glove.6B.zip", WORDS)
-    (known,) = downloads.select(["embeddings"])
+    folder.mkdir()
+    with zipfile.ZipFile(archive := folder / "glove.6B.zip", "w") as whole:
+        for size in (50, 100):  # The first number is a word's place.
+            lines = [f"{word} {row}.0{' 0.5' * (size - 1)}\n" for row, word in enumerate(WORDS)]
+            whole.writestr(f"glove.6B.{size}d.txt", "".join(lines))
+    (known,) = script.select(["embeddings"])
     known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))
-    monkeypatch.setattr(downloads, "select", lambda names: [known])
+    monkeypatch.setattr(script, "select", lambda names: [known])
     monkeypatch.setattr(script, "COMMONEST", 3)
     text = tmp_path / "wikiqa" / "dev" / "b.toks"
     text.parent.mkdir(parents=True)
@@ -200,7 +206,7 @@ def test_word_vectors_are_cut(tmp_path: Path, monkeypatch: Patch, capsys: Captur
     # The archive is not needed once all cuts are there.
     archive.unlink()
     script.main(script.Options(("embeddings",), check=True, data=tmp_path))
-    assert fetch_all([known], tmp_path) == (0, [])
+    assert script.fetch_all([known], tmp_path) == (0, [])
     (folder / "glove.6B.50d.bin.gz").unlink()
     assert [cut.size for cut in known.missing_cuts(tmp_path)] == [50]
-    assert state(known, tmp_path) == "missing"
+    assert script.state(known, tmp_path) == "missing"

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from conftest import Capture, Command
 from helpers.engine_servers import Server
-from helpers.service_process import running as serving
+from helpers.service_samples import running as serving
 from helpers.teacher_samples import write_folder
 
 from indexes.engines.client import Engine, encoded
@@ -17,7 +17,7 @@ from indexes.posts import read_posts
 from pipeline import tune
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.defaults import DEFAULT_WINDOW
-from pipeline.errors import DataError, UsageError
+from pipeline.errors import UsageError
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.retrievers import retriever_for
 
@@ -49,29 +49,6 @@ def test_a_file_names_an_index(tmp_path: Path) -> None:
     other = open_collection(str(path), engine={"url": "http://c:9200"})
     assert str(other.engine) == f"http://c:9200/{collection.engine.index}"
     assert other.index_directory != collection.index_directory
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (f'{OWN}text_field = "body"\n', "text_field: found without engine"),
-        (f'{TOPICS}engine = "http://a"\n', "found no posts, expected files"),
-        (f'{OWN}engine = "http://a"\ntext_field = "body"\n', "posts: found with text_field"),
-        (f'{OWN}engine = "a:9200"\n', "engine: found 'a:9200', expected the address of a search"),
-        (f"{OWN}engine = 9200\n", "engine: found 9200, expected a text"),
-        (f'{OWN}engine = "http://a"\nurl_field = "link"\n', "found url_field without text_field"),
-        (f'{OWN}enginge = "http://a"\n', "did you mean 'engine'?"),
-        (
-            f'{TOPICS}engine = "http://a"\ntext_field = "body"\nquery = "none.json"\n',
-            "engine: found no file 'none.json' of a query",
-        ),
-    ],
-)
-def test_problems_of_a_file(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "shop.toml"
-    path.write_text(text)
-    with pytest.raises(DataError, match=re.escape(problem)):
-        find(str(path))
 
 
 def test_methods_that_an_engine_does_not_offer() -> None:

@@ -18,7 +18,7 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import ranked
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.ranker import Mixture
+from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.retrievers import Candidates, retriever_for
 
 POSTS = {
@@ -169,8 +169,8 @@ def ranks(topics: Any, **options: Any) -> Any:
         (lambda: pipeline.ranker("sample", "none", "bm52"), "`first_stage`.*mean 'bm25'"),
         (lambda: pipeline.ranker("sample", "bm42"), "`reranker`: found 'bm42'"),
         (lambda: pipeline.ranker("sample", "fusion", "rm3"), "`first_stage`: fusion takes"),
-        (lambda: Mixture(retriever_for(collection()), None).rank(), "`topics`: found none"),
-        (lambda: Mixture(None, None).rank("storm"), "expected one; give candidates to rerank"),
+        (lambda: Ranker(retriever_for(collection()), None).rank(), "`topics`: found none"),
+        (lambda: Ranker(None, None).rank("storm"), "expected one; give candidates to rerank"),
         (lambda: pipeline.open_collection(posts=POSTS, qrels={"1": 5}), "posts: found"),
     ],
 )

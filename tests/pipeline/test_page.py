@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 import requests
-from helpers.page_samples import HOSTILE, ServedPage
-from helpers.service_samples import client_of, models
+from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection, IndexPlace
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
-from pipeline.ranking import interpolation
-from pipeline.service.errors import RequestError
+from pipeline.ranking import tuning
 from pipeline.service.models import ServedModel
-from pipeline.service.page import searching
-from pipeline.service.page.routes import describe, results, search_request
-from pipeline.service.page.searching import SearchPage
+from pipeline.service.page import page as searching
+from pipeline.service.page.page import SearchPage, describe, results, search_request
+from pipeline.service.requests import RequestError
 from rerankers.explanation import visible
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
@@ -73,7 +71,7 @@ def test_results_have_the_parts_of_the_mixture(served_page: ServedPage, method: 
             post["doc_id"]: weight * post["neural_unit"] + (1 - weight) * post["first_unit"]
             for post in posts
         }
-        assert mixed == interpolation.interpolate(first, neural, weight)["1"]
+        assert mixed == tuning.interpolate(first, neural, weight)["1"]
     assert 10 < len(posts) <= 50
     assert (actual["first_stage"], actual["query"]["judged"]) == (method, True)
     assert {method, "mp_hcnn"} < actual["milliseconds"].keys()

@@ -17,7 +17,7 @@ from helpers.service_samples import client_of
 import pipeline
 import rerankers
 from pipeline.collections.collection import Collection
-from pipeline.collections.memory import collection_of
+from pipeline.collections.own import collection_of
 from pipeline.errors import DataError
 from pipeline.service.models import Models
 from pipeline.service.proxy.search import PostFields, SearchDefaults

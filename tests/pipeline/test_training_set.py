@@ -13,8 +13,7 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import write_run
 from pipeline.errors import DataError
 from pipeline.ranking.retrievers import Candidates
-from pipeline.training.first_stages import MemoryRetriever, _bm25
-from pipeline.training.folds import split_topics
+from pipeline.training.first_stages import MemoryRetriever, bm25
 from pipeline.training.fusion import _disguised
 from pipeline.training.training_set import (
     JudgedCandidates,
@@ -22,6 +21,7 @@ from pipeline.training.training_set import (
     draw_answers,
     load_answers,
     microblog_training_set,
+    split_topics,
 )
 from pipeline.training.trees import LOST, LOST_MEANING, _weights, _with_losses
 from rerankers.pairs import PRIOR
@@ -157,11 +157,11 @@ def test_bm25_of_engines() -> None:
             total += idf * found.count(word) / (found.count(word) + norm)
         return total
 
-    scores = _bm25(texts)(Topic("1", "Storm the unknown"))
+    scores = bm25(texts)(Topic("1", "Storm the unknown"))
     np.testing.assert_allclose(scores, [expected(text) for text in texts])
     posts = [Post(str(n), text) for n, text in enumerate(texts)]
     topics = [Topic("1", "storm the"), Topic("2", "storm", max_doc_id="1"), Topic("3", "none")]
-    run = MemoryRetriever("standard", posts, _bm25(texts)).search(topics, 2).run
+    run = MemoryRetriever("standard", posts, bm25(texts)).search(topics, 2).run
     assert [[*scores] for scores in run.values()] == [["2", "0"], ["1"]]
 
 

@@ -15,9 +15,8 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.ranking.interpolation import interpolate, normalize
 from pipeline.ranking.retrievers import Candidates
-from pipeline.ranking.tuning import Tuning, tuning_of
+from pipeline.ranking.tuning import Tuning, interpolate, normalize, tuning_of
 from pipeline.training.tuning import HeldOut, calibrate
 from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import Mixed

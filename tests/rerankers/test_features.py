@@ -91,9 +91,9 @@ def random_list(query: str, *left_out: str, count: int = 70) -> CandidateList:
 def computed(family: str, candidates: CandidateList) -> dict[str, list[float]]:
     """Feature -> its values."""
     found = features.find(family)
-    values = found.compute(candidates)
-    assert values.shape == (len(candidates), len(found.names)) and values.dtype == np.float32
-    return dict(zip(found.names, values.T.tolist(), strict=True))
+    values = np.array([*found.columns(candidates)], dtype=np.float32)
+    assert values.shape == (len(found.names), len(candidates))
+    return dict(zip(found.names, values.tolist(), strict=True))
 
 
 # Naive families: candidates -> {feature: values}

@@ -13,9 +13,7 @@ from rerankers.networks.layers import (
     ConvolutionTower,
     FrozenVectors,
     TrainedVectors,
-    drop_,
     hashed_vectors,
-    scale_of_kept,
     word_vectors,
 )
 from rerankers.networks.training.loop import LOSSES
@@ -42,16 +40,6 @@ def test_frozen_vectors_are_close_to_the_originals_or_hashed() -> None:
     np.testing.assert_array_equal(vectors[1, 0], known[19])
     table = hashed_vectors(8, 50, seed=1) * np.float32(TYPICAL_LENGTH / (73.6 * 50**0.5))
     np.testing.assert_allclose(vectors[[0, 0, 1], [1, 2, 2]], table[[0, 7, 1]], rtol=1e-6)
-
-
-def test_dropout_keeps_expected_values() -> None:
-    torch.manual_seed(1)
-    for dtype in (torch.float32, torch.bfloat16):
-        values = torch.full((999, 101), scale_of_kept(0.4), dtype=dtype)
-        kept = drop_(values, 0.4).float()
-        assert kept.count_nonzero().item() / kept.numel() == pytest.approx(0.6, abs=0.01)
-        assert kept.mean().item() == pytest.approx(1, abs=0.01)
-    assert drop_(torch.ones(5), 0.0).all() and scale_of_kept(0.0) == 1
 
 
 def test_unknown_words_of_rao_2019_are_positive_and_trained() -> None:

@@ -1,5 +1,6 @@
 """The training loop: early stopping, errors, and cached interactions."""
 
+import copy
 import dataclasses
 from itertools import product
 from typing import Any
@@ -15,7 +16,7 @@ from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training import loop
 from rerankers.networks.training.examples import CachedInteractions, Examples
-from rerankers.networks.training.loop import History, copy_weights, train
+from rerankers.networks.training.loop import History, train
 from rerankers.networks.training.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -96,13 +97,13 @@ def test_early_stopping_keeps_the_best_epoch() -> None:
 
     def progress(epoch: int, step: int, message: str) -> None:
         if step == 0:
-            after_epoch[epoch] = copy_weights(model)
+            after_epoch[epoch] = copy.deepcopy(model.state_dict())
 
     measure = figures_of(0.1, 0.3, 0.2, 0.3, 0.9)
     history = run(model, settings, measure=measure, progress=progress)
     assert history.best == 2
     assert [round(f["validation_map"], 1) for f in history.epochs] == [0.1, 0.3, 0.2, 0.3]
-    torch.testing.assert_close(copy_weights(model), after_epoch[2], rtol=0, atol=0)
+    torch.testing.assert_close(copy.deepcopy(model.state_dict()), after_epoch[2], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("select", CHOICES["select"])

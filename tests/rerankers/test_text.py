@@ -14,7 +14,7 @@ from rerankers.checkpoint import SHIPPED
 from rerankers.reranker import VOCABULARY
 from rerankers.text import words as reading
 from rerankers.text.lexicon import Lexicon
-from rerankers.text.ragged import distinct, distinct_grams
+from rerankers.text.ragged import code_points, distinct, distinct_grams
 from rerankers.text.stems import stem
 from rerankers.text.words import STOP_WORDS, character_trigrams, url_text, words
 
@@ -207,11 +207,11 @@ def test_distinct_grams(size: int) -> None:
     random = np.random.default_rng(1)
     letters, lengths = [*"ab c", "é", "\U0010ffff"], random.integers(0, 20, 60)
     texts = ["".join(random.choice(letters, length).tolist()) for length in lengths]
-    found = distinct_grams(texts, size)
+    found = distinct_grams(code_points(texts), size)
     of_texts = [{text[at : at + size] for at in range(len(text) - size + 1)} for text in texts]
     assert found.lengths.tolist() == [*map(len, of_texts)]
     assert len({*found.values.tolist()}) == len(set().union(*of_texts))
-    again = distinct_grams(texts[::-1], size)
+    again = distinct_grams(code_points(texts[::-1]), size)
     parts, reverse = (np.split(r.values, r.starts[1:-1]) for r in (found, again))
     for part, same in zip(parts, reverse[::-1], strict=True):
         np.testing.assert_array_equal(part, same)

@@ -5,7 +5,7 @@ import re
 import benchmark
 import pytest
 from benchmark import PARTS, Options
-from benchmarks import processes, service
+from benchmarks import parts
 
 from pipeline.command.options import parse_arguments
 from pipeline.errors import UsageError
@@ -34,14 +34,14 @@ def test_the_parts_run_on_the_sample(
     """With one way of searching, and a small load."""
     with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
         run("--parts", "search", "scorin")
-    monkeypatch.setattr(processes, "SEARCHES", (" --reranker none",))
+    monkeypatch.setattr(parts, "SEARCHES", (" --reranker none",))
     for name, value in (LOAD | {"CACHE": 50_000_000}).items():
-        monkeypatch.setattr(service, name, value)
+        monkeypatch.setattr(parts, name, value)
     run("--parts", *PARTS)
     text = capsys.readouterr().out
     assert text.startswith("machine: ")
-    parts = [line for line in text.splitlines() if line.startswith("==")]
-    assert parts == [f"== {part}" for part in PARTS]
+    titles = [line for line in text.splitlines() if line.startswith("==")]
+    assert titles == [f"== {part}" for part in PARTS]
     # All ways give the same scores.
     differences = re.findall(r"^.*: scores differ by at most (\S+)$", text, re.MULTILINE)
     assert {float(difference) < 1e-5 for difference in differences} == {True}

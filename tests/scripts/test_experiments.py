@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments import answers, cells, reports
+from experiments import cells, reports
 from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
 from experiments.left_out import calibration_error
 from experiments.reports import draw, marked
@@ -104,7 +104,7 @@ def test_cells_pick_right_answers_with_and_without_training(tmp_path: Path) -> N
     cell = Cell("NBOW", "drawn:cntn", tuple(options.split()), "wikiqa")
     measured = run_cell(cell, setup)
     part = setup.collection("wikiqa")
-    assert measured.measures == answers.measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
+    assert measured.measures == cells.measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
 
 
 def test_vectors_of_questions_have_length_1_in_any_batch(
@@ -112,11 +112,11 @@ def test_vectors_of_questions_have_length_1_in_any_batch(
 ) -> None:
     trained = network(small_model("cntn", "cntn_v"), name="cntn")
     questions = ["where is the water", "who", "is it", "where is the water"]
-    vectors = answers.question_vectors(trained, questions)
+    vectors = reports.question_vectors(trained, questions)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
     np.testing.assert_array_equal(vectors[0], vectors[3])
-    monkeypatch.setattr(answers, "BATCH_SIZE", 1)
-    np.testing.assert_allclose(answers.question_vectors(trained, questions), vectors, atol=1e-6)
+    monkeypatch.setattr(reports, "BATCH_SIZE", 1)
+    np.testing.assert_allclose(reports.question_vectors(trained, questions), vectors, atol=1e-6)
 
 
 def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from urllib.parse import parse_qsl, quote, unquote
 from cachetools import LRUCache
 from starlette.requests import Request
 
-from pipeline.service.errors import RequestError
 from pipeline.service.record import Record
-from pipeline.service.requests import deadline_of
+from pipeline.service.requests import RequestError, deadline_of
 
 Json = dict[str, Any]
 

@@ -23,7 +23,6 @@ from starlette.types import Receive, Scope, Send
 
 from indexes.engines.search import single_precision
 from pipeline.service.app import Service
-from pipeline.service.errors import ErrorFormat, RequestError
 from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Ranked, SearchLog
 from pipeline.service.models import ServedModel, probability
@@ -44,7 +43,7 @@ from pipeline.service.proxy.search import (
 )
 from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.record import LOG, Record
-from pipeline.service.requests import unless_gone
+from pipeline.service.requests import ErrorFormat, RequestError, unless_gone
 from rerankers.interpolation import minmax, mix
 
 SEARCHES = 500  # In one request
@@ -320,7 +319,7 @@ class Proxy:
         signals = dict(zip(names, zip(*numbers, strict=True), strict=True))
         wanted = ScoreRequest(window.query, texts, urls, first, window.model, signals=signals)
         if weight is not None:
-            wanted = replace(wanted, raw=True, mix=None if model.loaded.reads_lists else "neural")
+            wanted = replace(wanted, raw=True, mix=None if model.reads_lists else "neural")
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 
         async def score(model: ServedModel, record: Record) -> ScoreResponse:

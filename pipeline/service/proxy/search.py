@@ -18,8 +18,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
-from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
+from pipeline.service.requests import RequestError
 from rerankers.pairs import number_of
 
 _TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
@@ -164,7 +164,7 @@ def read_search(
         return Search(dumped(own), _window(own, given, options, defaults, indexes))
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
-        raise RequestError("value", message, ("ext", path.rstrip("`"))) from None
+        raise RequestError("value", f"ext.{path.rstrip('`')}: {message}") from None
     except UnchangedError as error:
         return Search(dumped(own), None, *error.args)
 
@@ -282,8 +282,7 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
         text = next((value for value in at(content, path) if value is not None), None)
         if not isinstance(text, str):
             problem = "found something else, expected the path of a text in the search"
-            location = ("ext", "rerank", "query_context", "query_text_path")
-            raise RequestError("value", problem, location)
+            raise RequestError("value", f"ext.rerank.query_context.query_text_path: {problem}")
     elif text is None:
         texts = [pair for pair in _texts(query, fields) if pair[1].strip()]
         text = max(texts, key=lambda pair: pair[0], default=(True, ""))[1]

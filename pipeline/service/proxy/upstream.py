@@ -13,9 +13,9 @@ import aiohttp
 from starlette.responses import Response
 from yarl import URL
 
-from pipeline.service.errors import RequestError
 from pipeline.service.proxy.allowed import LISTS, EngineRequest
 from pipeline.service.record import Record
+from pipeline.service.requests import RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
@@ -116,7 +116,7 @@ class Upstream:
                     problem = f"found more than {LARGEST} bytes in the engine's response"
                     raise RequestError("large", f"{problem}, expected less; search for fewer hits")
                 if self._held > HELD:
-                    raise RequestError("overload", "too many large responses at once", retry=1)
+                    raise RequestError("overload", "too many large responses at once")
             answer = Response(bytes(content), response.status)
         answer.raw_headers += [
             (name.encode("latin-1"), value.encode("latin-1", "replace"))

@@ -42,7 +42,6 @@ class Bilinear(Reranker):
     Composed vectors have the dimensions E of word vectors.
     """
 
-    config_type = Config
     configurations = named(count=Config(), plain=Config(count=False))
     training_settings = Settings(
         loss="pointwise",

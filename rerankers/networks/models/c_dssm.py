@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, at_least
 from rerankers.networks.base import named
 from rerankers.networks.models.dssm import SemanticModel, TrigramSums
 from rerankers.text.words import TRIGRAM_COUNT
@@ -43,10 +44,11 @@ WIDTH = 3  # Words in a window
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    trigram_buckets: int = 16_384  # Rows of weights for each position in a window, at most 64,000
+    trigram_buckets: int = at_least(1, 16_384, TRIGRAM_COUNT)
+    """Rows of weights for each position in a window."""
     filters: int = 64  # F, features of a window (paper: 300)
     sentence_size: int = 64  # Dimensions of a text vector (paper: 128)
     smoothing: float = 10.0  # γ, factor of the cosine
@@ -84,5 +86,4 @@ class Model(SemanticModel):
     """The network of section 3 (CIKM 2014); see the module's docstring."""
 
     network = ConvolutionalNetwork
-    config_type = Config
     configurations = named(compact=Config(), rao2019=PAPER)

@@ -6,7 +6,7 @@ Community-based Question Answering*, IJCAI 2015.
 Two networks of wide convolutions and dynamic k-max pooling (Kalchbrenner et al. 2014), one for
 questions and one for answers, encode each text as a vector of 50 dimensions. A tensor layer scores
 the pair: s(q, a) = uᵀ f(v_qᵀ M v_a + V [v_q; v_a] + b), with r slices of M. The question vectors
-also find similar questions (``scripts/experiments/answers.py``).
+also find similar questions (``scripts/experiments/reports.py``).
 
 The five settings of section 6.2 are the configurations ``cntn_v`` (r = 5), ``cntn_iv`` (r = 1),
 ``cntn_iii`` (r = 1, M = 0), ``cntn_ii`` (r = 1, V = 0, b = 0, f = identity) and ``cntn_i`` (the
@@ -50,9 +50,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, one_of
 from rerankers.networks.base import QUERY, WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors, xavier_linear
-from rerankers.networks.training.settings import Checked, Settings, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -86,7 +87,6 @@ class Config(Checked):
 class Model(Reranker):
     """The network of sections 3 and 4; see the module's docstring."""
 
-    config_type = Config
     configurations = named(
         cntn_v=Config(),
         cntn_iv=Config(slices=1),
@@ -182,21 +182,14 @@ class SentenceNetwork(nn.Module):
         maps, lengths, depth = terms, words, len(self.convolutions)
         for layer, convolution in enumerate(self.convolutions, start=1):
             maps, lengths = convolution(maps, lengths)
-            kept = dynamic_k(words, layer, depth, self.top_k)
+            # max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
+            kept = (((depth - layer) * words + depth - 1) // depth).clamp_min(self.top_k)
             most = max(self.top_k, -(-(depth - layer) * terms.shape[1] // depth))
             maps, lengths = k_max_pooling(maps, lengths, kept, most)
             inside = mask_of_lengths(lengths, maps.shape[1])
             maps = torch.tanh(maps + self.biases[layer - 1]) * inside.unsqueeze(2)
         # The last layer keeps top_k values of every text: [B, top_k, F].
         return torch.tanh(self.output(maps.flatten(1)))
-
-
-def dynamic_k(words: Tensor, layer: int, depth: int, top_k: int) -> Tensor:
-    """Values [B] kept by the pooling of a layer (from 1), for texts of ``words`` [B] words.
-
-    max(k_top, ⌈(d - l) / d · s⌉), Kalchbrenner et al. (2014), section 3.4, in integers.
-    """
-    return (((depth - layer) * words + depth - 1) // depth).clamp_min(top_k)
 
 
 def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -34,9 +34,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, at_least, one_of
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms, named
 from rerankers.networks.layers import VECTOR_KINDS, bounded, unit_length, word_vectors
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
@@ -57,7 +58,6 @@ class Config(Checked):
 class Model(Reranker):
     """The network of section 4; see the module's docstring."""
 
-    config_type = Config
     configurations = named(idf=Config(), rao2019=Config(vectors="positive", idf="classical"))
     # The paper's loss with margin 1, over lists instead of triples.
     training_settings = Settings(
@@ -94,7 +94,8 @@ class Model(Reranker):
         """Sum of the words' values, weighted by the gate: [P, 1]."""
         mask, weights = interactions["words"].unbind(dim=2)
         evidence = bounded(self.evidence(interactions["histograms"]))
-        shares = gates(self.gate * weights, mask)
+        gates = (self.gate * weights).masked_fill(mask == 0, -1e4)  # [P, Lq]
+        shares = gates.softmax(dim=1) * mask
         return torch.bmm(shares.unsqueeze(1), evidence).squeeze(2)
 
     def head(self, representations: Tensor) -> Tensor:
@@ -113,8 +114,3 @@ def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> T
     places = places.masked_fill(exact, bins - 1)
     empty = torch.zeros(*places.shape[:2], bins, device=cosine.device)
     return empty.scatter_add(2, places, post_mask.unsqueeze(1).expand_as(cosine))
-
-
-def gates(logits: Tensor, mask: Tensor) -> Tensor:
-    """Softmax of ``logits`` [P, Lq] over the terms of ``mask`` [P, Lq]; 0 for padding."""
-    return logits.masked_fill(mask == 0, -1e4).softmax(dim=1) * mask

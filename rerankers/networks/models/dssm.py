@@ -42,7 +42,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.devices import is_host
-from rerankers.errors import RerankerError
+from rerankers.errors import Checked, at_least
 from rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import mask_of_lengths, unit_length, xavier_linear
 from rerankers.networks.training.settings import Settings
@@ -55,10 +55,10 @@ _MULTIPLIER = 2654435761
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``compact``."""
 
-    trigram_buckets: int = 16_384  # Rows of the first layer's weights, at most 64,000
+    trigram_buckets: int = at_least(1, 16_384, TRIGRAM_COUNT)  # Rows of the first layer's weights
     trigram_size: int = 96  # Units of the first layer (paper: 300)
     hidden: int = 96  # Units of the second layer (paper: 300)
     sentence_size: int = 64  # Units of the last layer (paper: 128)
@@ -113,30 +113,20 @@ class TrigramSums(nn.Module):
 
     def __init__(self, size: int, buckets: int) -> None:
         super().__init__()
-        if not 0 < buckets <= TRIGRAM_COUNT:
-            raise RerankerError(
-                f"setting trigram_buckets: found {buckets}, expected 1 to {TRIGRAM_COUNT:,}"
-            )
         self.buckets, self.sparse = buckets, False
         # Row 0 is for padding and never read.
         self.weight = nn.Parameter(torch.empty(buckets + 1, size))
         # A text has tens of trigrams: their initial sum is in the steep range of tanh.
         nn.init.uniform_(self.weight, -0.1, 0.1)
 
-    def rows_of(self, ids: Tensor) -> Tensor:
-        """The row of each trigram identifier, of any shape; 0 is padding."""
-        if self.buckets == TRIGRAM_COUNT:
-            return ids
-        mixed = (ids * _MULTIPLIER) & 0xFFFFFFFF
-        return torch.where(ids > 0, ((mixed * self.buckets) >> 32) + 1, 0)
-
     def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
         """Sums over whole texts, ids [B, L]: [B, K]; or over parts of one text that begin at
         ``offsets`` [B]."""
-        rows = self.rows_of(ids)
-        return F.embedding_bag(
-            rows, self.weight, offsets, mode="sum", padding_idx=0, sparse=self.sparse
-        )
+        if self.buckets < TRIGRAM_COUNT:
+            mixed = (ids * _MULTIPLIER) & 0xFFFFFFFF
+            ids = torch.where(ids > 0, ((mixed * self.buckets) >> 32) + 1, 0)
+        how: dict[str, Any] = {"mode": "sum", "padding_idx": 0, "sparse": self.sparse}
+        return F.embedding_bag(ids, self.weight, offsets, **how)
 
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W].
@@ -181,5 +171,4 @@ class Model(SemanticModel):
     """The network of section 3; see the module's docstring."""
 
     network = DeepNetwork
-    config_type = Config
     configurations = named(compact=Config(), rao2019=PAPER)

@@ -39,6 +39,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, at_least, one_of
 from rerankers.networks.base import (
     QUERY,
     TRIGRAMS,
@@ -51,7 +52,7 @@ from rerankers.networks.base import (
 )
 from rerankers.networks.layers import TrainedVectors, WideConvolution, mask_of_lengths, word_vectors
 from rerankers.networks.models.dssm import begins_word
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
 
@@ -80,7 +81,6 @@ class Config(Checked):
 class Model(Reranker):
     """The networks of section 3; see the module's docstring."""
 
-    config_type = Config
     configurations = named(words=Config(), rao2019=Config(terms="trigrams"))
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(

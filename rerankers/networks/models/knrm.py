@@ -39,15 +39,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, at_least, one_of
+from rerankers.networks import layers
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers import (
-    VECTOR_KINDS,
-    MaskedConvolution,
-    bounded,
-    unit_length,
-    word_vectors,
-)
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 KERNELS = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))
@@ -65,13 +60,12 @@ class Config(Checked):
     """h_max, words of the longest n-grams (Conv-KNRM: 3); 0 compares word vectors without
     convolutions (K-NRM)."""
     filters: int = 128  # F of each convolution (Conv-KNRM: 128)
-    vectors: str = one_of(*VECTOR_KINDS)
+    vectors: str = one_of(*layers.VECTOR_KINDS)
 
 
 class Model(Reranker):
     """Section 3 of both papers; see the module's docstring."""
 
-    config_type = Config
     configurations = named(
         words=Config(),
         conv=Config(longest_ngram=3),
@@ -85,10 +79,10 @@ class Model(Reranker):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.interactions_are_fixed = config.vectors == "static" and not config.longest_ngram
-        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
+        self.vectors = layers.word_vectors(vocabulary, config.vectors, unknown=0.25)
         size, longest = vocabulary.vectors.shape[1], config.longest_ngram
         self.convolutions = nn.ModuleList(
-            MaskedConvolution(size, config.filters, width) for width in range(1, longest + 1)
+            layers.MaskedConvolution(size, config.filters, width) for width in range(1, longest + 1)
         )
         self.score = nn.Linear(max(1, longest) ** 2 * len(KERNELS), 1)
 
@@ -96,7 +90,7 @@ class Model(Reranker):
         """Vectors [B, L, F] of length 1 (0 for padding) for each length of n-grams."""
         words, mask = self.vectors(inputs[WORDS].ids), inputs[WORDS].mask.unsqueeze(2)
         levels = [layer(words, mask) for layer in self.convolutions] or [words]
-        return Encoded([unit_length(level) for level in levels], inputs[WORDS])
+        return Encoded([layers.unit_length(level) for level in levels], inputs[WORDS])
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
@@ -117,7 +111,7 @@ class Model(Reranker):
 
     def head(self, representations: Tensor) -> Tensor:
         """The linear ranker: [P]."""
-        return bounded(self.score(representations).squeeze(1))
+        return layers.bounded(self.score(representations).squeeze(1))
 
 
 def soft_counts(similarity: Tensor, mask: Tensor) -> Tensor:

@@ -41,16 +41,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from rerankers.errors import Checked, at_least, one_of
+from rerankers.networks import layers
 from rerankers.networks.base import QUERY, WORDS, Encoded, Inputs, Interactions, Reranker, named
-from rerankers.networks.layers import (
-    TYPICAL_LENGTH,
-    VECTOR_KINDS,
-    perceptron,
-    square_convolution,
-    unit_length,
-    word_vectors,
-)
-from rerankers.networks.training.settings import Checked, Settings, at_least, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -59,7 +53,7 @@ class Config(Checked):
     """Hyperparameters; the defaults are the configuration ``cosine``."""
 
     similarity: str = one_of("cosine", "dot")
-    vectors: str = one_of(*VECTOR_KINDS)
+    vectors: str = one_of(*layers.VECTOR_KINDS)
     filters: int = 8  # Feature maps of the first convolution
     width: int = 5  # Words on each side of its window
     deep_filters: int = 16  # Feature maps of the second convolution
@@ -75,7 +69,6 @@ class Config(Checked):
 class Model(Reranker):
     """The paper's network; see the module's docstring."""
 
-    config_type = Config
     configurations = named(
         cosine=Config(),
         rao2019=Config(similarity="dot", vectors="positive"),
@@ -85,19 +78,22 @@ class Model(Reranker):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         # Vectors of unknown words are as long as others, for the same range of dot products.
-        unknown = TYPICAL_LENGTH * (3 / vocabulary.vectors.shape[1]) ** 0.5
-        self.vectors = word_vectors(vocabulary, config.vectors, unknown)
-        self.first = square_convolution(1, config.filters, config.width)
-        self.second = square_convolution(config.filters, config.deep_filters, config.deep_width)
+        unknown = layers.TYPICAL_LENGTH * (3 / vocabulary.vectors.shape[1]) ** 0.5
+        self.vectors = layers.word_vectors(vocabulary, config.vectors, unknown)
+        self.first = layers.square_convolution(1, config.filters, config.width)
+        maps = config.filters, config.deep_filters
+        self.second = layers.square_convolution(*maps, config.deep_width)
         places = (config.pooled_rows // 2) * (config.pooled_columns // 2)
-        self.score = perceptron(config.deep_filters * places, config.hidden, 1, config.dropout)
+        sizes = config.deep_filters * places, config.hidden, 1
+        self.score = layers.perceptron(*sizes, config.dropout)
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, L, E] of words, of length 1 for cosines; 0 for padding."""
         config, is_cosine = self.config, self.config.similarity == "cosine"
         words = inputs[WORDS].first(config.query_words if side == QUERY else config.post_words)
         vectors = self.vectors(words.ids)
-        return Encoded(unit_length(vectors) if is_cosine else vectors / TYPICAL_LENGTH, words)
+        scaled = layers.unit_length(vectors) if is_cosine else vectors / layers.TYPICAL_LENGTH
+        return Encoded(scaled, words)
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""

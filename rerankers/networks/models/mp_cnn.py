@@ -42,9 +42,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, one_of
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import windows_from, word_vectors
-from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016, Checked, one_of
+from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -71,7 +72,6 @@ class PooledTexts(NamedTuple):
 class Model(Reranker):
     """Sentence model, structured comparison and hidden layer; see the module's docstring."""
 
-    config_type = Config
     configurations = named(compact=Config(), paper=Config(dimension_filters=20, l1="elements"))
     training_settings = replace(OF_ANSWERS, epochs=15)
     own_settings = named(paper=RAO_2016)
@@ -150,54 +150,14 @@ class _DimensionConvolution(nn.Module):
 
     def forward(self, terms: Tensor, inside: Tensor) -> Tensor:
         """Pooled filters [B, 2, filters, E] of words [B, L, E], masked by ``inside`` [B, L, 1]."""
-        padded = F.pad(terms, (0, 0, 0, self.width - 1))
-        if torch.is_grad_enabled():
-            pooled = torch.where(inside.any(dim=1).unsqueeze(2), self._chosen(padded, inside), 0.0)
-        else:  # Without lengths, for which a GPU would have to wait.
-            maps = self._maps(padded).flatten(2)
-            pooled = torch.stack(_extremes(maps, inside), dim=1)
-        # tanh is monotonic, so it can follow the pooling.
-        return torch.tanh(pooled).view(len(terms), 2, *self.bias.shape)
-
-    def _maps(self, padded: Tensor) -> Tensor:
-        """Filters [..., L, filters, E] at each word of padded texts [..., L + width - 1, E]."""
-        padded = padded.unsqueeze(-2)
-        length = padded.shape[-3] - self.width + 1
-        maps: Tensor = self.bias
+        padded = F.pad(terms, (0, 0, 0, self.width - 1)).unsqueeze(2)
+        maps: Tensor = self.bias  # Then [B, L, filters, E]
         # Several times faster than a grouped convolution.
         for j in range(self.width):
-            maps = torch.addcmul(maps, padded.narrow(-3, j, length), self.weight[j])
-        return maps
-
-    def _chosen(self, padded: Tensor, inside: Tensor) -> Tensor:
-        """Maximum and minimum [B, 2, filters * E], with a gradient.
-
-        Two windows of a text and filter have one. So their places are found without, text by text,
-        which stays in the processor's cache: in a third of the time of pooling all windows.
-        """
-        filters, size = self.bias.shape
-        with torch.no_grad():
-            lengths = inside.sum(dim=1).flatten().clamp_min(1).tolist()
-            texts = zip(padded, lengths, strict=True)
-            places = [_places(self._maps(text[: n + self.width - 1])) for text, n in texts]
-            at = torch.stack(places).view(-1, 2 * filters, size)
-        weight, pooled = self.weight.repeat(1, 2, 1), self.bias.repeat(2, 1)
-        for j in range(self.width):
-            pooled = torch.addcmul(pooled, padded.gather(1, at + j), weight[j])
-        return pooled.view(len(padded), 2, -1)
-
-
-def _places(maps: Tensor) -> Tensor:
-    """First places of maximum and minimum of maps [L, ...]: [2, ...]."""
-    length = len(maps)
-    before_end = torch.arange(length, 0.0, -1, device=maps.device).view(-1, *[1] * (maps.dim() - 1))
-    # Numbers in place of booleans and of argmax, which are several times slower.
-    places = [
-        torch.eq(maps, extreme, out=torch.empty_like(maps)).mul_(before_end).amax(dim=0)
-        for extreme in (maps.amax(dim=0), maps.amin(dim=0))
-    ]
-    # NaN, of weights that grew without end, is nowhere.
-    return (length - torch.stack(places)).long().clamp_max(length - 1)
+            maps = torch.addcmul(maps, padded[:, j : j + terms.shape[1]], self.weight[j])
+        pooled = torch.stack(_extremes(maps.flatten(2), inside), dim=1)
+        # tanh is monotonic, so it can follow the pooling.
+        return torch.tanh(pooled).view(len(terms), 2, *self.bias.shape)
 
 
 def _extremes(maps: Tensor, inside: Tensor) -> list[Tensor]:

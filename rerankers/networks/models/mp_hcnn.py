@@ -80,6 +80,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, one_of
+from rerankers.networks import layers
 from rerankers.networks.base import (
     QUERY,
     TRIGRAMS,
@@ -90,16 +92,7 @@ from rerankers.networks.base import (
     Reranker,
     named,
 )
-from rerankers.networks.layers import (
-    Convolution,
-    ConvolutionTower,
-    FrozenVectors,
-    HashedVectors,
-    TrainedVectors,
-    perceptron,
-    unit_length,
-)
-from rerankers.networks.training.settings import RAO_2019, Checked, one_of
+from rerankers.networks.training.settings import RAO_2019
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading
@@ -253,7 +246,6 @@ class Phrases(NamedTuple):
 class Model(Reranker):
     """The network of section 3; see the module's docstring."""
 
-    config_type = Config
     has_matches = True
     configurations = named(
         robust=Config(),
@@ -292,10 +284,12 @@ class Model(Reranker):
         size = pooled * sum(each.query_length for each in self.perspectives.values())
         if config.evidence == "terms":
             sizes = pooled + 1, config.hidden, config.hidden // 2, config.dropout
-            self.position = nn.ModuleDict({name: perceptron(*sizes) for name in self.perspectives})
+            networks = {name: layers.perceptron(*sizes) for name in self.perspectives}
+            self.position = nn.ModuleDict(networks)
             size = len(self.perspectives) * (config.hidden // 2)
         size += config.url_presence
-        self.score = perceptron(size, config.hidden, config.second_hidden or 1, config.dropout)
+        sizes = size, config.hidden, config.second_hidden or 1, config.dropout
+        self.score = layers.perceptron(*sizes)
         if config.second_hidden:
             self.score.append(nn.ReLU()).append(nn.Linear(config.second_hidden, 1))
         if config.keras_start:
@@ -309,22 +303,24 @@ class Model(Reranker):
         if config.word2vec_length:
             vectors = of_word2vec_length(vectors)
         if config.use_words:
-            words: nn.Module = FrozenVectors(vectors, vocabulary.buckets)
+            words: nn.Module = layers.FrozenVectors(vectors, vocabulary.buckets)
             if config.train_vectors:
-                words = TrainedVectors(
+                words = layers.TrainedVectors(
                     vectors, vocabulary.buckets, trains_padding=config.trains_padding
                 )
             shape = vectors.shape[1], config.word_filters, config.word_width
-            towers[WORDS] = ConvolutionTower(words, *shape, *options)
+            towers[WORDS] = layers.ConvolutionTower(words, *shape, *options)
         if names - {WORDS}:
             size, bounds = config.trigram_size, (config.trigram_low, config.trigram_high)
-            trigrams: nn.Module = HashedVectors(TRIGRAM_COUNT, size, seed=2)
+            trigrams: nn.Module = layers.HashedVectors(TRIGRAM_COUNT, size, seed=2)
             if config.train_vectors:
                 none = np.zeros((0, size), dtype=np.float32)
-                trigrams = TrainedVectors(none, TRIGRAM_COUNT, *bounds, config.trains_padding)
+                trigrams = layers.TrainedVectors(
+                    none, TRIGRAM_COUNT, *bounds, config.trains_padding
+                )
             shape = size, config.trigram_filters, config.trigram_width
             for name in sorted(names - {WORDS}):
-                towers[name] = ConvolutionTower(trigrams, *shape, *options)
+                towers[name] = layers.ConvolutionTower(trigrams, *shape, *options)
         for name, parameter in towers.named_parameters():
             if "convolutions" in name:
                 parameter.requires_grad_(config.train_filters)
@@ -341,7 +337,7 @@ class Model(Reranker):
                 terms[name] = inputs[name].first(most)
                 levels = self.towers[each.tower](terms[name].ids)
                 if self.config.similarity == "cosine":
-                    levels = [unit_length(level) for level in levels]
+                    levels = [layers.unit_length(level) for level in levels]
                 vectors[each.tower, name] = levels
         return Phrases(vectors, terms)
 
@@ -486,7 +482,7 @@ def _start_like_keras(module: nn.Module) -> None:
     counts its inputs and outputs at every offset.
     """
     for layer in module.modules():
-        if isinstance(layer, Convolution):
+        if isinstance(layer, layers.Convolution):
             inputs, outputs = layer.weight.shape
             bound = (6 / (inputs + layer.width * outputs)) ** 0.5
             nn.init.uniform_(layer.weight, -bound, bound)

@@ -45,16 +45,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, above_zero, at_least, one_of
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
 from rerankers.networks.layers import perceptron, square_convolution, word_vectors
-from rerankers.networks.training.settings import (
-    OF_ANSWERS,
-    RAO_2016,
-    Checked,
-    above_zero,
-    at_least,
-    one_of,
-)
+from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from rerankers.text.vocabulary import Vocabulary
 
 CHANNELS = (128, 164, 192, 192, 128)  # Channels of the paper's convolutions, each of 3 × 3
@@ -96,7 +90,6 @@ class LstmStates(NamedTuple):
 class Model(Reranker):
     """The network of sections 3 to 7; see the module's docstring."""
 
-    config_type = Config
     configurations = named(
         compact=Config(),
         paper=Config(lstm_units=250, channel_share=1.0, activation="tanh", dropout=0.5),
@@ -191,27 +184,18 @@ def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
     """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
 
     The highest cosines and the smallest distances are selected where ``words`` is True, all three
-    [P, Lq, Ld]; ``size`` positions are in a row of the cube.
+    [P, Lq, Ld], each row and column at most once; ``size`` positions are in a row of the cube.
     """
-    rows = torch.arange(words.shape[1], device=words.device).unsqueeze(1)
-    columns = torch.arange(words.shape[2], device=words.device)
-    later = PER_PLACE * (rows * size + columns)
-    by_cosine, by_distance = pick(
-        torch.cat([cosine - later, -distance - later]), torch.cat([words, words])
-    ).chunk(2)
-    return by_cosine | by_distance
-
-
-def pick(matches: Tensor, words: Tensor) -> Tensor:
-    """Greedy selection of the best matches, each row and column at most once: [P, Lq, Ld]."""
-    pairs, rows, columns = matches.shape
-    left = matches.masked_fill(~words, -torch.inf)
-    picked = torch.zeros_like(words)
-    everyone = torch.arange(pairs, device=matches.device)
+    pairs, rows, columns = words.shape
+    places = torch.arange(rows * columns, device=words.device).view(rows, columns)
+    later = PER_PLACE * (places // columns * size + places % columns)
+    left = torch.cat([cosine - later, -distance - later])
+    left = left.masked_fill(~torch.cat([words, words]), -torch.inf)
+    picked, everyone = torch.zeros_like(left), torch.arange(2 * pairs, device=words.device)
     for _ in range(min(rows, columns)):
         best, place = left.flatten(1).max(dim=1)
         row, column = place // columns, place % columns
-        picked[everyone, row, column] |= best > -torch.inf
+        picked[everyone, row, column] += best > -torch.inf
         left[everyone, row] = -torch.inf
         left[everyone, :, column] = -torch.inf
-    return picked
+    return picked.view(2, *words.shape).any(dim=0)

@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers.errors import Checked, one_of
+from rerankers.networks import layers
 from rerankers.networks.base import (
     MASKED_WORDS,
     QUERY,
@@ -33,14 +35,7 @@ from rerankers.networks.base import (
     Reranker,
     named,
 )
-from rerankers.networks.layers import (
-    VECTOR_KINDS,
-    WideConvolution,
-    WordOverlap,
-    mask_of_lengths,
-    word_vectors,
-)
-from rerankers.networks.training.settings import Checked, Settings, one_of
+from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -50,7 +45,7 @@ class Config(Checked):
 
     filters: int = 100  # F, feature maps of the convolution
     width: int = 5  # m, words under a filter
-    vectors: str = one_of(*VECTOR_KINDS)
+    vectors: str = one_of(*layers.VECTOR_KINDS)
     overlap: bool = True  # Word overlap, plain and by IDF, with and without stop words
     prior: bool = True  # 1 / ln(rank + 1) in the run to rerank (section 5)
     hidden: int = 0  # Units of the hidden layer; 0 is the size of the join layer
@@ -60,7 +55,6 @@ class Config(Checked):
 class Model(Reranker):
     """The network of section 3; see the module's docstring."""
 
-    config_type = Config
     configurations = named(static=Config(), text=Config(overlap=False, prior=False))
     training_settings = Settings(
         loss="pointwise",
@@ -79,15 +73,15 @@ class Model(Reranker):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.reads_prior = config.prior
-        self.vectors = word_vectors(vocabulary, config.vectors, unknown=0.25)
+        self.vectors = layers.word_vectors(vocabulary, config.vectors, unknown=0.25)
         size = vocabulary.vectors.shape[1]
         self.query_sentence = _Sentence(size, config.filters, config.width)
         self.post_sentence = _Sentence(size, config.filters, config.width)
         self.similarity = nn.Parameter(torch.empty(config.filters, config.filters))
         nn.init.xavier_uniform_(self.similarity)
         if config.overlap:
-            self.overlap = WordOverlap(vocabulary)
-        join = 2 * config.filters + 1 + WordOverlap.size * config.overlap + config.prior
+            self.overlap = layers.WordOverlap(vocabulary)
+        join = 2 * config.filters + 1 + layers.WordOverlap.size * config.overlap + config.prior
         hidden = config.hidden or join
         self.hidden = nn.Linear(join, hidden)
         self.dropout = nn.Dropout(config.dropout)
@@ -118,12 +112,12 @@ class _Sentence(nn.Module):
 
     def __init__(self, size: int, filters: int, width: int) -> None:
         super().__init__()
-        self.convolution = WideConvolution(size, filters, width)
+        self.convolution = layers.WideConvolution(size, filters, width)
         self.bias = nn.Parameter(torch.zeros(filters))
 
     def forward(self, terms: Tensor, lengths: Tensor) -> Tensor:
         """Vectors of words [B, L, E] to one vector a text: [B, F]."""
         maps, lengths = self.convolution(terms, lengths)
-        inside = mask_of_lengths(lengths, maps.shape[1])
+        inside = layers.mask_of_lengths(lengths, maps.shape[1])
         # After a ReLU no value is below 0, so zeros outside of the text do not change the maximum.
         return (F.relu(maps + self.bias) * inside.unsqueeze(2)).amax(dim=1)

@@ -28,7 +28,6 @@ class Config:
 class Model(Reranker):
     """A count of common words; see the module's docstring."""
 
-    config_type = Config
     configurations = named(count=Config(), weighted=Config(weighted=True))
     training_settings = Settings(epochs=0)
     interactions_are_fixed = True

@@ -7,7 +7,7 @@ Keeping the result (a few hundred numbers a pair) turns minutes of training into
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,52 +68,39 @@ class CachedInteractions(Scorable):
     """The interactions of P pairs."""
 
     query_index: Rows  # [P] query of each pair
-    places: Rows  # [P, 2] number of the pair's entry in ``parts``, and its row there
-    parts: list[Interactions]  # Of batches of pairs with one query
+    rows: Rows  # [P] row of each pair in ``values``
+    values: Interactions  # Those of short queries end with zero positions
 
     @classmethod
     def compute(
         cls, model: Reranker, tokenized: Tokenized, progress: Progress = silent
     ) -> CachedInteractions:
         """Compare all pairs; ``progress`` is called with numbers of them."""
-        places = np.zeros((len(tokenized.query_index), 2), dtype=np.int64)
-        parts: list[Interactions] = []
+        batches, parts = batches_of(tokenized, BATCH_SIZE), list[Interactions]()
         with evaluating(model), torch.no_grad():
             pairs = fast_path(model, tokenized) or tokenized
-            for rows in batches_of(tokenized, BATCH_SIZE):
-                places[rows, 0], places[rows, 1] = len(parts), np.arange(len(rows))
+            for rows in batches:
                 parts.append(pairs.compared(model, rows))
                 progress(len(rows))
-        return cls(tokenized.query_index, places, parts)
+        values = dict[str, Tensor]()
+        for name in parts[0]:
+            most = max(part[name].shape[1] for part in parts)
+            padded = [F.pad(each[name], (0, 0, 0, most - each[name].shape[1])) for each in parts]
+            values[name] = torch.cat(padded)
+        return cls(tokenized.query_index, np.argsort(np.concatenate(batches)), values)
 
     def compared(self, model: Reranker, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [B]."""
-        places = self.places[rows]
-        order = np.argsort(places[:, 0], kind="stable")
-        numbers, first = np.unique(places[order, 0], return_index=True)
-        chosen = [
-            (self.parts[number], torch.from_numpy(part[:, 1]))
-            for number, part in zip(numbers, np.split(places[order], first[1:]), strict=True)
-        ]
-        back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device_of())
-        return {
-            name: _stack([part[name][index] for part, index in chosen])[back]
-            for name in self.parts[0]
-        }
+        index = torch.from_numpy(self.rows[rows]).to(model.device_of())
+        return {name: values[index] for name, values in self.values.items()}
 
     def lengths(self) -> Rows:
-        """[P] equal work for every pair; pairs of one part stay together."""
-        return self.places[:, 0]
+        """[P] equal work for every pair."""
+        return np.ones_like(self.rows)
 
     def take(self, rows: Rows) -> CachedInteractions:
         """The pairs ``rows`` alone."""
-        return CachedInteractions(self.query_index[rows], self.places[rows], self.parts)
-
-
-def _stack(parts: list[Tensor]) -> Tensor:
-    """One tensor [B, L, K] of tensors with different numbers of positions L, padded with zeros."""
-    length = max(part.shape[1] for part in parts)
-    return torch.cat([F.pad(part, (0, 0, 0, length - part.shape[1])) for part in parts])
+        return CachedInteractions(self.query_index[rows], self.rows[rows], self.values)
 
 
 class BatchSampler:
@@ -164,52 +151,44 @@ class BatchSampler:
         """Lists of one step through shuffled passes over all positives (Rao et al. 2016, code)."""
         of_topics = [(row, topic.negatives) for topic in self._topics for row in topic.positives]
         places = self._shuffled(step, len(of_topics), self._settings.batch_topics)
-        chosen = (of_topics[place] for place in places)
-        size = self._settings.negatives
+        chosen, size = (of_topics[place] for place in places), self._settings.negatives
         return np.stack([np.append(row, rng.choice(others, size=size)) for row, others in chosen])
 
     def _shuffled(self, step: int, count: int, size: int) -> Rows:
         """Numbers [size] of one step through shuffled passes over ``count`` of them."""
-        passes, places = np.divmod(np.arange(step * size, (step + 1) * size), count)
-        of_passes = zip(passes.tolist(), places.tolist(), strict=True)
-        return np.array([_order(self._settings.seed, n, count)[place] for n, place in of_passes])
+        first, start = divmod(step * size, count)
+        seeds = ([self._settings.seed, first + n] for n in range(-(-(start + size) // count)))
+        passes = [np.random.default_rng(seed).permutation(count) for seed in seeds]
+        return np.concatenate(passes)[start : start + size]
 
     def _corrupt(self) -> None:
         """Add posts of other topics for each positive as its negatives (Qiu & Huang 2015, 5)."""
-        pairs, topics, settings = self.examples.pairs, self._topics, self._settings
-        if not isinstance(pairs, Tokenized):
-            raise TypeError("corrupted pairs are new ones, without cached interactions")
-        if len(topics) < 2:
-            raise RerankerError(
-                f"sampling corrupted takes negatives from other topics: found {len(topics)} topic "
-                "to train on, expected at least two; use the `sampling` random"
-            )
-        rng, self._topics = np.random.default_rng([settings.seed, 0]), []
-        everything = np.concatenate([pairs.post_index[np.append(*each)] for each in topics])
-        owner = np.repeat(np.arange(len(topics)), [sum(map(len, each)) for each in topics])
-        queries, posts, row = [], [], len(pairs.query_index)
-        for number, topic in enumerate(topics):
-            size = len(topic.positives) * settings.negatives
-            # Topics may share posts: a relevant one is no negative.
-            relevant = np.isin(everything, pairs.post_index[topic.positives])
-            others = everything[(owner != number) & ~relevant]
+        pairs, seed = self.examples.pairs, self._settings.seed
+        assert isinstance(pairs, Tokenized), "corrupted pairs are new ones, without a comparison"
+        rng, count = np.random.default_rng([seed, 0]), len(pairs.query_index)
+        rows = np.concatenate([np.append(*topic) for topic in self._topics])
+        queries, posts, topics = [pairs.query_index], [pairs.post_index], list[TopicRows]()
+        for positives, _ in self._topics:
+            query, relevant = pairs.query_index[positives[0]], pairs.post_index[positives]
+            others = pairs.post_index[rows[pairs.query_index[rows] != query]]
+            others = others[~np.isin(others, relevant)]  # Topics may share posts.
             if not len(others):
                 raise RerankerError(
-                    "sampling corrupted takes negatives from other topics: found a topic to which "
-                    "all of their posts are relevant; use the `sampling` random"
+                    "sampling corrupted takes negatives from other topics: found a topic without "
+                    "others, or to which all of their posts are relevant; use the `sampling` random"
                 )
+            size = len(positives) * self._settings.negatives
             posts.append(rng.choice(others, size=size))
-            queries.append(np.full(size, pairs.query_index[topic.positives[0]]))
-            self._topics.append(TopicRows(topic.positives, np.arange(row, row + size)))
-            row += size
-        new = pairs.with_pairs(np.concatenate(queries), np.concatenate(posts))
-        self.examples = Examples(new, np.resize(self.examples.relevant, row))
-        self.examples.relevant[len(pairs.query_index) :] = False
-
-
-@lru_cache(maxsize=2)
-def _order(seed: int, number: int, count: int) -> Rows:
-    return np.random.default_rng([seed, number]).permutation(count)
+            queries.append(np.full(size, query))
+            topics.append(TopicRows(positives, np.arange(count, count + size)))
+            count += size
+        old, prior = len(pairs.query_index), pairs.prior
+        if prior is not None:  # The new ones are in no run.
+            prior = np.append(prior, np.zeros(count - old, np.float32))
+        indices = np.concatenate(queries), np.concatenate(posts)
+        new = Tokenized(pairs.queries, pairs.posts, *indices, prior)
+        relevant = np.append(self.examples.relevant, np.zeros(count - old, dtype=bool))
+        self.examples, self._topics = Examples(new, relevant), topics
 
 
 def random_lists(
@@ -240,15 +219,12 @@ def _nearest(vectors: Tensor, topics: list[TopicRows], count: int) -> dict[int, 
             "sampling max and mix search with FAISS, which is not installed; "
             "pip install 'tweetrerank[cpu]' (or [gpu], never both), or use the `sampling` random"
         ) from None
-    unit = np.array(vectors.numpy(), dtype=np.float32, order="C")  # Normalised in place.
-    faiss.normalize_L2(unit)
-    gpu = faiss.StandardGpuResources() if getattr(faiss, "get_num_gpus", lambda: 0)() else None
-    nearest = dict[int, Rows]()
-    for topic in topics:
-        index: Any = faiss.IndexFlatIP(unit.shape[1])
-        if gpu is not None:
-            index = faiss.index_cpu_to_gpu(gpu, 0, index)
-        index.add(unit[topic.negatives])
-        _, closest = index.search(unit[topic.positives], min(count, len(topic.negatives)))
-        nearest |= zip(topic.positives.tolist(), topic.negatives[closest], strict=True)
+    unit, nearest = F.normalize(vectors.float(), dim=1).numpy(), dict[int, Rows]()
+    search: Any = faiss.knn
+    if getattr(faiss, "get_num_gpus", int)():
+        search = partial(faiss.knn_gpu, faiss.StandardGpuResources())
+    for positives, negatives in topics:
+        texts = unit[positives], unit[negatives], min(count, len(negatives))
+        _, closest = search(*texts, metric=faiss.METRIC_INNER_PRODUCT)
+        nearest |= zip(positives.tolist(), negatives[closest], strict=True)
     return nearest

@@ -6,6 +6,7 @@ Every random choice follows from the seed and the epoch or step alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -47,11 +48,6 @@ class History:
     setbacks: int = 0  # Times that epochs without a better validation figure halved the rate
 
 
-def copy_weights(model: Reranker) -> dict[str, Tensor]:
-    """A copy of the model's state dict."""
-    return {key: value.detach().clone() for key, value in model.state_dict().items()}
-
-
 def train(
     model: Reranker,
     training: Examples,
@@ -69,20 +65,20 @@ def train(
         raise RerankerError(
             "found no training topic with both a relevant and another post among its candidates"
         )
-    if settings.epochs and validation and _selects_by_lists(settings) and not validation.topics():
+    by_lists = settings.select == "loss" and settings.sampling != "pairs"
+    if settings.epochs and validation and by_lists and not validation.topics():
         raise RerankerError(
             "found no held-out topic with both a relevant and another post, so there is no "
             "validation loss to select by; select by map, or hold more topics out"
         )
-    history, best = History(), copy_weights(model)
+    history, best, highest = History(), deepcopy(model.state_dict()), -np.inf
     for epoch, loss in enumerate(_epochs(model, training, settings, history, progress), start=1):
-        figures = {"training_loss": loss}
+        figures, merit = {"training_loss": loss}, np.inf
         if validation is not None:
-            figures |= _validated(model, validation, measure, settings)
+            merit = _validated(figures, model, validation, measure, settings)
         history.epochs.append(figures)
-        former = history.epochs[history.best - 1]
-        if validation is None or not history.best or _is_better(figures, former):
-            history.best, best = epoch, copy_weights(model)
+        if merit > highest or validation is None or not history.best:
+            history.best, highest, best = epoch, merit, deepcopy(model.state_dict())
         else:
             history.setbacks += (epoch - history.best) % settings.halve_after == 0
         progress(epoch, 0, "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
@@ -169,31 +165,24 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
 
 
 def _validated(
-    model: Reranker, validation: Examples, measure: Measure, settings: Settings
-) -> dict[str, float]:
-    """Figures of an epoch: the loss, if it selects the best one, then the measure."""
-    figures, scores = dict[str, float](), score_tokenized(model, validation.pairs)
-    if _selects_by_lists(settings):
-        figures["validation_loss"] = _validation_loss(model, validation, settings)
-    elif settings.select == "loss":
-        figures["validation_loss"] = F.binary_cross_entropy_with_logits(
-            torch.from_numpy(scores), torch.from_numpy(validation.relevant).float()
-        ).item()
-    measured = "validation_mrr" if settings.select == "mrr" else "validation_map"
-    return {**figures, measured: measure(scores)}
-
-
-def _is_better(new: Mapping[str, float], old: Mapping[str, float]) -> bool:
-    """Whether the loss is lower, or where none selects, the measure is higher."""
-    if "validation_loss" in new:
-        return new["validation_loss"] < old["validation_loss"]
-    *_, measured = new
-    return new[measured] > old[measured]
-
-
-def _selects_by_lists(settings: Settings) -> bool:
-    """Whether the validation loss is that of lists; otherwise, it is that of all pairs."""
-    return settings.select == "loss" and settings.sampling != "pairs"
+    figures: dict[str, float],
+    model: Reranker,
+    validation: Examples,
+    measure: Measure,
+    settings: Settings,
+) -> float:
+    """Add an epoch's figures; the selecting one, higher is better."""
+    scores, merit = score_tokenized(model, validation.pairs), None
+    if settings.select == "loss":
+        if settings.sampling == "pairs":
+            labels = torch.from_numpy(validation.relevant).float()
+            loss = F.binary_cross_entropy_with_logits(torch.from_numpy(scores), labels).item()
+        else:
+            loss = _validation_loss(model, validation, settings)
+        figures["validation_loss"], merit = loss, -loss
+    name = "validation_mrr" if settings.select == "mrr" else "validation_map"
+    figures[name] = measure(scores)
+    return figures[name] if merit is None else merit
 
 
 def _loss(

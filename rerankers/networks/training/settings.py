@@ -1,46 +1,9 @@
-"""Settings: checks of their values, and those of training, which scoring does not need."""
+"""Settings of training, which scoring does not need."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from rerankers.errors import RerankerError
-
-
-def one_of(*choices: str) -> Any:
-    """A setting with named values, the first of them by default."""
-    return field(default=choices[0], metadata={"choices": choices})
-
-
-def at_least(least: float, default: float) -> Any:
-    """A setting with a least value."""
-    return field(default=default, metadata={"least": least})
-
-
-def above_zero(default: float) -> Any:
-    """A setting with a value above 0."""
-    return field(default=default, metadata={"least": math.nextafter(0, 1)})
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Base of settings; RerankerError names all impossible values and combinations at once."""
-
-    def __post_init__(self) -> None:
-        if found := [*self.problems()]:
-            raise RerankerError("\n".join(found))
-
-    def problems(self) -> Iterator[str]:
-        """A message for each impossible value."""
-        for each in fields(self):
-            value, least = getattr(self, each.name), each.metadata.get("least")
-            choices, found = each.metadata.get("choices"), f"setting {each.name}: found "
-            if choices and value not in choices:
-                yield f"{found}{value!r}, expected one of {', '.join(choices)}"
-            if least is not None and not least <= value < math.inf:
-                expected = "above 0" if 0 < least < 1 else f"of at least {least}"
-                yield f"{found}{value!r}, expected a number {expected}"
+from rerankers.errors import Checked, above_zero, at_least, one_of
 
 
 @dataclass(frozen=True)
