@@ -24,7 +24,7 @@ from pipeline.ranking.checkpoints import (
 )
 from pipeline.ranking.fusion import Fusion, UnionRetriever
 from pipeline.ranking.ranker import Ranker
-from pipeline.ranking.retrievers import IndexRetriever, retriever_for
+from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.tuning import tuning_files, tuning_of
 from rerankers import models
 from rerankers.checkpoint import version_of
@@ -91,10 +91,10 @@ def ranker(
                 f"`reranker`: found {reranker}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
-        union, given = UnionRetriever.of(collection, model.config), None
+        union, known = UnionRetriever.of(collection, model.config), list[Retriever]()
         if candidates:
-            given = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        return Fusion(union, model, collection, given)
+            known = [retriever_for(collection, candidates, skip_unknown=skip_unknown)]
+        return Fusion(union, model, collection, *known)
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
         return Ranker(retriever, None, collection)
