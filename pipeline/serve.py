@@ -19,8 +19,9 @@ import signal
 import socket
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from logging.handlers import QueueListener
 from multiprocessing import forkserver
@@ -52,7 +53,7 @@ DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
-PRELOADED = ("pipeline.service.worker", "wordfreq")  # What trees need
+PRELOADED = ("pipeline.service.models", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 
@@ -82,6 +83,7 @@ def index_pattern(text: str) -> str:
 
 
 FILE: Any = {"parse": existing_file, "metavar": "FILE"}
+SIZE: Any = {"parse": size, "metavar": "SIZE"}
 NAMES: Any = {"many": True, "metavar": "NAME"}
 
 
@@ -134,14 +136,11 @@ class Options:
         parse=device_name,
     )
     max_documents: int = option("documents of a request", default=2000, parse=positive_int)
-    max_body: int = option(
-        "bytes of a request, or 500KB, 8MB, …", default=8_000_000, parse=size, metavar="SIZE"
-    )
+    max_body: int = option("bytes of a request, or 500KB, 8MB, …", default=8_000_000, **SIZE)
     cache: int = option(
         "bytes for the posts that were read last, or 64MB, 1GB, …; all processes together",
         default=128_000_000,
-        parse=size,
-        metavar="SIZE",
+        **SIZE,
     )
     order: str = option(
         "order of the documents of requests that do not say: first_stage is best first, unknown "
@@ -235,7 +234,11 @@ def main(options: Options) -> None:
     # Until the event loop runs, there is nothing to load again.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     keys = read_keys(options.api_key_file) if options.api_key_file else []
-    collections = collections_of(options)
+    collections: Sequence[Collection] = ()
+    if names := options.collection or ((None,) if options.index else ()):
+        from pipeline.collections.named import open_collection
+
+        collections = [open_collection(name, options.index, data=options.data) for name in names]
     options = with_engine_of(options, collections)
     listening = bind(options.host, options.port)
     named = options.checkpoint or (() if options.collection else (DEFAULT_CHECKPOINT,))
@@ -263,34 +266,30 @@ def serve(
     from pipeline.service import app, connections
     from pipeline.service.log import SearchLog
     from pipeline.service.models import Models
-    from pipeline.service.page.routes import routes
-    from pipeline.service.page.searching import Grades, SearchPage
+    from pipeline.service.page.page import Grades, SearchPage, routes
     from pipeline.service.record import log_as_json
     from pipeline.service.requests import Limits
 
-    certificate, of_tls = None, (options.ssl_keyfile, options.ssl_ca_certs)
-    if options.ssl_certfile:
-        certificate = connections.Certificate(options.ssl_certfile, *of_tls)
-    of_collections = collections if options.collection else []
+    files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
+    certificate = connections.Certificate(*files) if options.ssl_certfile else None
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
-    names = options.checkpoint
-    models = Models(names, options.cache, threads, of_collections, device, options.challenger)
+    served, challenger = collections if options.collection else (), options.challenger
+    models = Models(options.checkpoint, options.cache, threads, served, device, challenger)
     documents, body = options.max_documents, options.max_body
     limits = Limits(documents, body, 10 * documents, held=32 * body)
     is_ordered = options.order == "first_stage"
     service = app.Service(models, limits, threads, options.log_texts, is_ordered)
-    grades = Grades(options.grades) if options.grades else None
-    page = (
-        SearchPage(collections[0], lambda: models.served, grades, device) if collections else None
-    )
+    grades, page = Grades(options.grades) if options.grades else None, None
+    if collections:
+        page = SearchPage(collections[0], lambda: models.served, grades, device)
     lines = log_as_json()
     how = options.log_queries == "plain", options.log_days, options.share
     log = SearchLog(options.log, *how) if options.log else None
-    served = behind_aliases(options, collections) if options.engine else {}
-    proxy = proxy_of(options, service, log, served) if options.engine else None
+    indexes = behind_aliases(options, collections)
+    proxy = proxy_of(options, service, log, indexes) if options.engine else None
 
     def reload() -> None:
-        served.update(behind_aliases(options, collections) if options.engine else {})
+        indexes.update(behind_aliases(options, collections))
         read_again(options, keys, certificate)
         models.reload()
         if page:
@@ -351,53 +350,36 @@ def read_again(options: Options, keys: list[str], certificate: Any) -> None:
         LOG.error("--ssl-certfile: the old certificate stays: %s", error)
 
 
-def collections_of(options: Options) -> Sequence[Collection]:
-    """The collections or the index of the options, if they name some."""
-    from pipeline.collections.named import open_collection
-
-    if options.collection:
-        names = options.collection
-        return [open_collection(name, options.index, data=options.data) for name in names]
-    return [open_collection(index=options.index)] if options.index else []
-
-
 def with_engine_of(options: Options, collections: Sequence[Collection]) -> Options:
-    """The options with the engine and the indexes of the collections, unless they name some.
-
-    Raises UsageError for options that lack what they are for.
-    """
+    """The options with the engine and the indexes of the collections, unless they name some; raises
+    UsageError for options that lack what they are for."""
     engines = [each.engine for each in collections if each.engine]
     if options.engine is None and engines:
-        first = engines[0]
         for name in ("url", "auth"):
-            values = {str(getattr(address, name)): None for address in engines}
+            values = dict.fromkeys(str(getattr(address, name)) for address in engines)
             if len(values) > 1:
-                found = " and ".join(values)
-                problem = f"found {name} {found}, expected the same; serve each of them by itself"
-                raise UsageError(f"--collection: {problem}")
-        auth = options.engine_auth or first.auth
-        options = replace(options, engine=first.url, engine_auth=auth)
+                problem = f"found {name} {' and '.join(values)}, expected the same"
+                raise UsageError(f"--collection: {problem}; serve each of them by itself")
+        auth = options.engine_auth or engines[0].auth
+        options = replace(options, engine=engines[0].url, engine_auth=auth)
+    of_engine = "--engine, expected the address of one"
     for names, given, problem in (
         ("grades", collections, "--collection or --index, expected one to search"),
         ("ssl_keyfile ssl_ca_certs", options.ssl_certfile, "--ssl-certfile, expected one"),
         ("log", options.engine, "--engine, whose reranked searches are logged"),
         ("challenger", options.log, "--log, expected the folder of one"),
-        (
-            "engine_index text_field url_field signals",
-            options.engine,
-            "--engine, expected the address of one",
-        ),
+        ("engine_index text_field url_field signals", options.engine, of_engine),
     ):
         told = [f"--{name.replace('_', '-')}" for name in names.split() if getattr(options, name)]
         if told and not given:
             raise UsageError(f"{' and '.join(told)}: found no {problem}")
     if options.engine and not options.engine_index:
-        options = replace(options, engine_index=tuple(each.index for each in engines))
         if not engines:
             raise UsageError(
                 "--engine: found no --engine-index, expected the indexes that may be searched, "
                 "such as --engine-index posts or --engine-index 'posts-*'"
             )
+        options = replace(options, engine_index=tuple(each.index for each in engines))
     return options
 
 
@@ -422,27 +404,18 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
     from pipeline.service.proxy.search import ServedIndex
 
     found: dict[str, ServedIndex] = {}
-    for each in collections:
-        if each.engine is None:
+    for each in collections if options.engine else ():
+        if (address := each.engine) is None:
             continue
-        served = ServedIndex(each.name, fields_of(options, each.engine))
-        found[each.engine.index] = served
-        answer: Future[Any] = Future()
-
-        def ask(address: Any = each.engine, answer: Future[Any] = answer) -> None:
-            try:
-                path = f"/{address.index}/_alias"
-                answer.set_result(Engine(address).request("GET", path))
-            except (CollectionError, OSError) as error:  # Also of a lost file of its user or CA
-                answer.set_exception(error)
-
-        # Nobody waits for its end.
-        threading.Thread(target=ask, name="reload", daemon=True).start()
+        found[address.index] = served = ServedIndex(each.name, fields_of(options, address))
+        pool = ThreadPoolExecutor(1, "reload")
+        ask = partial(lambda at: Engine(at).request("GET", f"/{at.index}/_alias"), address)
         try:
-            found |= dict.fromkeys(answer.result(ENGINE_SECONDS), served)
-        except (CollectionError, OSError) as error:  # TimeoutError among them
+            found |= dict.fromkeys(pool.submit(ask).result(ENGINE_SECONDS), served)
+        except (CollectionError, OSError) as error:  # TimeoutError, a lost file of its user or CA
             problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
             LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, problem)
+        pool.shutdown(wait=False)
     return found
 
 

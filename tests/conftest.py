@@ -15,7 +15,7 @@ from helpers.processes import descendants
 from pipeline.command.options import run_command
 
 if TYPE_CHECKING:
-    from helpers.page_samples import ServedPage
+    from helpers.service_samples import ServedPage
 
 
 class Result(NamedTuple):
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 @pytest.fixture(scope="session")
 def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPage"]:
     """The service's page, at an address of this machine."""
-    from helpers.page_samples import served
+    from helpers.service_samples import served
 
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:

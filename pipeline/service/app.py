@@ -6,15 +6,17 @@ import asyncio
 import faulthandler
 import hashlib
 import hmac
+import json
 import re
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 
@@ -35,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
-from pipeline.service.models import Models, ServedModel
+from pipeline.service.models import Models, Queue, Result, ServedModel, give_back
 from pipeline.service.record import LOG, Metrics, Record
 from pipeline.service.requests import (
     BodyReader,
@@ -46,7 +48,6 @@ from pipeline.service.requests import (
     deadline_of,
     unless_gone,
 )
-from pipeline.service.worker import Queue, Result, give_back
 from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
@@ -61,6 +62,7 @@ MOST_HEADERS = 200
 MOST_CLIENTS = 10_000  # Clients whose requests are counted
 EVENT_BYTES, MOST_EVENTS = 1_000_000, 1000  # Of a request
 
+DESCRIPTION = Path(__file__).parent / "openapi.json"
 PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 """Paths whose good answers are not logged."""
 PUBLIC = PROBES | {"/", "/page.css", "/page.js", "/openapi.json"}
@@ -87,20 +89,12 @@ def build(
     service: Service,
     access: Access = Access(),
     page: Sequence[BaseRoute] = (),
-    proxy: Any = None,
-    events: Any = None,
-    reload: Callable[[], None] | None = None,
-    is_watched: bool = False,
+    proxy: Any = None,  # pipeline.service.proxy.routes.Proxy, of an engine's searches
+    events: Any = None,  # pipeline.service.log.SearchLog
+    reload: Callable[[], None] | None = None,  # After SIGHUP; else the models are loaded again
+    is_watched: bool = False,  # Whether the process ends if the event loop hangs
 ) -> ASGIApp:
-    """The application.
-
-    Args:
-        page: its routes.
-        proxy: :class:`pipeline.service.proxy.routes.Proxy` of an engine's searches.
-        events: :class:`pipeline.service.log.SearchLog`.
-        reload: called after SIGHUP; by default the models are loaded again.
-        is_watched: whether the process ends if the event loop hangs.
-    """
+    """The application, with the routes of its page."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -127,14 +121,11 @@ def build(
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    if proxy is None:
-        return ServiceMiddleware(app, service, access)
-    app.router.default = proxy.respond
+    if proxy:
+        app.router.default = proxy.respond
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
-    known = {getattr(route, "path", "") for route in own}
-    return ServiceMiddleware(
-        app, service, access, lambda path: path in known or path.startswith("/v1/models/")
-    )
+    paths = [getattr(route, "path", "") for route in own]
+    return ServiceMiddleware(app, service, access, frozenset(paths) if proxy else None)
 
 
 def reloading(work: Callable[[], None]) -> Callable[[], None]:
@@ -170,10 +161,7 @@ def _events(service: Service, log: Any) -> Route:
         request.state.format = ErrorFormat()
         check_media_type(request)
         async with service.bodies.read(request, EVENT_BYTES) as body:
-            try:
-                content = orjson.loads(body)
-            except orjson.JSONDecodeError as error:
-                raise RequestError("json", f"found no JSON in the body: {error}") from None
+            content = formats.decoded(body, Any)
         events = content if isinstance(content, list) else [content]
         if len(events) > MOST_EVENTS:
             raise RequestError("many", f"found {len(events):,} events, expected {MOST_EVENTS:,}")
@@ -245,12 +233,10 @@ class Service:
         deadline: float | None,
         later_first: bool = False,
     ) -> ScoreResponse:
-        """The scores of a request, whose sizes and times are added to the record.
-
-        Raises RequestError if the queue is full, or the deadline is past.
-        """
+        """The scores of a request, whose sizes and times are added to the record; RequestError if
+        the queue is full, or the deadline is past."""
         texts = request.texts
-        record.model, record.device = model.name, model.loaded.device
+        record.model, record.device = model.name, model.device
         record.documents += len(texts)
         record.truncated += request.truncated
         record.characters += sum(map(len, [request.query, *texts]))
@@ -265,16 +251,16 @@ class Service:
         numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
         record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
-        key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
+        key = _key(pairs, model, record.caller) if model.reads_lists else b""
         scores, hits = self._windows.get(key), len(pairs)
         if scores is None:
-            hits_before = model.counts.hits
-            ask = partial(model.scorer.ask, model.name, pairs)
+            scorer, name = model.scorer, model.name
+            hits_before, ask = scorer.counts(name).hits, partial(scorer.ask, name, pairs)
             scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
             self.metrics.batches.observe(len(pairs))
             record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
-            hits = min(max(0, model.counts.hits - hits_before), len(pairs))
+            hits = min(max(0, scorer.counts(name).hits - hits_before), len(pairs))
         record.cache_hits += hits
         if key:
             self._windows[key] = scores
@@ -282,10 +268,8 @@ class Service:
 
 
 def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
-    """The distinct pairs of a request without long texts, and the pair [D] of each document.
-
-    Equal documents are scored once, so that they get the same score; but by a model of lists each
-    in its place.
+    """The distinct pairs of a request without long texts, and the pair [D] of each document: equal
+    ones are scored once, so that they get the same score, but by a model of lists in their places.
     """
     texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
     signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
@@ -301,9 +285,9 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
     query = request.query[:MAX_CHARACTERS]
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows, signals)
-    if model.loaded.reads_lists:
+    if model.reads_lists:
         return pairs, rows
-    signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
+    signals = {name: signals[name] for name in model.signals & signals.keys()}
     number: dict[tuple[Any, ...], int] = {}
     columns = texts, urls, *(values.tolist() for values in signals.values())
     keys = zip(*columns, strict=True)
@@ -314,7 +298,7 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
 
 def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
     """Hash of all that the scores of a list depend on, and of whom they are kept for."""
-    texts = [model.loaded.version, *pairs.queries, *pairs.texts, *pairs.urls]
+    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
     signals = {name: values.tobytes() for name, values in pairs.signals.items()}
     content = f"{[*map(len, texts)]}{[*signals]}{''.join(texts)}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(b"".join([caller, content, *signals.values()])).digest()
@@ -340,18 +324,12 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 class ServiceMiddleware:
     """Wraps an application: a request's id, who may ask, the line in the log, the metrics.
-
-    ``is_own``: whether a path is ours, which needs a key; None is all.
-    """
+    ``own``: paths that are ours, and need a key; None is all."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        service: Service,
-        access: Access,
-        is_own: Callable[[str], bool] | None = None,
+        self, app: ASGIApp, service: Service, access: Access, own: Set[str] | None
     ) -> None:
-        self.app, self.service, self._access, self._is_own = app, service, access, is_own
+        self.app, self.service, self._access, self._own = app, service, access, own
         self._cors = CORSMiddleware(
             app,
             access.origins,
@@ -369,8 +347,9 @@ class ServiceMiddleware:
         headers, path = Headers(scope=scope), scope["path"]
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        record = Record(request_id, scope["method"], path, (scope.get("client") or ("",))[0])
-        named = f"{record.client}\n{headers.get('authorization', '')}".encode()
+        client = (scope.get("client") or ("",))[0]
+        record = Record(request_id, scope["method"], path[:200], client)
+        named = f"{client}\n{headers.get('authorization', '')}".encode()
         record.caller = hashlib.blake2b(named, digest_size=16).digest()
         if _TRACE.fullmatch(trace := headers.get("traceparent", "")):
             record.trace_id, record.parent_span_id = trace.split("-")[1:3]
@@ -384,9 +363,10 @@ class ServiceMiddleware:
             await send(message)
 
         try:
-            is_own = self._is_own is None or self._is_own(path)
+            own = self._own
+            is_own = own is None or path in own or path.startswith("/v1/models/")
             app = self._cors if self._access.origins and is_own else self.app
-            if error := self._refused(scope["method"], path, headers, is_own, record.client):
+            if error := self._refused(scope["method"], path, headers, is_own, client):
                 app = wire.refuse(error, record)
             await app(scope, receive, send_with_id)
         except Exception:
@@ -413,11 +393,12 @@ class ServiceMiddleware:
             problem = f"found the host {host[:100]!r}, expected {', '.join(hosts)}; name others by "
             return RequestError("host", problem + "--allow-host")
         if self._access.rate and path not in PROBES and self._is_too_often(client):
-            problem = f"found more than {self._access.rate} requests in a second"
-            return RequestError("rate", problem, retry=1)
-        is_asked = method == "OPTIONS" and "access-control-request-method" in headers
-        is_preflight = bool(self._access.origins) and is_asked
-        if is_own and not is_preflight and not self._may_pass(method, path, headers):
+            return RequestError("rate", f"found more than {self._access.rate} requests in a second")
+        # The path of the page is that of scores, too.
+        is_public = path in PUBLIC and (path, method) != ("/", "POST")
+        is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
+        is_free = is_public or not is_own or (is_preflight and self._access.origins)
+        if self._access.keys and not is_free and not _is_known(headers, self._access.keys):
             problem = "found no known key, expected `Authorization: Bearer KEY`"
             return RequestError("key", problem)
         return None
@@ -430,16 +411,13 @@ class ServiceMiddleware:
         self._buckets[client] = max(0.0, left - 1), now
         return left < 1
 
-    def _may_pass(self, method: str, path: str, headers: Headers) -> bool:
-        # The path of the page is that of scores, too.
-        keys = self._access.keys
-        if not keys or (path in PUBLIC and (path, method) != ("/", "POST")):
-            return True
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode("latin-1", errors="replace")
-        # All keys are compared, whichever it is, so that the time tells nothing.
-        same = [hmac.compare_digest(given, known.encode()) for known in keys]
-        return scheme.lower() == "bearer" and any(same)
+
+def _is_known(headers: Headers, keys: Sequence[str]) -> bool:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    given = key.strip().encode("latin-1", errors="replace")
+    # All keys are compared, whichever it is, so that the time tells nothing.
+    same = [hmac.compare_digest(given, known.encode()) for known in keys]
+    return scheme.lower() == "bearer" and any(same)
 
 
 # --- The service itself ---------------------------------------------------------------------------
@@ -448,12 +426,13 @@ class ServiceMiddleware:
 def _information(service: Service, needs_key: bool) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
     models, limits, queue = service.models, service.limits, service.queue
+    described = openapi(needs_key)
 
     async def info(request: Request) -> Response:
         model = models.default
         content = {
             "model_id": model.name,
-            "model_sha": model.loaded.version,
+            "model_sha": model.version,
             "model_dtype": "float32",
             "served_model_name": model.name,
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
@@ -495,16 +474,14 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
 
     endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
     endpoints |= {"/info": info, "/models": listed, "/v1/models": listed}
-    endpoints["/v1/models/{id}"] = one_model
-    described = openapi([*endpoints], needs_key)
-    endpoints["/openapi.json"] = description
+    endpoints |= {"/v1/models/{id}": one_model, "/openapi.json": description}
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]
 
 
 def _described(model: ServedModel) -> dict[str, Any]:
     own = {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
-    own |= {"model_type": "rerank", "weight": model.loaded.weight}
-    return own | {"reads_order": model.loaded.reads_lists}
+    own |= {"model_type": "rerank", "weight": model.weight}
+    return own | {"reads_order": model.reads_lists}
 
 
 def _status(is_well: bool) -> Response:
@@ -512,54 +489,27 @@ def _status(is_well: bool) -> Response:
     return JSONResponse(content, 200 if is_well else 503)
 
 
-_WHOLE = "(0|[1-9][0-9]{0,8})"
-_LAX = {
-    "integer": f'["integer","string"],"pattern":"^{_WHOLE}$"',
-    "number": rf'["number","string"],"pattern":"^-?{_WHOLE}(\\.[0-9]{{1,9}})?$"',
-    "boolean": '["boolean","string","integer"],"enum":[true,false,1,0,"true","false"]',
-}
-"""Type in a schema -> the same with the texts that are taken for it, too."""
-
-
-def openapi(information: Sequence[str], needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description, with the models of requests as schemas."""
+def openapi(needs_key: bool) -> dict[str, Any]:
+    """The OpenAPI description: ``openapi.json``, which has the paths, descriptions of fields, and
+    the texts that are taken for a number or a flag, with the models of requests as schemas."""
+    description: dict[str, Any] = json.loads(DESCRIPTION.read_text("utf-8"))
+    texts, lax = description.pop("x-descriptions"), description.pop("x-lax")
     kinds = formats.Request, formats.RankFieldsRequest
     template = "#/components/schemas/{name}"
-    names, schemas = msgspec.json.schema_components(kinds, ref_template=template)
-    text = orjson.dumps(schemas).decode()
-    for strict, lax in _LAX.items():
-        text = text.replace(f'"type":"{strict}"', f'"type":{lax}')
-    schemas = orjson.loads(text)
+    strict = json.dumps(msgspec.json.schema_components(kinds, ref_template=template)[1])
+    schemas = json.loads(strict, object_hook=lambda each: each | lax.get(each.get("type"), {}))
     some = {"type": "array", "minItems": 1}
     for kind in kinds:
-        for name, text in formats.DESCRIPTIONS.items():
-            schemas[kind.__name__]["properties"][name]["description"] = text
-        schemas[kind.__name__]["anyOf"] = [
+        schema = schemas[kind.__name__]
+        for name, text in texts.items():
+            schema["properties"][name]["description"] = text
+        schema["anyOf"] = [
             {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
         ]
     schemas["RankFieldsRequest"]["required"].append("rank_fields")
     schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
-    responses = {"200": {"description": "The answer"}, "default": {"description": "An error"}}
-    body = {"required": True, "content": {"application/json": {"schema": {"anyOf": [*names]}}}}
-    # "/" is as /rerank; GET is the page's there.
-    post = {"post": {"requestBody": body, "responses": responses}}
-    paths: dict[str, Any] = {path: post for path in PATHS if path != "/"}
-    for path in information:
-        paths[path] = {"get": {"responses": responses}}
-        if needs_key and path in PUBLIC:
-            paths[path]["get"]["security"] = []
-        if "{id}" in path:
-            wanted = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-            paths[path]["get"]["parameters"] = [wanted]
-    info = {"title": "tweetrerank", "version": version("tweetrerank")}
-    components = {"schemas": schemas}
-    description: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": info,
-        "paths": paths,
-        "components": components,
-    }
-    if needs_key:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        description["security"] = [{"key": []}]
+    description["components"]["schemas"] = schemas
+    description["info"]["version"] = version("tweetrerank")
+    if not needs_key:
+        del description["security"], description["components"]["securitySchemes"]
     return description

@@ -82,18 +82,18 @@ class Certificate:
     """TLS by files in PEM: the certificate, with those between it and its authority, its key, if it
     is not in the same file, and authorities of clients, which need a certificate then."""
 
-    def __init__(self, certificate: Path, key: Path | None, authorities: Path | None) -> None:
-        self._files, self.context = (certificate, key, authorities), _context()
-        self.context.verify_mode = ssl.CERT_REQUIRED if authorities else ssl.CERT_NONE
+    def __init__(self, *files: Path | None) -> None:
+        self._files, self.context = files, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.verify_mode = ssl.CERT_REQUIRED if files[2] else ssl.CERT_NONE
         self.load()
 
     def load(self) -> None:
         """Read the files, for new connections; raises DataError, and changes nothing then."""
         certificate, key, authorities = self._files
-        for each in (_context(), self.context):  # The first is for a check.
+        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):  # First for a check
             try:
                 # A password is not asked for, but refused.
-                each.load_cert_chain(certificate, key, lambda: b"")
+                each.load_cert_chain(certificate, key, lambda: b"")  # type: ignore[arg-type]
                 if authorities:
                     each.load_verify_locations(authorities)
             except OSError as error:
@@ -101,10 +101,6 @@ class Certificate:
                 expected = "a certificate, its key without a password, and authorities, in PEM"
                 problem = getattr(error, "reason", None) or error.strerror or error
                 raise DataError(f"{files}: {problem}; expected {expected}") from None
-
-
-def _context() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
 
 class Server(uvicorn.Server):
@@ -121,9 +117,8 @@ class Server(uvicorn.Server):
 def config(app: ASGIApp, certificate: Certificate | None = None, **options: Any) -> uvicorn.Config:
     """uvicorn's settings for this service; its open files are raised to what it needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST + OTHER_FILES
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < (soft_needed := MOST + OTHER_FILES):
+        soft = soft_needed if hard == resource.RLIM_INFINITY else min(soft_needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         Connection.most = max(1, min(MOST, soft - OTHER_FILES))
     made = uvicorn.Config(

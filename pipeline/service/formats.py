@@ -79,22 +79,6 @@ class Request(Struct, kw_only=True):
     shift: bool | None = None
 
 
-DESCRIPTIONS = {
-    "texts": "documents; the answer is then TEI's",
-    "model": "one of /v1/models; needed if there are several",
-    "top_n": "results, as top_k; 0 is all",
-    "raw_scores": "true gives logits, as use_activation false does",
-    "max_tokens_per_doc": "cuts documents to as many tokens of four characters; 0 is no limit",
-    "truncate": "false, as truncation false, refuses texts that are not read as a whole",
-    "rank_fields": "keys of documents whose values are joined as the text",
-    "mix": "neural leaves the first-stage scores of the documents out",
-    "links": "documents have their links around their texts, as engines join fields",
-    "needs_text": "refuse several documents that are all empty",
-    "shift": "logits less the lowest: Elasticsearch bends negative ones",
-}
-"""Field of a request -> its description in OpenAPI."""
-
-
 class RankFieldsRequest(Request, kw_only=True):
     """A request whose documents are any objects, of which ``rank_fields`` are read."""
 
@@ -147,7 +131,7 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
         request = decoded(body, kind)
     is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
     name = "texts" if is_tei else "documents"
-    posts = _posts(getattr(request, name) or (), request.rank_fields, name, most, document)
+    posts = _posts(request, name, most, document)
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
     for row, post in enumerate(posts if request.links else ()):
         if not post.url:
@@ -221,14 +205,9 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def _posts(
-    documents: Sequence[Any],
-    fields: Sequence[str] | None,
-    name: str,
-    most: int,
-    kind: type[Document],
-) -> Sequence[Any]:
+def _posts(request: Request, name: str, most: int, kind: type[Document]) -> Sequence[Any]:
     """The documents of a request's field ``name``; raises RequestError."""
+    documents, fields = getattr(request, name) or (), request.rank_fields
     if not documents:
         raise RequestError("empty", f"{name}: found no documents, expected at least one")
     if len(documents) > most:
@@ -296,10 +275,8 @@ class Rerank(ErrorFormat):
     echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
-        """The body of a response, as orjson writes it; usage counts words.
-
-        A document is an object in ``results``, a text in ``data``.
-        """
+        """The body of a response, as orjson writes it: a document is an object in ``results``, a
+        text in ``data``; usage counts words."""
         data = self.results(response, "relevance_score", "document")
         results = [
             item | {"document": {"text": item["document"]}} if "document" in item else item
@@ -319,13 +296,12 @@ class Rerank(ErrorFormat):
 
     def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
         """The documents as objects, with a field for the text if it comes back."""
-        found: list[dict[str, Any]] = [
-            {"index": row, score: Fragment(value)} for row, value in response.best()
+        texts, echo = response.request.texts, response.request.echo
+        has_text = self.echoes if echo is None else echo
+        return [
+            {"index": row, score: Fragment(value)} | ({field: texts[row]} if has_text else {})
+            for row, value in response.best()
         ]
-        echo = response.request.echo
-        for result in found if (self.echoes if echo is None else echo) else ():
-            result[field] = response.request.texts[result["index"]]
-        return found
 
     def explain(self, error: RequestError, request_id: str) -> Any:
         """A text under Cohere's key and Voyage's, and the request's id."""

@@ -131,10 +131,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class DroppingHandler(QueueHandler):
-    """Queues lines for another thread; drops those that do not fit, and counts them.
-
-    Nobody waits for a terminal or a pipe that takes no more.
-    """
+    """Queues lines for another thread; drops and counts those that do not fit: nobody waits for a
+    terminal or a pipe that takes no more."""
 
     dropped = 0
 
@@ -241,12 +239,12 @@ class Metrics:
         gauges: dict[str, list[tuple[dict[str, str], float]]] = {
             "te_queue_size": [({}, self._queued())],
             "tweetrerank_model_info": [
-                ({"model": model.name, "version": model.loaded.version}, 1.0) for model in models
+                ({"model": model.name, "version": model.version}, 1.0) for model in models
             ],
             "tweetrerank_log_lines": [({"outcome": name}, n) for name, n in self.log.items()],
             **{
                 f"tweetrerank_cache_{each}": [
-                    ({"model": model.name}, getattr(model.counts, each)) for model in models
+                    ({"model": m.name}, getattr(m.scorer.counts(m.name), each)) for m in models
                 ]
                 for each in ("hits", "misses", "bytes")
             },

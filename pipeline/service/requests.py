@@ -20,18 +20,19 @@ STATUS |= {"refused": 403, "model": 404, "path": 404, "method": 405, "slow_body"
 STATUS |= {"media": 415, "host": 421, "overload": 429, "rate": 429, "headers": 431, "gone": 499}
 STATUS |= {"internal": 500, "away": 502, "large": 502, "unready": 503, "deadline": 504}
 """Kind of an error -> HTTP status, unless a format has another."""
+PASSING = ("overload", "rate", "unready")  # After which a client may try again in a second
 
 DEADLINES = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 """Headers with the milliseconds that the client, or a proxy before us, will wait."""
 
 
 class RequestError(Exception):
-    """A request that gets no result: ``kind`` is a key of :data:`STATUS`, ``retry`` the seconds
-    after which the client may try again. The message names a wrong value by its path."""
+    """A request that gets no result: ``kind`` is a key of :data:`STATUS`; the message begins with
+    the path of a wrong value."""
 
-    def __init__(self, kind: str, message: str, retry: int | None = None) -> None:
-        super().__init__(kind, message, retry)
-        self.kind, self.message, self.retry = kind, message, retry
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind, self.message = kind, message
 
     def __str__(self) -> str:
         return self.message
@@ -57,8 +58,8 @@ class ErrorFormat:
         record.kind, record.error = error.kind, error.message
         content = orjson.dumps(self.explain(error, record.request_id))
         response = Response(content, self.status(error), media_type="application/json")
-        if error.retry is not None:
-            response.headers["retry-after"] = str(error.retry)
+        if error.kind in PASSING:
+            response.headers["retry-after"] = "1"
         if error.kind == "key":
             response.headers["www-authenticate"] = "Bearer"
         if error.kind in ("body", "slow_body"):
@@ -120,7 +121,7 @@ class BodyReader:
                     if len(body) > limit:
                         raise RequestError("body", problem)
                     if self._held > self.limits.held and self._held > len(body):
-                        raise RequestError("overload", "too many large requests at once", retry=1)
+                        raise RequestError("overload", "too many large requests at once")
         except ClientDisconnect:
             raise RequestError("gone", "the client has gone") from None
         except zlib.error as error:

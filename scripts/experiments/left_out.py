@@ -24,6 +24,7 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
+from pipeline.evaluation.measures import evaluate
 from pipeline.ranking import retrievers
 from pipeline.ranking.checkpoints import named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
@@ -176,6 +177,21 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
         found = fusion_lists(config, collections)
     table = features.table(found.candidates.pairs(), config.families.split(","), _idf())
     return found, table
+
+
+def margin(own: Judged, first: Judged | None) -> float:
+    """Half of the 95 % interval over topics of a ranking's gain in AP over its first stage.
+
+    Of the AP itself without one. Normal approximation.
+    """
+    found = [evaluate(qrels, run, ["AP"])["AP"] for run, qrels in filter(None, (own, first))]
+    gains = [value - sum(other[topic] for other in found[1:]) for topic, value in found[0].items()]
+    return round(1.96 * float(np.std(gains, ddof=1)) / len(gains) ** 0.5, 4)
+
+
+def first_stage_of(form: str) -> str | None:
+    """The first stage of a form; None if it is one itself."""
+    return None if form in FIRST_STAGES else form.rpartition("/")[0] or "bm25"
 
 
 def calibration_error(own: Judged, others: Sequence[Judged]) -> float:

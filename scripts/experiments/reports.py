@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import normalize
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup, means, okapi
-from experiments.left_out import FIRST_STAGES, calibration_error
+from experiments.left_out import calibration_error, first_stage_of, margin
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post, read_posts
@@ -221,15 +221,24 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
 
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results of models with their calibration error, calibrated on the other collections."""
-    cells = [r.cell for r in results if r.cell.reranker not in FIRST_STAGES]
-    judged = {cell: setup.judged(cell) for cell in cells}
+    """The results with a margin of error, those of models with their calibration error, too.
+
+    Models are calibrated on the other collections.
+    """
+    judged = {r.cell: setup.judged(r.cell) for r in results}
+    of_form = {(cell.reranker, cell.collection): found for cell, found in judged.items()}
 
     def measures(result: Result) -> dict[str, float]:
-        own, ours = judged.get(result.cell), result.cell
+        ours, own = result.cell, judged[result.cell]
+        first = first_stage_of(ours.reranker)
+        added = {"±": margin(own, of_form.get((first or "", ours.collection)))}
         alike = (c for c in judged if (c.reranker == "fusion") == (ours.reranker == "fusion"))
-        others = [judged[cell] for cell in alike if cell.collection != ours.collection]
-        return {"ECE": calibration_error(own, others)} if own and others else {}
+        others = [
+            judged[cell]
+            for cell in alike
+            if cell.collection != ours.collection and first_stage_of(cell.reranker)
+        ]
+        return added | ({"ECE": calibration_error(own, others)} if first and others else {})
 
     return _with(results, measures)
 

@@ -5,25 +5,35 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import json
 import math
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import numpy as np
 import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
+from helpers.processes import ROOT, end_with_parent
 from helpers.reranking_samples import POSTS
+from pipeline.collections.named import SAMPLE
+from pipeline.collections.own import read_collection
 from pipeline.service.app import Access, Service, build
 from pipeline.service.connections import config
 from pipeline.service.models import Models
-from pipeline.service.page.routes import routes
+from pipeline.service.page.page import Grades, SearchPage, routes
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
@@ -44,7 +54,7 @@ def models(name: str = "mp_hcnn") -> Models:
 
 def chance(logit: float, model: str = "mp_hcnn") -> float:
     """P(relevant) of a score by a shipped model."""
-    slope, intercept = models(model).default.loaded.calibration
+    slope, intercept = models(model).default.calibration
     return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
 
@@ -56,6 +66,7 @@ def app_of(
     defaults: SearchDefaults | None = None,
     ca: Any = None,
     log: Any = None,
+    page: SearchPage | None = None,
     **options: Any,
 ) -> ASGIApp:
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
@@ -65,7 +76,7 @@ def app_of(
     proxy = None
     if engine:
         proxy = Proxy(service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log)
-    return build(service, Access(keys, **given), routes(None), proxy, log)
+    return build(service, Access(keys, **given), routes(page), proxy, log)
 
 
 @contextmanager
@@ -172,3 +183,117 @@ def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """The result of a coroutine, from a thread of its own: a browser's loop may run in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(main())).result()
+
+
+BODY = WIRES["tei"].body(raw_scores=True)
+
+
+class Running(NamedTuple):
+    """A service, its address, and the lines of its log until now."""
+
+    process: subprocess.Popen[str]
+    address: str
+    lines: list[str]
+
+    def post(
+        self, body: object = BODY, path: str = "/rerank", auth: tuple[str, str] | None = None
+    ) -> httpx.Response:
+        return httpx.post(f"{self.address}{path}", json=body, timeout=60, auth=auth)
+
+    def wait_for(self, text: str, seconds: float = 60) -> str:
+        """The first line of the log with this text."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if with_text := [line for line in self.lines if text in line]:
+                return with_text[0]
+            time.sleep(0.02)
+        raise AssertionError(f"no {text!r} in {self.lines[-5:]}")
+
+    def reload(self, text: str) -> None:
+        """Send SIGHUP, and wait for this text in the log."""
+        self.process.send_signal(signal.SIGHUP)
+        self.wait_for(text)
+
+
+@contextmanager
+def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> Iterator[Running]:
+    """A service, whose log is read to its end or up to its address; perhaps before it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
+    lines: list[str] = []
+    stderr = process.stderr
+    assert stderr
+
+    def read() -> None:
+        while line := stderr.readline():
+            lines.append(line)
+            if not is_read and "serving " in line:
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    service = Running(process, "", lines)
+    try:
+        if is_ready:
+            service.wait_for("serving ")
+            assert process.stdout
+            loading, address = (process.stdout.readline() for _ in range(2))
+            assert loading.startswith("loading ")
+            service = service._replace(address=address.strip())
+        yield service
+    finally:
+        process.kill()
+        process.wait()
+        # Its processes that score are deaf to SIGTERM, and a test may have stopped one.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        reader.join()
+
+
+HOSTILE = [
+    {
+        "id": "168731105250123001",
+        "text": "<script>hacked=1</script> xylophone \"quoted\" 'one' &amp; &lt; & \u202e\x07"
+        " <img src=x>",
+        "url": "javascript:hacked=1",
+    },
+    {
+        "id": "168731105250123002",
+        "text": "xylophone </p><b>bold</b> \ufeff \U0001f469\u200d\U0001f680 מוזיקה",
+        "url": 'http://x.org/"><script>hacked=1</script>',
+    },
+]
+HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
+
+
+class ServedPage(NamedTuple):
+    """The page, and its address without a slash at the end."""
+
+    page: SearchPage
+    address: str
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[ServedPage]:
+    """The page in this process, over a collection that is made in ``folder``."""
+    (folder / "hostile.jsonl").write_text("".join(json.dumps(post) + "\n" for post in HOSTILE))
+    description = folder / "pages.toml"
+    description.write_text(
+        f'posts = ["{SAMPLE}/posts.jsonl", "hostile.jsonl"]\n'
+        f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
+    )
+    grades = Grades(folder / "grades.txt")
+    page = SearchPage(read_collection(description), lambda: models().served, grades)
+    try:
+        with listening(app_of(page=page)) as address:
+            yield ServedPage(page, address)
+    finally:
+        page.close()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from conftest import Capture, Command
 from helpers.engine_servers import Server
-from helpers.service_process import running as serving
+from helpers.service_samples import running as serving
 from helpers.teacher_samples import write_folder
 
 from indexes.engines.client import Engine, encoded

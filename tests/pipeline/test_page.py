@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import requests
-from helpers.page_samples import HOSTILE, ServedPage
-from helpers.service_samples import client_of, models
+from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection, IndexPlace
@@ -19,9 +18,8 @@ from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.ranking import tuning
 from pipeline.service.models import ServedModel
-from pipeline.service.page import searching
-from pipeline.service.page.routes import describe, results, search_request
-from pipeline.service.page.searching import SearchPage
+from pipeline.service.page import page as searching
+from pipeline.service.page.page import SearchPage, describe, results, search_request
 from pipeline.service.requests import RequestError
 from rerankers.explanation import visible
 

@@ -4,17 +4,17 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from helpers.page_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model, serving
+from helpers.service_samples import HOSTILE, HOSTILE_QUERY, ServedPage, app_of, listening, models
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline.collections.trec import ranked, read_qrels
 from pipeline.ranking import tuning
-from pipeline.service.page.routes import search_request
-from pipeline.service.page.searching import SearchPage
+from pipeline.service.page.page import SearchPage, search_request
 from rerankers.explanation import visible
 
 pytestmark = pytest.mark.slow
@@ -41,27 +41,19 @@ class Tab:
     """A tab at the page; what goes wrong in it ends the test."""
 
     def __init__(self, browser: Browser, served: ServedPage, size: tuple[int, int], **options: Any):
-        self.served, self.problems = served, list[str]()
+        self.served, self.problems, self.requests = served, list[str](), list[str]()
+        self.ended: list[Any] = []  # Requests
         viewport = {"width": size[0], "height": size[1]}
         context = browser.new_context(viewport=viewport, **options)  # type: ignore[arg-type]
         # Nothing glides: places are those of the end.
         self.page: Page = context.new_page()
         self.page.emulate_media(reduced_motion="reduce")
         self.page.set_default_timeout(15_000)
-        self.requests: list[str] = []
-        self._pending = 0
-        self.page.on("request", self._begin)
-        self.page.on("requestfinished", self._end)
-        self.page.on("requestfailed", self._end)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("requestfinished", self.ended.append)
+        self.page.on("requestfailed", self.ended.append)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("console", self._hear)
-
-    def _begin(self, request: Any) -> None:
-        self.requests.append(request.url)
-        self._pending += 1
-
-    def _end(self, request: Any) -> None:
-        self._pending -= 1
 
     def _hear(self, message: Any) -> None:
         # Policy violations are errors, too.
@@ -81,22 +73,17 @@ class Tab:
         quiet = 0
         while quiet < 3:  # One request for shades follows another.
             self.page.wait_for_timeout(20)
-            quiet = 0 if self._pending else quiet + 1
+            quiet = quiet + 1 if len(self.ended) == len(self.requests) else 0
 
     def order(self, side: str) -> list[str]:
         """doc_ids of a list."""
         script = "items => items.map(item => item.post.doc_id)"
-        actual: list[str] = self.page.locator(f"#{side} .post").evaluate_all(script)
-        return actual
+        return list(self.page.locator(f"#{side} .post").evaluate_all(script))
 
     @property
     def state(self) -> dict[str, str]:
         """Parameters of the URL."""
         return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).query).items()}
-
-    def searches(self) -> int:
-        """Searches that were asked for."""
-        return sum("/api/search" in url for url in self.requests)
 
     def is_too_wide(self) -> bool:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
@@ -179,8 +166,11 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
 def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
     tabs: Any, served_page: ServedPage
 ) -> None:
-    page = SearchPage(served_page.page.collection, lambda: {"mine": seen_model(served_page.page)})
-    with serving(page) as address:
+    collection, seen = served_page.page.collection, replace(models().default)
+    trained_on = {"trained_on": ["mb2011", collection.name]}
+    vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=trained_on)
+    page = SearchPage(collection, lambda: {"mine": seen})
+    with listening(app_of(page=page)) as address:
         tab = tabs(served=served_page._replace(address=address))
         shown = tab.go(**TOPIC, model="mine")
         expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
@@ -192,7 +182,7 @@ def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
 def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPage) -> None:
     tab = tabs()
     page = tab.go(**MIXED)
-    searches, before = tab.searches(), tab.order("before")
+    before, searches = tab.order("before"), sum("/api/search" in url for url in tab.requests)
     slider = page.get_by_role("slider")
     tuned = float(slider.input_value())
     orders = []
@@ -215,7 +205,7 @@ def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPa
     page.get_by_role("button", name="tuned").click()
     expect(page).not_to_have_url(re.compile("lambda"))
     assert tab.order("after") == expected_order(served_page, tuned, **MIXED)
-    assert tab.searches() == searches
+    assert sum("/api/search" in url for url in tab.requests) == searches
 
 
 def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
@@ -288,10 +278,8 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
     for side in ("before", "after"):
         assert second.order(side) == first.order(side)
     assert other.locator("#reasons").inner_text() == page.locator("#reasons").inner_text()
-    assert other.locator("#method").input_value() == "rm3"
-    assert other.locator("#hits").input_value() == "50"
-    assert other.get_by_role("slider").input_value() == "0.7"
-    assert other.get_by_label("Query").input_value() == TOPIC["q"]
+    shown = [other.locator(name).input_value() for name in ("#method", "#hits", "#weight", "#q")]
+    assert shown == ["rm3", "50", "0.7", TOPIC["q"]]
 
 
 def test_the_keyboard_alone(tabs: Any) -> None:
@@ -425,7 +413,7 @@ def test_errors_are_shown(tabs: Any) -> None:
 
 
 def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> None:
-    with serving(served_page.page, ["secret"]) as address:
+    with listening(app_of(page=served_page.page, keys=["secret"])) as address:
         tab = tabs(served=served_page._replace(address=address))
         tab.page.goto(f"{address}/?{urlencode(TOPIC)}")
         for key in ("wrong", "secret"):

@@ -1,6 +1,7 @@
-"""The service as a process: start, signals, wrong options."""
+"""The service as a process: start, signals, wrong options; the processes that score."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -8,26 +9,34 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import trustme
 from conftest import Command
-from helpers.processes import descendants
+from helpers.processes import descendants, run_python
 from helpers.proxy_samples import stub_engine
-from helpers.service_process import Running, running
-from helpers.service_samples import QUERY, TEXTS
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
+from helpers.service_samples import QUERY, TEXTS, Running, running
 
 import indexes
 from indexes.posts import Post
 from pipeline.errors import DataError
+from pipeline.ranking.build import Source
 from pipeline.ranking.tuning import TUNING_FILE
 from pipeline.serve import read_keys
+from pipeline.service import models as serving
+from pipeline.service.models import Workers
+from pipeline.service.requests import RequestError
 from rerankers import checkpoint as checkpoints
+from rerankers.reranker import Model
 
 
 @pytest.fixture(scope="module")
@@ -284,3 +293,126 @@ def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
             assert service.post(body).status_code == 200
         service.process.terminate()
         assert service.process.wait(20) == 0
+
+
+EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
+PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Model:
+    multiprocessing.set_forkserver_preload(["pipeline.service.models"])
+    forkserver.ensure_running()
+    return checkpoints.load(checkpoints.find("mp_hcnn"))
+
+
+def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], list[int]]]:
+    """And its processes: one that has loaded the model, and those that score, a free one first."""
+    before = {*descendants(os.getpid())}
+    scorer = Workers({"m": Source(folder)}, 1 << 28, processes)
+    return scorer, lambda: [pid for pid in descendants(os.getpid()) if pid not in before]
+
+
+def test_threads_get_their_own_answers(checkpoint: Model) -> None:
+    """Those of the checkpoint; an error is of one request only."""
+    (scorer, _), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
+    rng = np.random.default_rng(1)
+    parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
+    with ThreadPoolExecutor(2) as pool:  # One for each process
+        answers = pool.map(lambda part: scorer.ask("m", PAIRS.take(part)), parts)
+        for part, scores in zip(parts, answers, strict=True):
+            np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
+    assert scorer.ask("m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
+    broken = replace(PAIRS, queries=[None] * len(PAIRS.queries))  # type: ignore[list-item]
+    with pytest.raises((TypeError, AttributeError)) as raised:
+        scorer.ask("m", broken)
+    # Where it happened is not lost.
+    assert any("in ask" in note for note in raised.value.__notes__)
+    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, atol=4e-6)
+
+
+def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
+    scorer, processes = scorer_of(checkpoint.directory)
+    assert len(processes()) == 3
+    for process in processes():
+        os.kill(process, signal.SIGTERM)  # It is for the service.
+    assert scorer.ask("m", PAIRS).shape == (len(PAIRS),)
+    del scorer
+    end = time.monotonic() + 10
+    while processes() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not processes()
+
+
+def test_a_process_that_hangs_is_replaced(
+    checkpoint: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "ANSWER", 2.0)
+    scorer, processes = scorer_of(checkpoint.directory)
+    expected = scorer.ask("m", PAIRS)
+    for _ in range(2):
+        os.kill(processes()[1], signal.SIGSTOP)
+        started = time.monotonic()
+        # More than fits into the pipe to it.
+        large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000])
+        assert len(scorer.ask("m", large)) == len(PAIRS)
+        np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_again_and_again_is_started_ever_later(
+    checkpoint: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer, processes = scorer_of(checkpoint.directory, 1)
+    starts, fork = [], serving.Workers.fork
+
+    def broken(template: Workers) -> object:
+        started = fork(template)
+        starts.append(started[1])
+        os.kill(started[1], signal.SIGKILL)
+        return started
+
+    monkeypatch.setattr(serving.Workers, "fork", broken)
+    os.kill(processes()[1], signal.SIGKILL)
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        with pytest.raises(RequestError) as raised:
+            scorer.ask("m", PAIRS)
+        assert raised.value.kind == "unready"
+    assert len(starts) <= 4  # after 0, 0.25, 0.75 and 1.75 s
+    monkeypatch.undo()
+    time.sleep(2.5)
+    assert scorer.ask("m", PAIRS).shape == (len(PAIRS),)
+
+
+def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
+    """Not before it is loaded as a whole."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoints.find("mp_hcnn"), folder)
+    scorer, processes = scorer_of(folder)
+    expected = scorer.ask("m", PAIRS)
+    config = json.loads((folder / "config.json").read_text())
+    checkpoints.write_config(folder, config | {"provenance": "another"})
+    os.kill(processes()[1], signal.SIGKILL)
+    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+    for process in processes():
+        os.kill(process, signal.SIGKILL)
+    time.sleep(0.3)
+    with pytest.raises(RequestError, match="is being replaced"):
+        scorer.ask("m", PAIRS)
+
+
+TREES = """
+import sys
+import pipeline.service.app, pipeline.service.log
+from pipeline.ranking.build import Source
+from pipeline.service.models import Scorer
+from rerankers.checkpoint import find
+Scorer({"w": Source(find("window"))}, 1000)
+print({"torch", "pandas", "sklearn"} & {*sys.modules})
+"""
+
+
+def test_trees_are_served_without_pytorch() -> None:
+    assert run_python("-c", TREES).stdout == "set()\n"

@@ -166,7 +166,7 @@ def read_search(
         return Search(dumped(own), _window(own, given, options, defaults, indexes))
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
-        raise RequestError("value", message, ("ext", path.rstrip("`"))) from None
+        raise RequestError("value", f"ext.{path.rstrip('`')}: {message}") from None
     except UnchangedError as error:
         return Search(dumped(own), None, *error.args)
 
@@ -287,8 +287,7 @@ def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) ->
         text = next((value for value in at(content, path) if value is not None), None)
         if not isinstance(text, str):
             problem = "found something else, expected the path of a text in the search"
-            location = ("ext", "rerank", "query_context", "query_text_path")
-            raise RequestError("value", problem, location)
+            raise RequestError("value", f"ext.rerank.query_context.query_text_path: {problem}")
     elif text is None:
         texts = [pair for pair in _texts(query, fields) if pair[1].strip()]
         text = max(texts, key=lambda pair: pair[0], default=(True, ""))[1]

@@ -116,7 +116,7 @@ class Upstream:
                     problem = f"found more than {LARGEST} bytes in the engine's response"
                     raise RequestError("large", f"{problem}, expected less; search for fewer hits")
                 if self._held > HELD:
-                    raise RequestError("overload", "too many large responses at once", retry=1)
+                    raise RequestError("overload", "too many large responses at once")
             answer = Response(bytes(content), response.status)
         answer.raw_headers += [
             (name.encode("latin-1"), value.encode("latin-1", "replace"))
