@@ -111,10 +111,7 @@ def ranker(
 def default_reranker(
     collection: Collection, is_mixed: bool = False, has_weight: bool = False
 ) -> str:
-    """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
-
-    One that is mixed reranks one first stage, as a fusion does not, which has no λ either.
-    """
+    """The model of ``auto``; a mixed one reranks one first stage, and a fusion has no λ."""
 
     def fits(name: str) -> bool:
         excluded = ["searches"] * is_mixed + ["lists"] * has_weight
@@ -148,10 +145,7 @@ def _is_trained(model: str, collection: Collection) -> bool:
 
 
 def neural_mixture(fusion: Ranker, **loading: Any) -> Ranker | None:
-    """MP-HCNN mixed with query likelihood, for the collection of a fusion, if there is one.
-
-    Without PyTorch None, with a line about it.
-    """
+    """MP-HCNN and query likelihood for the collection of a fusion; None without it or PyTorch."""
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     if not isinstance(fusion, Fusion) or fusion.first_stage or collection is None:
         return None
@@ -204,10 +198,7 @@ class Source(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Hash of everything that the model's scores depend on, a λ tuned elsewhere included.
-
-        Raises RerankerError if a file cannot be read.
-        """
+        """Hash of all that the scores depend on; RerankerError if a file cannot be read."""
         version, tuned = version_of(self.folder), tuning_files(self.folder)[:-1]
         adapted = [self.adapted] if self.adapted else []
         for path in [*adapted, *(path for path in tuned if path.exists())]:

@@ -78,10 +78,7 @@ def directory_for(model: str, collection: Collection) -> Path:
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
-    """Whether the model has seen this collection's judgments, or has no λ and gained nothing.
-
-    Raises RerankerError if one trained here is damaged, or one is in another's place.
-    """
+    """Whether the model has seen this collection's judgments, or has no λ and gained nothing."""
     if not folder.is_relative_to(checkpoints.SHIPPED):
         checkpoints.checked(folder)
     metrics = checkpoints.read_json(folder / "metrics.json")

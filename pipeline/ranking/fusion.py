@@ -162,10 +162,8 @@ def _joined_runs(runs: Sequence[Run]) -> Run:
 
 
 def _restricted(run: Run, candidates: Run) -> Run:
-    """The scores that ``run`` has of ``candidates``, in their order and with their key objects.
-
-    A dictionary finds a string fastest that is the same object as its key.
-    """
+    """The scores that ``run`` has of ``candidates``, in their order and with their key objects."""
+    # A dictionary finds a string fastest that is the same object as its key.
     return {
         query_id: {d: scores[d] for d in wanted if d in scores}
         for query_id, wanted in candidates.items()

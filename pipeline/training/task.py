@@ -46,10 +46,7 @@ _Parts = tuple[str | None, Any, TrainingSet, TrainingSet, Path | None]
 
 
 def train(options: Options, own: Collection | None = None) -> Path:
-    """Train a model, write its checkpoint, and print what it is worth; the folder.
-
-    ``own``: collection of one's own to train on, in place of that of ``options``.
-    """
+    """Train a model, on the collection ``own`` if there is one; the folder of its checkpoint."""
     _check(options)
     if options.collection and is_own(options.collection):
         own = named.on_engine(named.find(options.collection, options.data), engine_of(options))
@@ -130,11 +127,7 @@ def _of_posts(options: Options, own: Collection | None) -> _Parts:
 
 
 def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
-    """A training on several searches or on windows; of an own collection it extends shipped trees.
-
-    Without an own collection it is on microblog years for a microblog year, else on all collections
-    that are searched and have judgments.
-    """
+    """A training on several searches or on windows; an own collection's extends shipped trees."""
     if options.collection and not own:
         raise UsageError(
             f"--collection: {options.model} ranks what searches find; name the collection to "
@@ -163,11 +156,7 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
 
 
 def _shipped_start(model: str, config: Any) -> Path | None:
-    """The shipped checkpoint of a fusion to start training from.
-
-    It has the same features but for those of judgments and numbers, which differ from collection to
-    collection.
-    """
+    """The shipped checkpoint with the same features but for those of judgments and numbers."""
     families = config.families.split(",")
     kept = [name for name in families if name != JUDGED and not name.startswith(NUMBER)]
     wanted = dataclasses.replace(config, families=",".join(kept))
@@ -178,11 +167,7 @@ def _shipped_start(model: str, config: Any) -> Path | None:
 
 
 def _own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
-    """The configuration of a fusion or of a model of windows for an own collection.
-
-    Without the scores of official runs, which it does not have. With what its judgments say of a
-    post for other topics, if ``judged``.
-    """
+    """A configuration without official runs, with numbers and with judgments of other topics."""
     families = config.families.split(",")
     kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
     added = [JUDGED] * judged + [NUMBER + name for name in signals]
@@ -190,7 +175,7 @@ def _own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
 
 
 def _searched(options: Options, test: Collection | None) -> list[Collection]:
-    """The collections that trees of lists are trained on."""
+    """Microblog years for a microblog year, else all searched collections with judgments."""
     of_any_kind = test is None or not test.runs
     names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
     collections, engine = [named.find(each, options.data) for each in names], engine_of(options)
@@ -201,10 +186,7 @@ def _searched(options: Options, test: Collection | None) -> list[Collection]:
 
 
 def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
-    """The configuration of trees of lists for the collections to train on.
-
-    For TREC Microblog its own one; with adapted word vectors if all collections have them.
-    """
+    """The configuration for TREC Microblog or others; adapted if all have adapted word vectors."""
     known = models.find(model).configurations
     is_microblog = "microblog" in known and all(collection.runs for collection in collections)
     name, adapted = ("microblog", "microblog_adapted") if is_microblog else ("general", "adapted")
@@ -230,10 +212,7 @@ def _directory(options: Options, own: Collection | None, plan: Plan) -> Path:
 
 
 def _files(source: str, own: Collection | None, plan: Plan, outcome: Outcome) -> dict[str, bytes]:
-    """Further files of the checkpoint ``source``, ``<model>/<name>``.
-
-    Held-out scores, what the model is worth, and what it reads of an own collection.
-    """
+    """Held-out scores, figures, and what the model reads of an own collection; name -> content."""
     model, files, data = outcome.model, dict[str, bytes](), plan.data
     if model.reads != "lists":  # Of lists, each topic has many.
         lines = "".join(f"{line}\n" for line in format_run(outcome.held_out_run, "held-out"))

@@ -83,10 +83,7 @@ def _weights(collections: Rows) -> npt.NDArray[np.float64]:
 
 
 def _with_losses(values: Floats, names: Sequence[str], lists: Rows, prefix: str = "") -> Floats:
-    """Features [P, K] without some families in some lists, given by the number of each pair [P].
-
-    So trees learn to miss each of those whose names begin with ``prefix``.
-    """
+    """Features [P, K] that lack families, whose names begin with ``prefix``, in some lists [P]."""
     families = np.array([name.rpartition(".")[0] for name in names])
     rng, count, found = np.random.default_rng(1), int(lists.max(initial=-1)) + 1, values.copy()
     for family in dict.fromkeys(families.tolist()):
