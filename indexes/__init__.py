@@ -11,24 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from indexes.errors import CollectionError
-    from indexes.index import build, open_index
-    from indexes.methods import BM25, METHODS, RM3, Axiomatic, QueryLikelihood, Topic
-    from indexes.posts import Post, read_posts
-
-__all__ = [
-    "BM25",
-    "METHODS",
-    "RM3",
-    "Axiomatic",
-    "CollectionError",
-    "Post",
-    "QueryLikelihood",
-    "Topic",
-    "build",
-    "open_index",
-    "read_posts",
-]
+    from indexes.errors import CollectionError as CollectionError
+    from indexes.index import build as build
+    from indexes.index import open_index as open_index
+    from indexes.methods import BM25 as BM25
+    from indexes.methods import METHODS as METHODS
+    from indexes.methods import RM3 as RM3
+    from indexes.methods import Axiomatic as Axiomatic
+    from indexes.methods import QueryLikelihood as QueryLikelihood
+    from indexes.methods import Topic as Topic
+    from indexes.posts import Post as Post
+    from indexes.posts import read_posts as read_posts
 
 _MODULES = {
     "errors": ("CollectionError",),
@@ -36,6 +29,8 @@ _MODULES = {
     "methods": ("BM25", "METHODS", "RM3", "Axiomatic", "QueryLikelihood", "Topic"),
     "posts": ("Post", "read_posts"),
 }
+
+__all__ = [name for names in _MODULES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

@@ -45,10 +45,8 @@ _COMMON = 200  # Commonest words of a language by which it is told from others o
 
 
 def analyzer_name(language: str | None, texts: Iterable[str]) -> str:
-    """Name of the analyzer of posts in a language.
-
-    ``und`` finds the language by the first of the posts' texts, None by their script alone.
-    """
+    """Name of the analyzer of posts in a language; ``und`` finds it by the first of the posts'
+    texts, None by their script alone."""
     if language in (None, UNDETERMINED):
         sample = " ".join(islice(texts, _SAMPLE)).lower()
         first = _by_script(sample)

@@ -21,11 +21,8 @@ from typing import IO, Any
 
 @contextmanager
 def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
-    """Open a file, of UTF-8 text or binary, that replaces ``path`` at the end of the block.
-
-    On any error, Ctrl-C and a full disk included, ``path`` stays as it was and the temporary file
-    is removed.
-    """
+    """Open a file, of UTF-8 text or binary, that replaces ``path`` at the end of the block; on any
+    error, Ctrl-C and a full disk included, ``path`` stays as it was."""
     target = _prepared(path)
     descriptor, name = tempfile.mkstemp(prefix=_temporary_prefix(target), dir=target.parent)
     temporary = Path(name)
@@ -54,12 +51,10 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 
 @contextmanager
 def atomic_directory(path: Path | str) -> Iterator[Path]:
-    """Yield an empty folder that replaces ``path`` when the block ends without an error.
+    """Yield an empty folder that replaces ``path`` as a whole when the block ends without an error.
 
-    All files are on the disk (fsync) before the folder gets its name. An existing folder is
-    replaced as a whole; on any error it stays as it was and the new one is removed. If a process
-    was killed before its end, the next one removes what that left, says so on stderr, and begins
-    anew.
+    All files are on the disk (fsync) before the folder gets its name. If a process was killed
+    before its end, the next one removes what that left, says so on stderr, and begins anew.
     """
     target = _prepared(path)
     temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
@@ -121,8 +116,7 @@ def _temporary_prefix(target: Path) -> str:
 
 
 def _start_time(process: int) -> int:
-    """Start of a process in clock ticks since boot, which tells two owners of one number apart; 0
-    where ``/proc`` is missing or does not show the process."""
+    """Start of a process in clock ticks since boot; 0 where ``/proc`` does not show the process."""
     try:
         status = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:

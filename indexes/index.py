@@ -7,6 +7,7 @@ are found several times faster than in Lucene's stored fields. Lucene has ids fo
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +17,9 @@ from indexes.files import atomic_directory, sha256_of
 from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
 from indexes.manifest import IndexManifest, Source, check_replaceable, software_versions
 from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Ranking, Topic, id_limit
-from indexes.posts import Post, as_post, places_of
+from indexes.posts import Post, as_post
 from indexes.records import parsed, rows_of
-from indexes.store import POSTS_FILE, Closing, PostStore, RepeatedIdError
+from indexes.store import POSTS_FILE, Closing, PostStore
 
 # Posts of an index, and bytes of their files, from which on Java's optimising compiler pays
 _LARGE, _LARGE_BYTES = 1_000_000, 150_000_000
@@ -47,13 +48,7 @@ def build(
     posts = (as_post(row, where) for where, row in rows_of(posts, "posts", Post))
     with atomic_directory(directory) as folder:
         path = folder / POSTS_FILE
-        try:
-            summary = PostStore.build(path, progress(posts, None, "reading"))
-        except RepeatedIdError as error:
-            raise RepeatedIdError(error.doc_id, places_of(error.doc_id, sources)) from None
-        if not summary.posts:
-            names = ", ".join(source.name for source in described) or "the input"
-            raise CollectionError(f"{names}: found no posts, expected at least one")
+        summary = PostStore.build(path, progress(posts, None, "reading"), sources)
         failed = java_errors(f"{directory}: Lucene cannot write the index")
         with JAVA_LOCK, PostStore(path) as store, failed:
             version = java_class("org.apache.lucene.util.Version").LATEST.toString()
@@ -75,10 +70,8 @@ def build(
 
 def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
     """Write Lucene's files: one segment with the posts numbered 0, 1, … in the given order.
-
-    Lucene is called directly: Anserini's indexer is as fast, but it drops empty posts, reports a
-    full disk only in its log, and cannot store numbers.
-    """
+    Anserini's indexer drops empty posts, reports a full disk only in its log, and stores no
+    numbers."""
     document, (text, place, doc_id, order) = _document()
     # Each bound once, as pyjnius looks methods up.
     set_text, set_place = text.setStringValue, place.setIntValue
@@ -110,10 +103,8 @@ def _write_posts(folder: Path, posts: Iterable[Post], name: str) -> None:
 
 
 def _document() -> tuple[Any, list[Any]]:
-    """A document that is reused for every post; its fields: text, place, id, and id to sort by.
-
-    Pyserini reads the ids: stored ones, and values to sort equal scores by.
-    """
+    """A document that is reused for every post; its fields: text, place, and for Pyserini the id,
+    stored and as a value to sort equal scores by."""
     package, string = "org.apache.lucene.document.", java_class("java.lang.String")("-")
     kind = java_class(package + "FieldType")()
     # The methods read terms and their frequencies only; feedback reads them by post.
@@ -182,10 +173,9 @@ class LuceneIndex(Closing):
         """Open an index and, if given, check that ``sources`` are its files of posts.
 
         If another process replaces the index meanwhile, the new one is opened. An open index is
-        read to its end as it was, whatever happens to its folder.
-
-        Raises CollectionError if the folder is missing, damaged, of another version or of other
-        posts (the message has the command that rebuilds), or there is no Java.
+        read to its end as it was, whatever happens to its folder. Raises CollectionError if the
+        folder is missing, damaged, of another version or of other posts (the message has the
+        command that rebuilds), or there is no Java.
         """
         directory = Path(directory)
         while True:
@@ -206,9 +196,8 @@ class LuceneIndex(Closing):
         manifest.check(directory, None if sources is None else [*map(Path, sources)])
         start(manifest.posts >= _LARGE)
         self.size, self.posts = manifest.posts, PostStore(directory / POSTS_FILE)
-        self._analyzer = analyzer(manifest.analyzer)
         with java_errors(f"{directory}: damaged index; build it again with\n  {manifest.rebuild}"):
-            self._reader = _reader_of(directory)
+            self._analyzer, self._reader = analyzer(manifest.analyzer), _reader_of(directory)
             with JAVA_LOCK:
                 found = self._reader.maxDoc()
         if not len(self.posts) == found == self.size:
@@ -271,12 +260,12 @@ def _checked(topics: Iterable[Topic], method: object, hits: object) -> list[Topi
     return found
 
 
+@dataclass
 class _Unusable:
     """In place of an index that a process cannot open: an error in the middle of unpickling would
     end the worker of a pool, which starts others for ever."""
 
-    def __init__(self, error: CollectionError) -> None:
-        self.error = error
+    error: CollectionError
 
     def __getattr__(self, name: str) -> Any:
         raise self.error

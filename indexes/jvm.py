@@ -99,11 +99,10 @@ def fatjar() -> Path:
 
 
 def start(is_long: bool = False) -> None:
-    """Start Java in this process, once, and set ``JAVA_HOME`` and ``PATH`` to it.
+    """Start Java in this process, unless something has, and set ``JAVA_HOME`` and ``PATH`` to it.
 
-    If Pyserini has started a Java before, that one is used. With ``is_long`` Java optimises its
-    code, which pays from about a million posts on. Raises CollectionError if there is no usable
-    Java, or it does not start, or this process is a fork of one with Java.
+    With ``is_long`` Java optimises its code. Raises CollectionError if there is no usable Java, or
+    it does not start, or this process is a fork of one with Java.
     """
     if any(_forked):
         raise CollectionError(
@@ -166,10 +165,8 @@ def java_class(name: str) -> Any:
 
 
 def call(target: Any, method: str, *arguments: Any) -> Any:
-    """Call a long method while other threads may call it, too; its class and it must be public.
-
-    The arguments are objects of Java: where the method wants an int, an ``Integer``.
-    """
+    """Call a long method while other threads may call it, too; its class and it must be public,
+    and the arguments objects of Java: where it wants an int, an ``Integer``."""
     methods = java_class("org.apache.commons.lang3.reflect.MethodUtils")
     try:
         return methods.invokeMethod(target, method, *arguments)

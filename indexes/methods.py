@@ -174,8 +174,8 @@ class Ranker:
 
     As new posts have lower places than old ones, a topic's time limit is a first place. It holds in
     every round: in the first search, in the random draw of :class:`Axiomatic` and in the second
-    search. Word statistics are always those of the whole collection. A post's number in the
-    reader, Lucene's IndexReader, is its place. ``with_analyzer`` is that of the index.
+    search. Word statistics are those of the whole collection. A post's number in the reader,
+    Lucene's IndexReader, is its place. ``with_analyzer`` is that of the index.
     """
 
     def __init__(self, reader: Any, with_analyzer: Any, method: Method, hits: int) -> None:

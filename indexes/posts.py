@@ -39,10 +39,7 @@ def read_posts(
     platform's API, or is a table (``.csv``, ``.tsv``) whose header has the keys of these objects.
     ``columns`` maps :data:`FIELDS` to columns or keys of other names; ``signals`` are further
     fields (:func:`indexes.records.value_of`). Blank lines are skipped, notices of streaming APIs
-    (``delete``, ``limit``, …) are skipped and counted. A repeated id is an error of the index
-    (:mod:`indexes.store`), not of this reader.
-
-    Raises CollectionError: a line has another form, or the file cannot be read.
+    are skipped and counted. CollectionError: a line has another form, or the file cannot be read.
     """
     for _, post in numbered_posts(path, columns, signals):
         yield post
@@ -75,17 +72,12 @@ def _chosen(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -
 
 
 def post_of(record: Mapping[str, Any], where: str) -> Post:
-    """The post of a JSON object or of a row of a table.
+    """The post of a JSON object or of a row of a table; CollectionError begins with ``where``.
 
-    Keys:
-        id: or ``id_str``, ``_id``, ``doc_id``, ``docno``.
-        text: or ``contents``, ``full_text``, ``content``; may be empty.
-        title: optional; put before a text that does not begin with it.
-        url: optional.
-
-    Objects of platforms are understood as they are (:mod:`indexes.platforms`): longer texts and the
-    originals of retweets are preferred, the link is the first expanded one, escapes are decoded.
-    Raises CollectionError, which begins with ``where``, for another form.
+    Its keys are one of :data:`_IDS`, one of :data:`_TEXTS`, whose text may be empty, and optionally
+    ``url`` and ``title``, which is put before a text that does not begin with it. Objects of
+    platforms are understood as they are (:mod:`indexes.platforms`): longer texts and the originals
+    of retweets are preferred, the link is the first expanded one, escapes are decoded.
     """
     own = own_form(record)
     title, url = (_text(own, key, where) for key in ("title", "url"))

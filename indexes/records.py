@@ -1,6 +1,6 @@
 """Lines, JSON objects and rows of tables in files, with their line numbers; texts for messages.
 
-Errors name file and line; ``error_type`` is their class.
+CollectionError names file and line.
 """
 
 import bz2
@@ -20,7 +20,6 @@ from indexes.errors import CollectionError
 
 Lines = Iterable[tuple[int, str]]
 Records = Iterator[tuple[int, dict[str, Any]]]
-Errors = type[Exception]
 
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _BETWEEN = re.compile(r"[\s,]*")  # Values of an array, or of a file
@@ -29,13 +28,10 @@ _ROUNDED = re.compile(r"[0-9][.,][0-9]+[eE]\+?[0-9]+")  # A long id that a sprea
 _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
-def numbered_lines(
-    path: Path | str, error_type: Errors = CollectionError
-) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its line end); only ``\\n`` and ``\\r\\n`` end a line.
 
-    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped. Raises for a file
-    that is missing or not UTF-8, and for damaged compressed data.
+    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped.
     """
     number = 0
     try:
@@ -44,7 +40,7 @@ def numbered_lines(
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield number, text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise error_type(
+        raise CollectionError(
             f"{path}:{number}: found the byte 0x{error.object[error.start]:02x} at column "
             f"{error.start + 1}, expected UTF-8 text (a compressed file must have a name that ends "
             "in .gz or .bz2)"
@@ -52,31 +48,32 @@ def numbered_lines(
     except (OSError, EOFError, zlib.error) as error:
         # The errors of damaged data, among them gzip's and bz2's OSErrors, have no errno.
         if isinstance(error, OSError) and error.errno is not None:
-            raise error_type(f"{path}: cannot be read: {error.strerror}") from None
+            raise CollectionError(f"{path}: cannot be read: {error.strerror}") from None
         after = f" after line {number}" if number else ""
-        raise error_type(
+        raise CollectionError(
             f"{path}: the compressed data are broken or cut off{after} ({error}); "
             "get a whole copy of the file"
         ) from None
 
 
-def read_records(path: Path | str, error_type: Errors = CollectionError) -> Records:
+def read_records(path: Path | str) -> Records:
     """Yield (number of its first line, record) from a file, plain or compressed (.gz, .bz2).
 
     ``.csv`` and ``.tsv`` files are tables with a header. Others are JSON: an object a line, an
     array of objects, or objects over several lines.
     """
-    lines = numbered_lines(path, error_type)
+    lines = numbered_lines(path)
     if is_table(path):
-        yield from table_rows(path, lines, error_type)
+        yield from table_rows(path, lines)
         return
-    first = next((line for line in lines if line[1].strip()), None)
-    if first and _goes_on(first[1]):
-        yield from _values(path, chain([first], lines), error_type)
+    first = next((line for line in lines if line[1].strip()), (1, ""))
+    lines = chain([first], lines)
+    if _goes_on(first[1]):
+        yield from _values(path, lines)
         return
-    for number, line in chain([first] if first else [], lines):
+    for number, line in lines:
         if line.strip():
-            yield number, parsed(line, f"{path}:{number}", error_type)
+            yield number, parsed(line, f"{path}:{number}")
 
 
 def is_table(path: Path | str) -> bool:
@@ -84,33 +81,32 @@ def is_table(path: Path | str) -> bool:
     return re.search(r"\.[ct]sv(\.gz|\.bz2)?$", str(path), re.IGNORECASE) is not None
 
 
-def table_rows(path: Path | str, lines: Lines, error_type: Errors = CollectionError) -> Records:
-    """The rows of a table under its header; fields are separated by a tab, comma or semicolon.
-
-    Two columns without a header, of which the first is a number, are ``id`` and ``text``.
-    """
-    texts, number = (f"{line}\n" for _, line in lines), 0
-    header = next(texts, "")
-    comma = max("\t,;", key=header.count)
+def table_rows(path: Path | str, lines: Lines) -> Records:
+    """The rows of a table under its header; fields are separated by a tab, comma or semicolon. Two
+    columns without a header, of which the first is a number, are ``id`` and ``text``."""
+    lines = iter(lines)
+    first, header = next((line for line in lines if line[1].strip()), (1, ""))
+    comma, number = max("\t,;", key=header.count), first - 1
     quoting: Any = csv.QUOTE_NONE if comma == "\t" else csv.QUOTE_MINIMAL
-    rows = csv.reader(chain([header], texts), delimiter=comma, quoting=quoting)
+    texts = (f"{line}\n" for _, line in chain([(first, header)], lines))
+    rows = csv.reader(texts, delimiter=comma, quoting=quoting)
     try:
         names, ahead = [name.strip() for name in next(rows, [])], []
         if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
             names, ahead = ["id", "text"], [names]
-        number = 1 - len(ahead)
+        number = first - len(ahead)
         for row in chain(ahead, rows):
-            begin, number = number + 1, max(number + 1, rows.line_num)
+            begin, number = number + 1, max(number + 1, first - 1 + rows.line_num)
             if not any(row):
                 continue
             if len(row) != len(names):
-                raise error_type(
+                raise CollectionError(
                     f"{path}:{begin}: found {len(row)} columns in {short(comma.join(row))}, "
                     f"expected {len(names)}: {', '.join(names)}"
                 )
             yield begin, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise error_type(f"{path}:{number + 1}: found no row of a table ({error})") from None
+        raise CollectionError(f"{path}:{number + 1}: found no row of a table ({error})") from None
 
 
 def _goes_on(line: str) -> bool:
@@ -126,7 +122,7 @@ def _goes_on(line: str) -> bool:
     return False
 
 
-def _values(path: Path | str, lines: Lines, error_type: Errors) -> Records:
+def _values(path: Path | str, lines: Lines) -> Records:
     """The objects of a JSON array, or one after the other."""
     (number, first), *rest = lines
     text = "\n".join([first, *(line for _, line in rest)])
@@ -144,13 +140,13 @@ def _values(path: Path | str, lines: Lines, error_type: Errors) -> Records:
         try:
             record, place = decode(text, place)
         except (ValueError, RecursionError) as error:
-            raise error_type(
+            raise CollectionError(
                 f"{where}: found {short(text[seen : seen + 99])}, expected JSON ({error})"
             ) from None
-        yield number, _object(record, text[seen : min(place, seen + 99)], where, error_type)
+        yield number, _object(record, text[seen : min(place, seen + 99)], where)
 
 
-def parsed(line: str, where: str, error_type: Errors = CollectionError) -> dict[str, Any]:
+def parsed(line: str, where: str, error_type: type[Exception] = CollectionError) -> dict[str, Any]:
     """The JSON object of a line; raises ``error_type`` for anything else."""
     try:
         record = json.loads(line)
@@ -161,20 +157,20 @@ def parsed(line: str, where: str, error_type: Errors = CollectionError) -> dict[
     return _object(record, line, where, error_type)
 
 
-def _object(record: Any, text: str, where: str, error_type: Errors) -> dict[str, Any]:
+def _object(
+    record: Any, text: str, where: str, error: type[Exception] = CollectionError
+) -> dict[str, Any]:
     if isinstance(record, dict):
         return record
-    raise error_type(f"{where}: found {short(text)}, expected a JSON object {{…}}")
+    raise error(f"{where}: found {short(text)}, expected a JSON object {{…}}")
 
 
-def id_under(
-    keys: Sequence[str], record: Mapping[str, Any], where: str, error_type: Errors = CollectionError
-) -> str:
-    """The id under the first of these keys that the record has; raises ``error_type`` without."""
+def id_under(keys: Sequence[str], record: Mapping[str, Any], where: str) -> str:
+    """The id under the first of these keys that the record has."""
     key = next((key for key in keys if record.get(key) is not None), None)
     if key is None:
         expected = " or ".join(", ".join(f'"{key}"' for key in keys).rsplit(", ", 1))
-        raise error_type(f"{where}: found {keys_of(record)}, expected an id under {expected}")
+        raise CollectionError(f"{where}: found {keys_of(record)}, expected an id under {expected}")
     value, expected = record[key], ", expected a whole number or a text without spaces"
     if isinstance(value, str) and _ROUNDED.fullmatch(value):
         expected = ", a long id that a spreadsheet has rounded; export the column as text"
@@ -183,7 +179,7 @@ def id_under(
         not isinstance(value, bool) and isinstance(value, str | Integral) and is_doc_id(str(value))
     ):
         return str(value)
-    raise error_type(f"{where}: found {key} {short_json(value)}{expected}")
+    raise CollectionError(f"{where}: found {key} {short_json(value)}{expected}")
 
 
 def value_of(record: Any, name: str | None) -> Any:
@@ -199,23 +195,19 @@ def value_of(record: Any, name: str | None) -> Any:
     return value_of(record.get(first), rest) if dot else None
 
 
-def rows_of(
-    table: Any, what: str, ready: Any, error_type: Errors = CollectionError
-) -> Iterator[tuple[str, Any]]:
-    """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame.
-
-    Rows that are ``ready`` stay as they are; raises ``error_type`` for others.
-    """
+def rows_of(table: Any, what: str, ready: Any) -> Iterator[tuple[str, Any]]:
+    """(name for messages, row) of an iterable of dictionaries or named tuples, or a data frame;
+    rows that are ``ready`` stay as they are."""
     if hasattr(table, "to_dict") and hasattr(table, "columns"):
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if isinstance(table, str | bytes | Mapping | ready) or not isinstance(table, Iterable):
-        raise error_type(f"{what}: found {short_json(table)}, expected rows in a list")
+        raise CollectionError(f"{what}: found {short_json(table)}, expected rows in a list")
     for number, row in enumerate(table):
         where = f"{what}[{number}]"
         if isinstance(row, tuple) and hasattr(row, "_asdict") and not isinstance(row, ready):
             row = row._asdict()
         if not isinstance(row, Mapping | ready):
-            raise error_type(f"{where}: found {short_json(row)}, expected a dictionary")
+            raise CollectionError(f"{where}: found {short_json(row)}, expected a dictionary")
         yield where, row
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from indexes.errors import CollectionError
-from indexes.posts import Post
+from indexes.posts import Post, places_of
 from indexes.records import is_doc_id, is_encodable
 
 _SORTED_KIB = 64 * 1024
@@ -28,17 +28,6 @@ class Summary(NamedTuple):
     posts: int
     empties: int
     numeric_ids: bool
-
-
-class RepeatedIdError(CollectionError):
-    """Two posts have the same id."""
-
-    def __init__(self, doc_id: str, places: Sequence[str] = ()) -> None:
-        where = f" ({', '.join(places)})" if places else ""
-        super().__init__(
-            f"found the id {doc_id!r} twice{where}, expected every id once over all files"
-        )
-        self.doc_id = doc_id
 
 
 class Closing:
@@ -59,8 +48,7 @@ class PostStore(Closing):
     """Posts of a file by :meth:`build`, which must not change meanwhile.
 
     They have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
-    descending text. For ids that grow with time that is from new to old. Raises CollectionError
-    for a file that is missing or not a store of posts.
+    descending text. For ids that grow with time that is from new to old.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -76,20 +64,22 @@ class PostStore(Closing):
         self._ids: dict[int, str] = {}
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
-        self._size = 0 if last is None else int(last) + 1
+        self._size = int(last) + 1
 
     @staticmethod
-    def build(path: Path | str, posts: Iterable[Post]) -> Summary:
+    def build(
+        path: Path | str, posts: Iterable[Post], sources: Sequence[Path | str] = ()
+    ) -> Summary:
         """Write posts, in any order, into a new file; not atomic: write into a temporary folder.
 
         Memory does not grow with the number of posts: sqlite sorts them in temporary files, in
         ``$SQLITE_TMPDIR``, else ``$TMPDIR`` or ``/var/tmp``, which take twice the posts' size.
-        Raises RepeatedIdError, or CollectionError: an id is empty or has spaces, a text has an
-        unpaired surrogate, or the disk is full.
+        Raises CollectionError: there are no posts (of ``sources``), an id is repeated, empty or has
+        spaces, a text has an unpaired surrogate, or the disk is full.
         """
         try:
             with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                return _fill(connection, posts)
+                return _fill(connection, posts, sources)
         except sqlite3.Error as error:
             raise CollectionError(f"{path}: cannot be written: {error}") from None
 
@@ -173,7 +163,9 @@ def _checked(posts: Iterable[Post], counts: Counter[str]) -> Iterator[Post]:
         yield post
 
 
-def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
+def _fill(
+    connection: sqlite3.Connection, posts: Iterable[Post], sources: Sequence[Path | str]
+) -> Summary:
     # No journal: an unfinished file is thrown away, never repaired. The cache's size is also that
     # of the parts that are sorted in memory; sqlite merges 16 of them at a time.
     connection.executescript(
@@ -191,6 +183,9 @@ def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
     rows = map(row_of, _checked(posts, counts))
     connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?, ?)", rows)
     summary = Summary(counts["posts"], counts["empty"], not counts["named"])
+    if not summary.posts:
+        names = ", ".join(Path(source).name for source in sources) or "the input"
+        raise CollectionError(f"{names}: found no posts, expected at least one")
     order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if summary.numeric_ids else "doc_id DESC"
     connection.execute(
         f"INSERT INTO posts SELECT row_number() OVER (ORDER BY {order}) - 1, {COLUMNS} "
@@ -204,6 +199,9 @@ def _fill(connection: sqlite3.Connection, posts: Iterable[Post]) -> Summary:
             "SELECT one.doc_id FROM posts one JOIN posts other ON other.place = one.place + 1 "
             "WHERE other.doc_id = one.doc_id LIMIT 1"
         )
-        raise RepeatedIdError(doc_id) from None
+        where = f" ({', '.join(places)})" if (places := places_of(doc_id, sources)) else ""
+        raise CollectionError(
+            f"found the id {doc_id!r} twice{where}, expected every id once over all files"
+        ) from None
     connection.execute("COMMIT")
     return summary

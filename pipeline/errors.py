@@ -1,17 +1,15 @@
 """The two errors that a command shows to a person instead of a traceback.
 
 Every function of this package may raise them; a docstring says so where it is no matter of course.
-The errors of :mod:`indexes` and :mod:`rerankers` are shown in the same way.
+Those of :mod:`rerankers` are shown in the same way.
 """
 
 from collections.abc import Sequence
 
+from indexes.errors import CollectionError
 
-class DataError(Exception):
-    """A file, a download or a result cannot be used; the command ends with exit code 1.
-
-    The message says what was wrong, where (``file:line``), and what to do about it.
-    """
+DataError = CollectionError
+"""A file, a download, an index or a result cannot be used; the command ends with exit code 1."""
 
 
 class UsageError(Exception):

@@ -28,6 +28,7 @@ from pipeline.evaluation.measures import (
     Values,
     mean,
     parse_measures,
+    warn_of,
     warn_of_gaps,
     without_relevant,
 )
@@ -80,7 +81,7 @@ def main(options: Options) -> None:
         _warn_of_mismatches(path, scores, qrels)
         results.append((str(path), evaluator(scores)))
     empty = without_relevant(qrels)
-    _warn(f"{options.qrels}: judged topics without a relevant document, always 0", empty)
+    warn_of(f"{options.qrels}: judged topics without a relevant document, always 0", empty)
     if options.per_topic:
         _print_topics(results)
         if not against:
@@ -124,12 +125,7 @@ def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:
             return
     warn_of_gaps(str(path), qrels, scores)
     unjudged = [query_id for query_id in scores if query_id not in qrels]
-    _warn(f"{path}: topics without judgments, left out", unjudged)
-
-
-def _warn(problem: str, query_ids: Sequence[str]) -> None:
-    if query_ids:
-        print(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}", file=sys.stderr)
+    warn_of(f"{path}: topics without judgments, left out", unjudged)
 
 
 def _print_topics(results: Sequence[tuple[str, Values]]) -> None:

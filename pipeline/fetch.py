@@ -147,11 +147,8 @@ def state(entry: Entry, folder: Path) -> str:
 
 
 def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
-    """Fetch missing and damaged files, with a line for each on stderr.
-
-    Gives the number of fetched files, and a message for each failure; files of hosts that cannot
-    be reached have one message.
-    """
+    """Fetch missing and damaged files, with a line for each on stderr; the number of those, and a
+    message for each failure, or for all files of a host that cannot be reached."""
     wanted = [entry for entry in wanted if state(entry, folder) != "present"]
     fetched, failures = 0, list[str]()
     unreachable: dict[str, UnreachableError] = {}  # host -> error
@@ -178,11 +175,8 @@ def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
 
 
 def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
-    """Download one file to its path below ``folder``, with a progress bar.
-
-    UnreachableError: the host cannot be reached. DataError: all attempts failed; the message has
-    the path for a copy by hand.
-    """
+    """Download one file to its path below ``folder``, with a progress bar; DataError, when all
+    attempts failed, has the path for a copy by hand."""
     import pooch
     from requests import RequestException
     from tqdm import tqdm
@@ -225,10 +219,8 @@ def _list(wanted: Sequence[Entry], folder: Path, options: Options) -> None:
 
 
 def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
-    """Write a file of the commonest words of GloVe's archive and of those of the collections.
-
-    ``archive`` is GloVe's .zip; collections that are not in the data ``folder`` are left out.
-    """
+    """Write a file of the commonest words of GloVe's archive (.zip) and of those of collections
+    that are in the data ``folder``."""
     from rerankers.text.vectors import read_archive, word2vec_bytes
 
     known = (folder / entry.path for entry in entries() if entry.url)

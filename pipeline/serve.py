@@ -53,7 +53,7 @@ DEFAULT_CHECKPOINT = "window"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses that only this machine reaches
 LOOPBACK_NAMES = ("127.0.0.1", "[::1]", "localhost")  # Of them in the header Host
 ENGINE_SECONDS = 5.0  # For an answer of the engine at a start and a reload
-PRELOADED = ("pipeline.service.worker", "wordfreq")  # What trees need
+PRELOADED = ("pipeline.service.models", "wordfreq")  # What trees need
 BACKLOG = 2048  # Connections that wait to be accepted
 
 

@@ -274,10 +274,7 @@ def build(
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".posts.", dir=directory) as folder:
         path = Path(folder) / POSTS_FILE
-        summary = PostStore.build(path, progress(posts, None, "reading"))
-        if not summary.posts:
-            names = ", ".join(source.name for source in described) or "the input"
-            raise CollectionError(f"{names}: found no posts, expected at least one")
+        summary = PostStore.build(path, progress(posts, None, "reading"), sources)
         with PostStore(path) as store:
             version = ".".join(map(str, engine.version)) or "unknown"
             manifest = IndexManifest(

@@ -378,11 +378,8 @@ class Collection:
         return tuple(RANKED) if self.engine.has_methods else ()
 
     def open_index(self) -> SearchIndex:
-        """The index of the posts; one in the home folder is built at the first use.
-
-        UsageError: the candidates are given, and nothing is searched. CollectionError: the index
-        is damaged, or does not fit the posts.
-        """
+        """The index of the posts; one in the home folder is built at the first use. UsageError: the
+        candidates are given. DataError: it is damaged, or does not fit the posts."""
         place, files = self.place(), self.post_files()
         if place.engine:
             from indexes.engines.index import open_index

@@ -151,7 +151,7 @@ def open_collection(
 
     ``qrels`` are judgments in place of the collection's: a file or several, query_id -> doc_id ->
     grade, or rows. UsageError: the arguments contradict one another, or there is no such
-    collection. DataError or CollectionError: files or rows have another form.
+    collection. DataError: files or rows have another form.
     """
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
@@ -209,10 +209,8 @@ def on_engine(found: Collection, options: EngineOptions | None) -> Collection:
 def engine_address(
     options: EngineOptions, known: EngineAddress | None, index: str | None
 ) -> EngineAddress:
-    """The index of options, whose other fields are those of ``known``.
-
-    ``index`` is its name without ``known``; None if it must be given.
-    """
+    """The index of options, whose other fields are those of ``known``, or without it ``index``, the
+    name; None if that must be given."""
     if known:
         return replace(known, **options)
     problems = []
@@ -233,8 +231,7 @@ def training_collections(
     """The judged microblog collections other than ``test``; with ``of_any_kind`` the other
     collections that are searched and have judgments follow.
 
-    UsageError: there is no collection ``test``, or it has a training part of its own. DataError:
-    no collection has judgments.
+    UsageError: ``test`` has a training part of its own. DataError: no collection has judgments.
     """
     left_out = find(test, data).name if test else None
     if left_out in answers():

@@ -25,7 +25,6 @@ from zlib import crc32
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
 from indexes.engines.client import EngineAddress, index_name, query_file
-from indexes.errors import CollectionError
 from indexes.files import atomic_file, sha256_of, write_bytes
 from indexes.posts import FIELDS, Post, as_post
 from indexes.records import id_under, is_doc_id, rows_of, short, well_formed
@@ -44,9 +43,6 @@ from pipeline.collections.trec import NAMES, QRELS_COLUMNS, Qrels, grade_of, joi
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
-
-Table = Any
-"""Rows with names: an iterable of dictionaries or named tuples, or a data frame of pandas."""
 
 
 def _are_texts(value: Any, pattern: str = r"(?s:.*)") -> bool:
@@ -90,8 +86,7 @@ JUDGED_MEASURES = ("AP(judged_only=True)", "P(judged_only=True)@30")
 def read_collection(path: Path, known_names: Sequence[str] = ()) -> Collection:
     """The collection that a file describes, a folder in BEIR's form, or an index by Pyserini.
 
-    It may have none of ``known_names``. DataError has all problems of the file and of the files
-    that it names.
+    DataError has all problems of the file and of its files, a name of ``known_names`` among them.
     """
     if (foreign := ForeignIndex(path)).files:
         whole, place = path.resolve(), IndexPlace(_group(path.resolve()))
@@ -249,8 +244,8 @@ def _check_topics(
         return
     for where, key, of in (("train", "train", train), ("qrels", "topics", [*topics, *train])):
         if of and judged and judged.keys().isdisjoint(topic.query_id for topic in of):
-            problem = f"{content['qrels']} has judgments for no topic of {content[key]}"
-            problems.append(f"{where}: {problem}")
+            judgments = content.get("qrels") or content["train_qrels"]
+            problems.append(f"{where}: {judgments} has judgments for no topic of {content[key]}")
             return
 
 
@@ -274,7 +269,7 @@ def _engine(
             query=query and query_file(query, folder),
             signals=signals,
         )
-    except (CollectionError, ValueError) as error:
+    except (DataError, ValueError) as error:
         problems.append(f"engine: {error}")
         return None
 
@@ -283,18 +278,14 @@ def _engine(
 
 
 def collection_of(
-    posts: Table,
-    topics: Any = None,
-    qrels: Any = None,
-    name: str = "",
-    signals: Sequence[str] = (),
+    posts: Any, topics: Any, qrels: Any, name: str = "", signals: Sequence[str] = ()
 ) -> Collection:
     """The collection of posts, topics and judgments, under a name or one of these posts.
 
     They have the forms of :func:`indexes.posts.post_of`, :func:`.topics.as_topics` and
-    :func:`qrels_of`. DataError or CollectionError: a row has another form; names the row.
+    :func:`qrels_of`. DataError names a row of another form.
     """
-    rows = rows_of(posts, "posts", Post, DataError)
+    rows = rows_of(posts, "posts", Post)
     found = [as_post(row, where, signals) for where, row in rows]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
     content = {"name": name or None, "signals": [*signals]}
@@ -314,10 +305,7 @@ def qrels_file(qrels: Any, folder: Path | None = None) -> Path:
 
 
 def qrels_of(qrels: Any) -> Qrels:
-    """Judgments: query_id -> doc_id -> grade, rows with :data:`.trec.NAMES`, a file or several.
-
-    DataError: a row has another form.
-    """
+    """Judgments: query_id -> doc_id -> grade, rows with :data:`.trec.NAMES`, a file or several."""
     files = [qrels] if isinstance(qrels, str | Path) else qrels
     if isinstance(files, list | tuple) and all(isinstance(one, str | Path) for one in files):
         return joined_qrels([Path(one) for one in files])
@@ -327,8 +315,8 @@ def qrels_of(qrels: Any) -> Qrels:
         rows = [(q, d, grade) for q, grades in qrels.items() for d, grade in grades.items()]
         qrels = [{"query_id": q, "doc_id": d, "relevance": grade} for q, d, grade in rows]
     found: Qrels = {}
-    for where, row in rows_of(qrels, "qrels", Post, DataError):
-        query_id, doc_id = (id_under(names, row, where, DataError) for names in NAMES[:2])
+    for where, row in rows_of(qrels, "qrels", Post):
+        query_id, doc_id = (id_under(names, row, where) for names in NAMES[:2])
         grade = next((row[name] for name in NAMES[2] if row.get(name) is not None), None)
         found.setdefault(query_id, {})[doc_id] = grade_of(grade, where)
     if not found:
@@ -337,13 +325,8 @@ def qrels_of(qrels: Any) -> Qrels:
 
 
 def collection_of_ir_dataset(dataset: Any) -> Collection:
-    """The collection of a data set of ir_datasets, by its id or as an object.
-
-    Its documents are read once; later calls read topics and judgments only. Data sets that share
-    their documents share the index.
-
-    UsageError: there is no such data set. DataError: it has no documents, or cannot be read.
-    """
+    """The collection of a data set of ir_datasets, by its id or as an object. Its documents are
+    read once, and data sets that share them share the index."""
     try:
         import ir_datasets
     except ImportError:

@@ -30,10 +30,8 @@ class PostFiles(NamedTuple):
     signals: Sequence[str] = ()  # Further fields of the posts, which are numbers
 
     def posts(self) -> Iterator[Post]:
-        """The posts, in the order of the files, with their signals as numbers.
-
-        How many posts lack a number is printed; that all do is a DataError.
-        """
+        """The posts, in the order of the files, with their signals as numbers; posts that lack one
+        are counted on stderr."""
         from rerankers.pairs import number_of
 
         count, known = 0, Counter[str]()
@@ -82,7 +80,7 @@ def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
     if missing := [name for name in FILES if not (folder / name).exists()]:
         raise DataError(f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}")
     present = [*FILES, *([optional] if (folder / optional).exists() else [])]
-    streams = [numbered_lines(folder / name, DataError) for name in present]
+    streams = [numbered_lines(folder / name) for name in present]
     for number, lines in enumerate(zip_longest(*streams), start=1):
         if None in lines:
             raise DataError(
@@ -192,10 +190,8 @@ class Answers:
         return {q: dict.fromkeys(labels, 0.0) for q, labels in self.qrels().items()}
 
     def qrels(self) -> Qrels:
-        """The labels, of questions without a relevant answer, too.
-
-        Every ranking is worth 0 there, as in trec_eval and in Rao et al. (2016), section 5.
-        """
+        """The labels, of questions without a relevant answer, too, where every ranking is worth 0,
+        as in trec_eval and in Rao et al. (2016), section 5."""
         qrels: Qrels = {}
         for query_id, _, post, label in self._rows:
             qrels.setdefault(query_id, {})[post.doc_id] = label

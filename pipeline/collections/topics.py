@@ -14,7 +14,7 @@ Malformed input raises a :class:`DataError` that begins with ``file:line``.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,48 +59,49 @@ __all__ = ["Topic", "normalize", "query_id", "read_topics", "topic_of"]
 def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
     """Read topics, in the order of the files, several of which may have the same topics; in XML
     ``Number: MB051`` and ``Number: 051`` become ``51``, as in official judgments."""
-    topics: dict[str, tuple[Path | str, Topic]] = {}
+    topics: dict[str, tuple[str, Topic]] = {}
     for one in (path, *more):
-        for topic in _topics_in(one):
-            place, known = topics.setdefault(topic.query_id, (one, topic))
+        in_file: dict[str, tuple[int, Topic]] = {}
+        for number, topic in _topics_in(one):
+            name, where = topic.query_id, f"{one}:{number}"
+            if not is_doc_id(name):
+                raise DataError(f"{where}: found {short(name)}, expected a query_id of one word")
+            line, known = in_file.setdefault(name, (number, topic))
+            if known is not topic:
+                raise DataError(
+                    f"{where}: found a second topic {name}, expected every id once; the first is "
+                    f"on line {line}"
+                )
+            place, known = topics.setdefault(name, (where, topic))
             if known.text != topic.text:
                 raise DataError(
-                    f"{one}: found topic {topic.query_id} as {short(topic.text)}, expected "
+                    f"{where}: found topic {name} as {short(topic.text)}, expected "
                     f"{short(known.text)} as in {place}"
                 )
-    return [topic for _, topic in topics.values()]
-
-
-def _topics_in(path: Path | str) -> list[Topic]:
-    lines = list(numbered_lines(path, DataError))
-    first = next((line for _, line in lines if line.strip()), "")
-    parse: Callable[..., Iterator[tuple[int, Topic]]] = _tsv_topics
-    if _STARTS_AS_XML.match(first):
-        parse = _xml_topics
-    elif first.lstrip().startswith(("{", "[")) or (is_table(path) and _is_header(first)):
-        parse = _record_topics
-    topics: dict[str, tuple[int, Topic]] = {}
-    for number, topic in parse(path, lines):
-        name, where = topic.query_id, f"{path}:{number}"
-        if not is_doc_id(name):
-            raise DataError(f"{where}: found {short(name)}, expected a query_id of one word")
-        line, known = topics.setdefault(name, (number, topic))
-        if known is not topic:
+        if not in_file:
             raise DataError(
-                f"{where}: found a second topic {name}, expected every id once; the first is on "
-                f"line {line}"
+                f"{one}: found no topic, expected <top>…</top>, query_id<TAB>text lines or JSON "
+                "lines"
             )
-    if not topics:
-        raise DataError(
-            f"{path}: found no topic, expected <top>…</top>, query_id<TAB>text lines or JSON lines"
-        )
     return [topic for _, topic in topics.values()]
+
+
+def _topics_in(path: Path | str) -> Iterator[tuple[int, Topic]]:
+    """Numbers of lines, and topics."""
+    lines = list(numbered_lines(path))
+    first = next((line for _, line in lines if line.strip()), "")
+    if _STARTS_AS_XML.match(first):
+        return _xml_topics(path, lines)
+    if (is_json := first.lstrip().startswith(("{", "["))) or _is_header(first, path):
+        rows = read_records(path) if is_json else table_rows(path, lines)
+        return ((number, topic_of(row, f"{path}:{number}")) for number, row in rows)
+    return _tsv_topics(path, lines)
 
 
 def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     """The topic of a JSON object or of a row of a table, with its id under one of :data:`_IDS`,
     its text under one of :data:`_TEXTS`, and optionally ``time`` and ``max_doc_id``."""
-    query_id = id_under(_IDS, record, where, DataError)
+    query_id = id_under(_IDS, record, where)
     text = next((v for key in _TEXTS if (v := record.get(key)) is not None), None)
     if text is None:
         raise DataError(
@@ -110,7 +111,7 @@ def topic_of(record: Mapping[str, Any], where: str) -> Topic:
         if not isinstance(value, str | None):
             raise DataError(f"{where}: found {name} {short_json(value)}, expected a text")
     if (limit := record.get("max_doc_id")) is not None:
-        limit = id_under(("max_doc_id",), record, where, DataError)
+        limit = id_under(("max_doc_id",), record, where)
     return Topic(query_id, _one_line(text), time or None, limit)
 
 
@@ -122,7 +123,7 @@ def as_topics(topics: Any) -> list[Topic]:
     if isinstance(topics, Mapping):
         topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
     found: dict[str, Topic] = {}
-    for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str, DataError), 1):
+    for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str), 1):
         topic = Topic(f"q{number}", row) if isinstance(row, str) else row
         topic = topic if isinstance(topic, Topic) else topic_of(topic, where)
         topic = topic._replace(query_id=str(topic.query_id))
@@ -135,24 +136,14 @@ def as_topics(topics: Any) -> list[Topic]:
     return [*found.values()]
 
 
-def _is_header(line: str) -> bool:
-    """Whether a line names columns of an id and of a text."""
+def _is_header(line: str, path: Path | str) -> bool:
+    """Whether the first line of a table names columns of an id and of a text."""
     names = {name.strip().lower() for name in re.split(r"[\t,;]", line)}
-    return bool(names & {*_IDS} and names & {*_TEXTS})
-
-
-def _record_topics(path: Path | str, _: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
-    return ((n, topic_of(row, f"{path}:{n}")) for n, row in read_records(path, DataError))
+    return bool(("\t" in line or is_table(path)) and names & {*_IDS} and names & {*_TEXTS})
 
 
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
-    lines = [(number, line) for number, line in lines if line.strip()]
-    if lines and "\t" in lines[0][1] and _is_header(lines[0][1]):
-        skipped = lines[0][0] - 1
-        for number, record in table_rows(path, lines, DataError):
-            yield number + skipped, topic_of(record, f"{path}:{number + skipped}")
-        return
-    for number, line in lines:
+    for number, line in ((number, line) for number, line in lines if line.strip()):
         colon = None if "\t" in line else _COLON.fullmatch(line.strip())
         fields = [*colon.groups()] if colon else line.split("\t")
         if len(fields) != 2:

@@ -52,7 +52,7 @@ def read_qrels(path: Path | str) -> Qrels:
     """Read judgments: lines of ``query_id 0 doc_id relevance``, or a header with one of
     :data:`NAMES` each, as in BEIR's files, and columns separated by spaces, tabs, commas or
     semicolons."""
-    lines = numbered_lines(path, DataError)
+    lines = numbered_lines(path)
     first = next(lines, (1, ""))
     comma = next((mark for mark in ",;" if mark in first[1] and "\t" not in first[1]), None)
     header = [name.strip(' "').lower() for name in first[1].split(comma)]
@@ -87,15 +87,13 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
 def read_run(path: Path | str) -> Run:
     """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none; as in trec_eval only
     the score counts."""
-    return _read_table(path, numbered_lines(path, DataError), RUN_COLUMNS, (0, 2, 4), _score)
+    return _read_table(path, numbered_lines(path), RUN_COLUMNS, (0, 2, 4), _score)
 
 
-def aligned(
-    table: Mapping[str, Value], query_ids: Iterable[str], what: str = ""
-) -> dict[str, Value]:
-    """A run or judgments under the topics' own ids, where one side alone has a track's prefix:
-    ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and ``table`` has
-    another. With ``what``, the name of the table, that is said on stderr."""
+def aligned(table: Mapping[str, Value], query_ids: Iterable[str], what: str) -> dict[str, Value]:
+    """A run or judgments, named ``what``, under the topics' own ids, where one side alone has a
+    track's prefix: ``MB051``, ``051`` and ``51`` are one topic if the topics have one of them and
+    ``table`` has another, which is said on stderr."""
     known = dict.fromkeys(query_ids)
     forms: dict[str, list[str]] = {}
     for query_id in known:

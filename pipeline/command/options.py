@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from indexes.errors import CollectionError
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 from rerankers.errors import RerankerError
@@ -138,7 +137,7 @@ def run_command(
     except UsageError as error:
         lines = "".join(f"  {_with_options(p, options_type)}\n" for p in error.problems)
         code, message = USAGE, f"bad usage:\n{lines}see {program} --help"
-    except (DataError, CollectionError, RerankerError) as error:
+    except (DataError, RerankerError) as error:
         code, message = FAILURE, f"error: {_with_options(str(error), options_type)}"
     except BrokenPipeError:
         # The reader (head, less) has gone; stdout must not be flushed again at exit.
@@ -272,7 +271,7 @@ def _parsed(declared: Declared, label: str, problems: list[str], text: str) -> A
             expected = f"expected one of {', '.join(declared.choices)}{similar}"
             raise ValueError(f"found {text!r}, {expected}")
         return declared.parse(text)
-    except (ValueError, CollectionError) as error:
+    except (ValueError, DataError) as error:
         problems.append(f"{label}: {error}")
         return text
 

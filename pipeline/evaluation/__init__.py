@@ -1,1 +1,1 @@
-"""Measures, significance, and reports of runs."""
+"""Measures and significance."""

@@ -80,12 +80,14 @@ def heading(measure: str) -> str:
 
 def warn_of_gaps(name: str, qrels: Qrels, run: Run) -> None:
     """Say on stderr which judged topics have no result in the run of this name."""
-    if gaps := [query_id for query_id in qrels if not run.get(query_id)]:
-        print(
-            f"{name}: judged topics without a result, counted as 0 ({len(gaps)}): "
-            f"{', '.join(gaps)}",
-            file=sys.stderr,
-        )
+    gaps = [query_id for query_id in qrels if not run.get(query_id)]
+    warn_of(f"{name}: judged topics without a result, counted as 0", gaps)
+
+
+def warn_of(problem: str, query_ids: Sequence[str]) -> None:
+    """Say on stderr which topics have a problem, if there are any."""
+    if query_ids:
+        print(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}", file=sys.stderr)
 
 
 def without_relevant(qrels: Qrels) -> list[str]:

@@ -34,8 +34,8 @@ def randomization_test(
     information retrieval evaluation, CIKM 2007. The + 1: B. Phipson, G. K. Smyth: Permutation
     p-values should never be zero, 2010.
 
-    ``a`` and ``b`` have one value per topic, in the same order; ``seed`` and ``permutations`` are
-    of the sample.
+    ``a`` and ``b`` have a value per topic, in one order; ``seed`` and ``permutations`` are of the
+    sample.
     """
     import numpy as np
     from scipy import stats
@@ -59,10 +59,8 @@ def randomization_test(
 
 
 def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided p of Student's paired t-test on the difference of means.
-
-    1 for a single topic or no difference at all; 0 if every topic differs by the same amount.
-    """
+    """Two-sided p of Student's paired t-test on the difference of means: 1 for a single topic or no
+    difference at all; 0 if every topic differs by the same amount."""
     import numpy as np
     from scipy import stats
 

@@ -122,10 +122,8 @@ def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
 
 
 def choose(posts: Mapping[str, Record], best: int) -> dict[str, list[str]]:
-    """Heading -> doc_ids: the ``best`` of the last ranking; largest gains and losses of the rest.
-
-    The order of ``posts`` is the last ranking, which also breaks ties between movers.
-    """
+    """Heading -> doc_ids: the ``best`` of the last ranking, the order of ``posts``, which breaks
+    ties; largest gains and losses of the rest."""
     others = sorted(list(posts)[best:], key=lambda doc_id: posts[doc_id]["gain"])
     rose = sorted(list(posts)[best:], key=lambda doc_id: -posts[doc_id]["gain"])
     sections = {

@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
-from pipeline.service.models import Models, ServedModel
+from pipeline.service.models import Models, Queue, Result, ServedModel, give_back
 from pipeline.service.record import LOG, Metrics, Record
 from pipeline.service.requests import (
     BodyReader,
@@ -48,7 +48,6 @@ from pipeline.service.requests import (
     deadline_of,
     unless_gone,
 )
-from pipeline.service.worker import Queue, Result, give_back
 from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
 from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
@@ -237,7 +236,7 @@ class Service:
         """The scores of a request, whose sizes and times are added to the record; RequestError if
         the queue is full, or the deadline is past."""
         texts = request.texts
-        record.model, record.device = model.name, model.loaded.device
+        record.model, record.device = model.name, model.device
         record.documents += len(texts)
         record.truncated += request.truncated
         record.characters += sum(map(len, [request.query, *texts]))
@@ -252,7 +251,7 @@ class Service:
         numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
         record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
-        key = _key(pairs, model, record.caller) if model.loaded.reads_lists else b""
+        key = _key(pairs, model, record.caller) if model.reads_lists else b""
         scores, hits = self._windows.get(key), len(pairs)
         if scores is None:
             scorer, name = model.scorer, model.name
@@ -286,9 +285,9 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
         signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
     query = request.query[:MAX_CHARACTERS]
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows, signals)
-    if model.loaded.reads_lists:
+    if model.reads_lists:
         return pairs, rows
-    signals = {name: signals[name] for name in model.loaded.signals & signals.keys()}
+    signals = {name: signals[name] for name in model.signals & signals.keys()}
     number: dict[tuple[Any, ...], int] = {}
     columns = texts, urls, *(values.tolist() for values in signals.values())
     keys = zip(*columns, strict=True)
@@ -299,7 +298,7 @@ def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDAr
 
 def _key(pairs: Pairs, model: ServedModel, caller: bytes) -> bytes:
     """Hash of all that the scores of a list depend on, and of whom they are kept for."""
-    texts = [model.loaded.version, *pairs.queries, *pairs.texts, *pairs.urls]
+    texts = [model.version, *pairs.queries, *pairs.texts, *pairs.urls]
     signals = {name: values.tobytes() for name, values in pairs.signals.items()}
     content = f"{[*map(len, texts)]}{[*signals]}{''.join(texts)}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(b"".join([caller, content, *signals.values()])).digest()
@@ -433,7 +432,7 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
         model = models.default
         content = {
             "model_id": model.name,
-            "model_sha": model.loaded.version,
+            "model_sha": model.version,
             "model_dtype": "float32",
             "served_model_name": model.name,
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
@@ -481,8 +480,8 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
 
 def _described(model: ServedModel) -> dict[str, Any]:
     own = {"id": model.name, "object": "model", "created": 0, "owned_by": "tweetrerank"}
-    own |= {"model_type": "rerank", "weight": model.loaded.weight}
-    return own | {"reads_order": model.loaded.reads_lists}
+    own |= {"model_type": "rerank", "weight": model.weight}
+    return own | {"reads_order": model.reads_lists}
 
 
 def _status(is_well: bool) -> Response:

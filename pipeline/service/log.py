@@ -102,7 +102,7 @@ class SearchLog:
         # A further page must go on with the same list, which only an id of the client tells.
         is_drawn = is_drawn and bool(given or not window.start)
         is_default = window.model is None and model.name == models.default.name
-        version, other_version = model.loaded.version, rival and rival.loaded.version
+        version, other_version = model.version, rival and rival.version
         work = [score(model, record)]
         if rival and is_drawn and is_default and other_version != version:
             work.append(score(rival, replace(record, documents=0, cache_hits=0, texts=())))

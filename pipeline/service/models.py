@@ -1,28 +1,67 @@
-"""The models that are served: from raw scores to answers; reloading."""
+"""The models that are served: processes that score, the queue before them, reloading.
+
+Python's lock leaves threads little to gain. One process loads the models, and each that scores is
+forked from it: they share its memory, and have the same models, whatever becomes of their folders.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import struct
+import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from multiprocessing.util import Finalize
+from pathlib import Path
+from queue import LifoQueue
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.collections.collection import Collection
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.build import Source, best_source
+from pipeline.ranking.build import Source, best_source, mixed
+from pipeline.ranking.checkpoints import check_reads_given
+from pipeline.ranking.tuning import Calibration, tuning_of
 from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
-from pipeline.service.record import LOG
+from pipeline.service.record import LOG, json_handler
 from pipeline.service.requests import RequestError
-from pipeline.service.worker import Loaded, Scorer, Workers
 from rerankers import checkpoint as checkpoints
+from rerankers import devices
 from rerankers.errors import RerankerError
 from rerankers.pairs import FIRST_STAGE, numbers_of
-from rerankers.reranker import Model
+from rerankers.reranker import SOME, Counts, Model
 
+CONTEXT = multiprocessing.get_context("forkserver")
+"""A process with threads, as a service is, cannot be forked safely."""
+
+ANSWER = 20.0
+"""Seconds for the scores of a request, of some milliseconds; then its process is replaced."""
+LOADING = 120.0  # Seconds for loading all models
+LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies again and again
+TRIM = 5.0  # Seconds between two returns of free memory to the system
+CHECKED = 5.0  # Seconds without a score after which a service with work is not well
+LATE = "the deadline of the request is past"
+RECENT = 0.1  # Share of the last request in the mean seconds of a pair
 CERTAIN = 1e-9  # Least distance of a mixture from 0 and 1 where its logit is asked for
 DAMAGES = RerankerError, DataError, OSError, ValueError
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -31,19 +70,25 @@ class ServedModel:
 
     name: str
     source: Source
-    loaded: Loaded
-    scorer: Scorer
+    version: str  # Of its files
+    directory: Path
+    device: str
+    signals: set[str]
+    reads_lists: bool  # Whether each score depends on all documents
+    weight: float  # λ, for /v1/models
+    calibration: Calibration
+    scorer: Scorer = field(default=None, compare=False)  # type: ignore[assignment]
 
     @cached_property
     def checkpoint(self) -> Model:
         """The model in this process, without λ, loaded when it is first needed: for the page."""
         folder, adapted = self.source
-        return checkpoints.load(folder, device=self.loaded.device, adapted=adapted)
+        return checkpoints.load(folder, device=self.device, adapted=adapted)
 
     @cached_property
     def numbers(self) -> list[str]:
         """Names of the numbers beside the texts that it reads."""
-        return numbers_of(self.loaded.signals)
+        return numbers_of(self.signals)
 
     def respond(
         self, request: ScoreRequest, scores: npt.NDArray[np.floating], later_first: bool = False
@@ -52,12 +97,12 @@ class ServedModel:
         equal ones the earlier document comes first, or the later one (``later_first``)."""
         is_given = request.mix != "neural" and request.first_stage is not None
         keys = scores.astype(np.float64)
-        if is_given and not self.loaded.reads_lists and FIRST_STAGE in self.loaded.signals:
+        if is_given and not self.reads_lists and FIRST_STAGE in self.signals:
             keys = chances = keys.round(12)  # A mixture
             certain = np.clip(keys, CERTAIN, 1 - CERTAIN)
             logits = np.log(certain / (1 - certain))
         else:
-            keys, (slope, intercept) = keys.round(9), self.loaded.calibration
+            keys, (slope, intercept) = keys.round(9), self.calibration
             logits = slope * keys + intercept
             chances = np.exp(-np.logaddexp(0.0, -logits))
         if request.raw or request.shift:
@@ -74,6 +119,279 @@ class ServedModel:
 def probability(value: float) -> str:
     """A number from 0 to 1 in at most 16 characters; small ones keep ten digits."""
     return f"{value:.12f}" if value >= 1e-3 or not value else f"{value:.9e}"
+
+
+def load(name: str, source: Source, cache: int, device: str) -> tuple[Model, ServedModel]:
+    """A model that keeps posts; RerankerError, DataError for a damaged or unsuitable one."""
+    version, tuning = source.version, tuning_of(source.folder)
+    plain = checkpoints.load(source.folder, device=device, adapted=source.adapted)
+    check_reads_given(plain)
+    model = mixed(plain, has_scores=True)
+    if source.version != version:
+        raise RerankerError(f"{source.folder}: has changed while it was read")
+    model = model.remembering(cache)
+    model.warm_up()
+    signals, weight = model.signals, getattr(model, "weight", 1.0)
+    how = model.directory, model.device, signals, plain.reads == "lists", weight
+    calibration = (tuning and tuning.calibration) or Calibration()
+    return model, ServedModel(name, source, version, *how, calibration)
+
+
+class Scorer:
+    """Models in this process, as for a GPU. ``loaded``: name -> model, or what is wrong with it."""
+
+    def __init__(self, sources: Mapping[str, Source], cache: int, device: str = "cpu") -> None:
+        self._models, self.loaded = dict[str, Model](), dict[str, ServedModel | Exception]()
+        for name, source in sources.items():
+            try:
+                self._models[name], self.loaded[name] = load(name, source, cache, device)
+            except Exception as error:
+                self.loaded[name] = error
+
+    def ask(self, name: str, given: Any) -> Any:
+        """Scores [P] of given pairs by a model, or, for the name "", the result of a function;
+        raises RerankerError, and what the function raises."""
+        return self._models[name].score(given) if name else given()
+
+    def counts(self, name: str) -> Counts:
+        """Hits, misses and bytes of a model's kept posts."""
+        return self._models[name].counts if name else Counts()
+
+
+@dataclass
+class Worker:
+    """A process that scores, for one thread at a time."""
+
+    connection: Connection
+    pid: int
+    counts: dict[str, Counts] = field(default_factory=dict)  # As of the last answers
+    pause: float = 0.0  # Seconds before the next start, if it dies again
+    next_start: float = 0.0  # On the clock of time.monotonic
+
+
+class Workers(Scorer):
+    """Models in several processes, forked from one that has loaded them; raises OSError. ``cache``:
+    bytes of the kept posts of all together."""
+
+    def __init__(self, sources: Mapping[str, Source], cache: int, processes: int) -> None:
+        self._arguments, self._lock = (dict(sources), cache // processes), Lock()
+        self.loaded = {}
+        self._load()
+        self._workers = [Worker(*self.fork()) for _ in range(processes)]
+        self._free = LifoQueue[Worker]()  # The last one, which has kept the most, comes first.
+        for worker in reversed(self._workers):
+            self._free.put(worker)
+
+    def ask(self, name: str, given: Any) -> Any:
+        """As of a :class:`Scorer`; RequestError if no process can be started, or they die: one that
+        has died, or does not answer in time, is replaced, once."""
+        worker = self._free.get()
+        try:
+            for _ in range(2):
+                try:
+                    worker.connection.send((name, given))
+                    answer, worker.counts[name] = worker.connection.recv()
+                except (EOFError, OSError) as error:
+                    self._replace(worker, is_late=isinstance(error, BlockingIOError))
+                    continue
+                worker.pause = 0.0
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+        finally:
+            self._free.put(worker)
+        raise RequestError("unready", "the process that scores has died twice of the same request")
+
+    def counts(self, name: str) -> Counts:
+        """As of a :class:`Scorer`."""
+        return sum((worker.counts.get(name, Counts()) for worker in self._workers), Counts())
+
+    def fork(self) -> tuple[Connection, int]:
+        """A new process that scores, and its id; if those that hold the models die, an OSError."""
+        with self._lock:
+            for _ in range(2):
+                try:
+                    ours, theirs = _pipe(ANSWER)
+                    send_handle(self._ours, theirs.fileno(), None)
+                    theirs.close()
+                    return ours, self._ours.recv()
+                except (EOFError, OSError):
+                    LOG.error("the process that holds the models has died; another one loads them")
+                    self._end()
+                    self._load()
+        raise OSError("the process that holds the models dies at its start")
+
+    def _load(self) -> None:
+        """Start the process that loads the models; raises OSError, also where they have changed."""
+        self._ours, theirs = _pipe(LOADING)
+        arguments = theirs, *self._arguments
+        CONTEXT.Process(target=hold, args=arguments, name="models", daemon=True).start()
+        theirs.close()
+        # It ends when this end is closed: at our own end before it is waited for.
+        self._end = Finalize(self, self._ours.close, exitpriority=1)
+        problem = f"the process that loads the models has died, or takes {LOADING:g} s"
+        with suppress(EOFError, BlockingIOError):
+            loaded, known = self._ours.recv(), self.loaded.items()
+            changed = [n for n, old in known if isinstance(old, ServedModel) and loaded[n] != old]
+            if not changed:
+                self.loaded = self.loaded or loaded
+                return
+            problem = f"{changed[0]} cannot be loaded again: it has changed ({loaded[changed[0]]})"
+        self._end()
+        raise OSError(problem)
+
+    def _replace(self, worker: Worker, is_late: bool) -> None:
+        """Start another process; raises RequestError if there is none for now."""
+        now = time.monotonic()
+        if not worker.connection.closed:  # A late answer must not be that of another request.
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+            worker.connection.close()
+        if now >= worker.next_start:
+            what = f"does not answer within {ANSWER:g} s" if is_late else "has died"
+            LOG.error("a process that scores %s; another one starts", what)
+            worker.pause = min(LONGEST_PAUSE, 2 * worker.pause or 0.25)
+            worker.next_start = now + worker.pause
+            try:
+                worker.connection, worker.pid = self.fork()
+                return
+            except OSError as error:
+                LOG.error("no process that scores can be started: %s", error)
+        raise RequestError("unready", "a process that scores is being replaced")
+
+
+def _pipe(seconds: float) -> tuple[Connection, Connection]:
+    """Two ends; of the first, each part of a message that does not come in time is an OSError."""
+    ours, theirs = socket.socketpair()
+    for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        ours.setsockopt(socket.SOL_SOCKET, side, struct.pack("ll", int(seconds), 0))
+    return Connection(ours.detach()), Connection(theirs.detach())
+
+
+def give_back() -> None:
+    """Return free memory to the system, where the C library can."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
+def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> None:
+    """Load models, and fork a process for each handle that comes: the work of the first process."""
+    # These signals are for the service, which ends this process when it no longer needs it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)
+    logging.getLogger().handlers = [json_handler()]
+    logging.captureWarnings(True)
+    devices.set_threads(1)
+    with suppress(EOFError, OSError):  # The service has ended.
+        scorer = Scorer(sources, cache)
+        # What is loaded stays: no collection of garbage has to look at it, or copies its pages.
+        gc.collect()
+        gc.freeze()
+        connection.send(scorer.loaded)
+        while True:
+            handle = recv_handle(connection)
+            if pid := os.fork():
+                os.close(handle)
+                connection.send(pid)
+                continue
+            connection.close()
+            with suppress(BaseException):
+                work(Connection(handle), scorer)
+            os._exit(0)
+
+
+def work(connection: Connection, scorer: Scorer) -> None:
+    """Answer requests until the other end is closed: the work of a process that scores."""
+    trimmed = time.monotonic()
+    # PR_SET_PDEATHSIG: it ends with its template, even in work.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    while True:
+        name, given = connection.recv()
+        try:
+            answer = scorer.ask(name, given)
+        except Exception as error:
+            error.add_note(traceback.format_exc())  # It is lost on the way.
+            answer = error
+        connection.send((answer, scorer.counts(name)))
+        del answer, given
+        if time.monotonic() > trimmed + TRIM and not connection.poll():
+            give_back()
+            trimmed = time.monotonic()
+
+
+class Queue:
+    """A queue in the order of arrival for ``threads`` processes; its methods are of one event loop.
+    ``most_pairs`` and ``most_requests`` bound those in work, too."""
+
+    def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
+        self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
+        self.pairs, self.requests, self.queued = 0, 0, 0
+        self._free, self.pool = asyncio.Semaphore(threads), ThreadPoolExecutor(threads, "scores")
+        self._seconds, self._last = 0.0, time.monotonic()  # Of a pair; time of the last score
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is taken."""
+        return self.requests >= self.most_requests or self.pairs >= self.most_pairs
+
+    async def run(
+        self, work: Callable[[], Result], size: int = 0, deadline: float | None = None
+    ) -> tuple[Result, float, float]:
+        """The result of ``work``, which scores ``size`` pairs, its seconds, and those in the queue.
+
+        ``deadline`` is on the clock of ``time.perf_counter``. Raises RequestError if the queue is
+        full, or the deadline is past, or will be, and what the work raises.
+        """
+        left: float | None = None
+        if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
+            problem = f"{self.requests} requests of {self.pairs} documents are waiting"
+            raise RequestError("overload", f"{problem}, more than fit; try again later")
+        if deadline is not None:
+            if (left := deadline - time.perf_counter()) <= 0:
+                raise RequestError("deadline", LATE)
+            if self.queued and self._seconds * self.pairs / self.threads > left:
+                problem = f"{self.pairs} documents are waiting, for longer than the deadline"
+                raise RequestError("deadline", problem)
+        self.pairs, self.requests = self.pairs + size, self.requests + 1
+        try:
+            async with asyncio.timeout(left):
+                return await self._run(work, size)
+        except TimeoutError:
+            raise RequestError("deadline", LATE) from None
+        finally:
+            self.pairs, self.requests = self.pairs - size, self.requests - 1
+
+    async def is_well(self, scorer: Scorer, name: str) -> bool:
+        """Whether there are scores: of the last seconds, else of a request or of some pairs."""
+        started = time.monotonic()
+        if started - self._last < CHECKED:
+            return True
+        probe = asyncio.create_task(self._run(partial(scorer.ask, name, SOME), len(SOME)))
+        while self._last < started and not probe.done() and time.monotonic() < started + CHECKED:
+            await asyncio.sleep(0.02)
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        return self._last >= started
+
+    async def _run(self, work: Callable[[], Result], size: int) -> tuple[Result, float, float]:
+        """Wait for a free process and for its work, which goes on if the caller is cancelled."""
+        started, self.queued = time.perf_counter(), self.queued + 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.queued -= 1
+        queued = time.perf_counter() - started
+        running = asyncio.get_running_loop().run_in_executor(self.pool, self._timed, work, size)
+        running.add_done_callback(lambda _: self._free.release())
+        return *await asyncio.shield(running), queued
+
+    def _timed(self, work: Callable[[], Result], size: int) -> tuple[Result, float]:
+        started = time.perf_counter()
+        result, seconds = work(), time.perf_counter() - started
+        if size:
+            self._last = time.monotonic()
+            self._seconds += RECENT * (seconds / size - self._seconds)
+        return result, seconds
 
 
 class Models:
@@ -150,7 +468,7 @@ class Models:
         for name, find in self._find.items():
             try:
                 source, old = find(), self._all.get(name)
-                is_same = old is not None and source.version == old.loaded.version
+                is_same = old is not None and source.version == old.version
                 outcomes[name] = "unchanged" if is_same else f"loaded again from {source.folder}"
                 sources[name], is_new = source, is_new or not is_same
             except DAMAGES as error:
@@ -169,7 +487,7 @@ class Models:
             if isinstance(loaded, Exception):
                 outcomes[name] = loaded
             else:
-                models[name] = ServedModel(name, sources[name], loaded, scorer)
+                models[name] = replace(loaded, scorer=scorer)
         self._all = models  # As a whole: a request sees all of it or nothing.
         return outcomes
 

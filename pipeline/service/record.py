@@ -239,7 +239,7 @@ class Metrics:
         gauges: dict[str, list[tuple[dict[str, str], float]]] = {
             "te_queue_size": [({}, self._queued())],
             "tweetrerank_model_info": [
-                ({"model": model.name, "version": model.loaded.version}, 1.0) for model in models
+                ({"model": model.name, "version": model.version}, 1.0) for model in models
             ],
             "tweetrerank_log_lines": [({"outcome": name}, n) for name, n in self.log.items()],
             **{

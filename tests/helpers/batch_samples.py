@@ -1,6 +1,5 @@
 """Rows of batch jobs, shared by their tests."""
 
-import gzip
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from helpers import index_samples
 from helpers.reranking_samples import POSTS, QUERIES
 
 Row = dict[str, Any]
@@ -49,10 +49,7 @@ def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
         return path
-    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    content = "".join(f"{line}\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
+    return index_samples.write_lines(path, rows)
 
 
 def read_lines(path: Path) -> list[Row]:

@@ -1,7 +1,6 @@
 """Small data folders, made up, in the layout of the real collections."""
 
 import random
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -109,16 +108,6 @@ def _rows(answer_id: str, questions: int, rng: random.Random, hopeless: int = 0)
 def write_part(folder: Path, rows: list[Row]) -> None:
     """Write a part of a collection of questions."""
     _write_columns(folder, ("id.txt", "a.toks", "b.toks", "sim.txt"), rows)
-
-
-def write_archive(path: Path, words: Sequence[str]) -> Path:
-    """Write GloVe's archive with the words' vectors; the first number is a word's place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        for size in (50, 100):
-            lines = [f"{word} {row}.0{' 0.5' * (size - 1)}\n" for row, word in enumerate(words)]
-            archive.writestr(f"glove.6B.{size}d.txt", "".join(lines))
-    return path
 
 
 def _write_vectors(folder: Path, words: list[str], rng: random.Random) -> None:

@@ -1,9 +1,11 @@
 """Random posts, topics about them, and a writer of JSON lines."""
 
+import gzip
 import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from indexes.methods import Topic
 from indexes.posts import Post
@@ -35,8 +37,9 @@ TOPICS = [
 ]
 
 
-def write_posts(path: Path, posts: Iterable[Post]) -> Path:
-    """Write posts as JSON lines."""
-    lines = [json.dumps({"id": p.doc_id, "text": p.text, "url": p.url}) for p in posts]
-    path.write_text("".join(f"{line}\n" for line in lines))
+def write_lines(path: Path, rows: Iterable[Any]) -> Path:
+    """Write rows as JSON, or lines as they are, in the compression of the name."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path

@@ -183,7 +183,7 @@ def mixture(posts: Any, hits: Sequence[Any], weight: float | None = None) -> dic
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
     neural = dict(zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True))
     lexical = {hit["_id"]: hit["_score"] for hit in hits}
-    weight = models().default.loaded.weight if weight is None else weight
+    weight = models().default.weight if weight is None else weight
     mixed = interpolate({"": lexical}, {"": neural}, weight)[""]
     return dict(sorted(mixed.items(), key=lambda item: -item[1]))
 

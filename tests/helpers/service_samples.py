@@ -32,7 +32,7 @@ from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
 from pipeline.service.app import Access, Service, build
 from pipeline.service.connections import config
-from pipeline.service.models import Models, ServedModel
+from pipeline.service.models import Models
 from pipeline.service.page.page import Grades, SearchPage, routes
 from pipeline.service.proxy.routes import Proxy
 from pipeline.service.proxy.search import SearchDefaults
@@ -54,7 +54,7 @@ def models(name: str = "mp_hcnn") -> Models:
 
 def chance(logit: float, model: str = "mp_hcnn") -> float:
     """P(relevant) of a score by a shipped model."""
-    slope, intercept = models(model).default.loaded.calibration
+    slope, intercept = models(model).default.calibration
     return 1 / (1 + math.exp(-(slope * logit + intercept)))
 
 
@@ -66,6 +66,7 @@ def app_of(
     defaults: SearchDefaults | None = None,
     ca: Any = None,
     log: Any = None,
+    page: SearchPage | None = None,
     **options: Any,
 ) -> ASGIApp:
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
@@ -75,7 +76,7 @@ def app_of(
     proxy = None
     if engine:
         proxy = Proxy(service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log)
-    return build(service, Access(keys, **given), routes(None), proxy, log)
+    return build(service, Access(keys, **given), routes(page), proxy, log)
 
 
 @contextmanager
@@ -292,24 +293,7 @@ def served(folder: Path) -> Iterator[ServedPage]:
     grades = Grades(folder / "grades.txt")
     page = SearchPage(read_collection(description), lambda: models().served, grades)
     try:
-        with serving(page) as address:
+        with listening(app_of(page=page)) as address:
             yield ServedPage(page, address)
     finally:
         page.close()
-
-
-@contextmanager
-def serving(page: SearchPage, keys: Sequence[str] = ()) -> Iterator[str]:
-    """The address of a service with the page, without a slash at the end."""
-    app = build(Service(models(), Limits(), 1), Access(keys), routes(page))
-    with listening(app) as address:
-        yield address
-
-
-def seen_model(page: SearchPage) -> ServedModel:
-    """The model of a page, as if it was trained on the page's collection."""
-    model = models().default
-    trained_on = {"trained_on": ["mb2011", page.collection.name]}
-    seen = replace(model)
-    vars(seen)["checkpoint"] = replace(model.checkpoint, metrics=trained_on)
-    return seen

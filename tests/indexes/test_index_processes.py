@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.index_samples import random_posts, write_posts
+from helpers.index_samples import random_posts, write_lines
 from helpers.processes import ROOT
 
 import indexes
@@ -31,7 +31,8 @@ def started(*words: object) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_builds_leave_the_old_index(by: signal.Signals, stage: str, tmp_path: Path) -> None:
     """A terminated one leaves nothing; the next build names what it finds."""
-    index, posts = tmp_path / "index", write_posts(tmp_path / "posts.jsonl", POSTS)
+    rows = [{"id": post.doc_id, "text": post.text} for post in POSTS]
+    index, posts = tmp_path / "index", write_lines(tmp_path / "posts.jsonl", rows)
     indexes.build([Post("1", "old")], index, [])
     words = ["-m", "pipeline.index", "--posts", posts, "--index", index]
     process = started(*words)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Command, Patch
-from helpers.index_samples import POSTS, TOPICS
+from helpers.index_samples import POSTS, TOPICS, write_lines
 from helpers.processes import run_python
 
 import indexes
@@ -214,10 +214,8 @@ def test_parameters_out_of_range() -> None:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[Path]:
-    files = [tmp_path / "one.jsonl", tmp_path / "two words.jsonl"]
-    for number, file in enumerate(files):
-        file.write_text(json.dumps({"id": str(number), "text": f"alpha {number}"}) + "\n")
-    return files
+    rows = {"one": {"id": "0", "text": "alpha 0"}, "two words": {"id": "1", "text": "alpha 1"}}
+    return [write_lines(tmp_path / f"{name}.jsonl", [row]) for name, row in rows.items()]
 
 
 @pytest.fixture

@@ -9,20 +9,12 @@ from typing import Any
 
 import pytest
 from conftest import Capture
+from helpers.index_samples import write_lines
 from helpers.processes import ROOT
 
 from indexes.errors import CollectionError
 from indexes.posts import Post, read_posts
-from indexes.store import PostStore, RepeatedIdError
-
-
-def write(path: Path, *records: Any) -> Path:
-    """JSON lines; texts and bytes are written as they are."""
-    plain = str | bytes
-    lines = [r if isinstance(r, plain) else json.dumps(r, ensure_ascii=False) for r in records]
-    path.write_bytes(b"".join((x.encode() if isinstance(x, str) else x) + b"\n" for x in lines))
-    return path
-
+from indexes.store import PostStore
 
 FORMS = [*map(json.loads, (ROOT / "tests/helpers/platforms.jsonl").read_text().splitlines())]
 
@@ -30,7 +22,7 @@ FORMS = [*map(json.loads, (ROOT / "tests/helpers/platforms.jsonl").read_text().s
 @pytest.mark.parametrize("form", FORMS, ids=[each["form"] for each in FORMS])
 def test_forms_of_posts(tmp_path: Path, form: dict[str, Any]) -> None:
     expected = [Post(*post) for post in form["posts"]]
-    assert list(read_posts(write(tmp_path / "page.jsonl", form["record"]))) == expected
+    assert list(read_posts(write_lines(tmp_path / "page.jsonl", [form["record"]]))) == expected
     path = tmp_path / "pretty.json"
     path.write_text(f"\n{json.dumps(form['record'], indent=1)}\n")
     assert list(read_posts(path)) == expected
@@ -73,12 +65,13 @@ def test_bad_lines_are_named(tmp_path: Path, row: dict[str, Any]) -> None:
 def test_unusual_texts_survive(tmp_path: Path) -> None:
     texts = ["", " \t ", "nul\0byte", "💥👩‍👩‍👧 emoji", "مرحبا بالعالم שלום", "x" * 10_000]
     texts += ["one\nline\r\nand\u2028another\x85one", '"quoted" \\ back']
-    path = write(tmp_path / "p.jsonl", *({"id": n, "text": t} for n, t in enumerate(texts)))
+    path = write_lines(tmp_path / "p.jsonl", [{"id": n, "text": t} for n, t in enumerate(texts)])
     assert [post.text for post in read_posts(path)] == texts
 
 
 def test_compressed_files_read_as_plain_ones(tmp_path: Path) -> None:
-    plain = write(tmp_path / "p.jsonl", *({"id": n, "text": f"post {n} é"} for n in range(50)))
+    rows = [{"id": n, "text": f"post {n} é"} for n in range(50)]
+    plain = write_lines(tmp_path / "p.jsonl", rows)
     for name, pack in (("p.jsonl.gz", gzip.compress), ("p.jsonl.BZ2", bz2.compress)):
         (tmp_path / name).write_bytes(pack(plain.read_bytes()))
         assert list(read_posts(tmp_path / name)) == list(read_posts(plain))
@@ -88,8 +81,8 @@ def test_lines_that_hold_no_post(tmp_path: Path, capsys: Capture) -> None:
     notices = [{"delete": {"status": {"id": 1}}}, {"limit": {"track": 5}}]
     notices += [{"errors": [{"title": "operational-disconnect"}]}, {"meta": {"result_count": 0}}]
     last = {"id": 2, "text": "b", "delete": "just a word of this post"}
-    path = tmp_path / "stream.jsonl"
-    write(path, "", {"id": 1, "text": "a"}, "   ", *notices, last, "")
+    lines = ["", {"id": 1, "text": "a"}, "   ", *notices, last, ""]
+    path = write_lines(tmp_path / "stream.jsonl", lines)
     assert [post.doc_id for post in read_posts(path)] == ["1", "2"]
     assert "stream.jsonl: 4 notices without a post, passed over" in capsys.readouterr().err
     path.write_bytes(b'\xef\xbb\xbf{"id": 1, "text": "a"}\r\n{"id": 2, "text": "b"}')
@@ -136,7 +129,7 @@ def test_numbers_are_ordered_as_numbers_and_other_ids_as_text(tmp_path: Path) ->
     names = [Post(doc_id, "") for doc_id in ("b", "9", "100", "é", "a")]
     with store_of(tmp_path / "t", names) as store:
         assert [post.doc_id for post in store] == ["é", "b", "a", "9", "100"]
-    with pytest.raises(RepeatedIdError, match="twice, expected every id once"):
+    with pytest.raises(CollectionError, match="twice, expected every id once"):
         PostStore.build(tmp_path / "twice", [*names, Post("100", "")])
     with pytest.raises(CollectionError, match=r"post 7: found half a character"):
         PostStore.build(tmp_path / "p", [Post("7", "half \ud800")])

@@ -8,8 +8,8 @@ from typing import Any
 import pandas
 import pytest
 from conftest import Command, Patch
-from helpers.batch_samples import write_lines
 from helpers.data_samples import write_answers
+from helpers.index_samples import write_lines
 from helpers.reranking_samples import network, small_model
 
 import indexes

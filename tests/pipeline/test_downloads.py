@@ -4,13 +4,13 @@ import hashlib
 import re
 import socket
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from conftest import Capture, Patch
-from helpers.data_samples import write_archive
 
 from indexes.files import sha256_of
 from pipeline import fetch as script
@@ -181,7 +181,11 @@ WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2"
 
 def test_word_vectors_are_cut(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     folder = tmp_path / "embeddings"
-    archive = write_archive(folder / "glove.6B.zip", WORDS)
+    folder.mkdir()
+    with zipfile.ZipFile(archive := folder / "glove.6B.zip", "w") as whole:
+        for size in (50, 100):  # The first number is a word's place.
+            lines = [f"{word} {row}.0{' 0.5' * (size - 1)}\n" for row, word in enumerate(WORDS)]
+            whole.writestr(f"glove.6B.{size}d.txt", "".join(lines))
     (known,) = script.select(["embeddings"])
     known = known._replace(size=archive.stat().st_size, sha256=sha256_of(archive))
     monkeypatch.setattr(script, "select", lambda names: [known])

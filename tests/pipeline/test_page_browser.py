@@ -4,11 +4,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from helpers.service_samples import HOSTILE, HOSTILE_QUERY, ServedPage, seen_model, serving
+from helpers.service_samples import HOSTILE, HOSTILE_QUERY, ServedPage, app_of, listening, models
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipeline.collections.trec import ranked, read_qrels
@@ -165,8 +166,11 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
 def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
     tabs: Any, served_page: ServedPage
 ) -> None:
-    page = SearchPage(served_page.page.collection, lambda: {"mine": seen_model(served_page.page)})
-    with serving(page) as address:
+    collection, seen = served_page.page.collection, replace(models().default)
+    trained_on = {"trained_on": ["mb2011", collection.name]}
+    vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=trained_on)
+    page = SearchPage(collection, lambda: {"mine": seen})
+    with listening(app_of(page=page)) as address:
         tab = tabs(served=served_page._replace(address=address))
         shown = tab.go(**TOPIC, model="mine")
         expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
@@ -409,7 +413,7 @@ def test_errors_are_shown(tabs: Any) -> None:
 
 
 def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> None:
-    with serving(served_page.page, ["secret"]) as address:
+    with listening(app_of(page=served_page.page, keys=["secret"])) as address:
         tab = tabs(served=served_page._replace(address=address))
         tab.page.goto(f"{address}/?{urlencode(TOPIC)}")
         for key in ("wrong", "secret"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Command, Patch
+from helpers.index_samples import write_lines
 from helpers.processes import ROOT, run_python
 
 from pipeline.collections import named
@@ -37,31 +38,22 @@ def measures(output: str) -> dict[str, tuple[float, float, str]]:
 
 def test_the_whole_pipeline_is_shown(search: Command) -> None:
     """The neural model alone and mixed, the rankers, and the fusion; both results are written."""
-    result = search("sample", "--hits", "50", "--show", "none", code=0)
-    assert "fusion reads no score of mp_hcnn" in result.err
+    result = search("sample", "--hits", "50", "--runtag", "mine", code=0)
+    assert "fusion reads no score of mp_hcnn" in result.err and "λ = " in result.err
+    assert "before:" in result.out and "after:" in result.out
     assert result.out.splitlines()[0].split()[-3:] == ["AP", "P@30", "ms/topic"]
     found, mixed = measures(result.out), "mp_hcnn + ql (λ = 0.35)"
     averaged = "mean of min-max scores"
     assert [*found] == ["ql", "mp_hcnn", mixed, "bm25", "rm3", "axiom", averaged, "fusion"]
+    assert all(0 < value <= 1 for row in found.values() for value in row[:2])
     assert found["ql"] < min(found[mixed], found["fusion"])
+    ceilings = {t.query_id: int(t.max_doc_id or 0) for t in named.find("sample").topics}
     for name, model in ((mixed, "mp_hcnn"), ("fusion", "fusion")):
         assert found[name][2] == f"runs/sample.{model}.txt"
-        assert set(map(len, read_run(found[name][2]).values())) <= set(range(1, 51))
-
-
-def test_the_sample_from_topics_to_run(search: Command) -> None:
-    """With MP-HCNN, whose score is mixed with the first stage's."""
-    given = ("sample", "--reranker", "mp_hcnn", "--output", "run")
-    result = search(*given, "--runtag", "mine", code=0)
-    found = measures(result.out)
-    assert set(found) == {"ql", "mp_hcnn", "mp_hcnn + ql (λ = 0.35)"}
-    assert all(0 < value <= 1 for row in found.values() for value in row[:2])
-    assert "before:" in result.out and "after:" in result.out and "λ = " in result.err
-    assert Path("run").read_text().splitlines()[0].endswith(" mine")
-    run = read_run("run")
-    ceilings = {t.query_id: int(t.max_doc_id or 0) for t in named.find("sample").topics}
-    for query_id, scores in run.items():
-        assert all(int(doc_id) <= ceilings[query_id] for doc_id in scores)
+        assert Path(found[name][2]).read_text().splitlines()[0].endswith(" mine")
+        for query_id, scores in read_run(found[name][2]).items():
+            assert 1 <= len(scores) <= 50
+            assert all(int(doc_id) <= ceilings[query_id] for doc_id in scores)
 
 
 POSTS = [
@@ -75,8 +67,7 @@ POSTS = [
 
 
 def test_ones_own_posts_with_strange_texts(search: Command, command: Command) -> None:
-    posts, topics = Path("posts.jsonl"), Path("topics.tsv")
-    posts.write_text("".join(json.dumps(post) + "\n" for post in POSTS), encoding="utf-8")
+    posts, topics = write_lines(Path("posts.jsonl"), POSTS), Path("topics.tsv")
     topics.write_text("1\tstorm warning coast\n2\t!!!\n3\t\n4\tnothingmatchesthis\n")
     assert "pipeline.index --posts" in search(topics, code=2).err
     command("index", "--posts", posts, "--index", "index", code=0)

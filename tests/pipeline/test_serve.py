@@ -71,7 +71,7 @@ def test_the_answer_has_the_format(client: TestClient, wire: Wire) -> None:
 
 def test_scores_are_those_of_the_model(client: TestClient, wire: Wire) -> None:
     """Probabilities and logits, in one order, with a decimal point and at most 18 characters."""
-    slope, intercept = models().default.loaded.calibration
+    slope, intercept = models().default.calibration
     expected = slope * logits(POSTS) + intercept
     orders = []
     for is_raw in (False, bool(wire.raw)):
@@ -341,7 +341,7 @@ def test_a_request_is_ranked_as_in_python(
     window: TestClient, fields: dict[str, Any], how: dict[str, Any]
 ) -> None:
     body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
-    slope, intercept = models("window").default.loaded.calibration
+    slope, intercept = models("window").default.calibration
     scores = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
     expected = slope * scores + intercept
     for _ in range(2):
@@ -383,25 +383,25 @@ def test_a_collection_is_served_by_what_is_best_for_it(
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
     served = Models([], 1_000_000, collections=[named.find("sample")])
     assert [*served.served] == ["sample"]
-    assert served.default.loaded.directory == checkpoints.SHIPPED / "window" / "all"
+    assert served.default.directory == checkpoints.SHIPPED / "window" / "all"
     # A model trained on it since then is taken over.
     trained = tmp_path / "checkpoints" / "window" / "sample"
     shipped = checkpoints.SHIPPED / "window" / "mb2012"
     metrics = checkpoints.read_json(shipped / "metrics.json") | {"left_out": "sample"}
     checkpoints.copy_whole(shipped, trained, {"metrics.json": json.dumps(metrics).encode()})
     served.reload()
-    assert served.default.loaded.directory == trained
+    assert served.default.directory == trained
 
 
 def test_a_weight_tuned_here_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
     served, shipped = Models(["mp_hcnn"], 1_000_000), checkpoints.find("mp_hcnn")
-    tuning, before = tuning_of(shipped), served.default.loaded
+    tuning, before = tuning_of(shipped), served.default
     assert tuning and before.weight == tuning.weight
     replace(tuning, weight=0.0).save(tuning_files(shipped)[0])
     served.reload()
-    assert served.default.loaded.weight == 0
-    assert served.default.loaded.version != before.version
+    assert served.default.weight == 0
+    assert served.default.version != before.version
 
 
 def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:
@@ -465,11 +465,11 @@ def saved(folder: Path, name: str, configuration: str) -> Path:
 def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
     """A model that reads a post's rank gets it, or 0 without ranks, as in predict."""
     served = Models([str(saved(tmp_path / "sm", "sm_cnn", "static"))], 10**6)
-    assert PRIOR in served.default.loaded.signals
+    assert PRIOR in served.default.signals
     run = {"q": {str(n): score for n, score in enumerate(SCORES)}}
     posts = {str(n): Post(str(n), *post) for n, post in enumerate(LISTED)}
     ranked = Candidates([Topic("q", QUERY)], run, posts).pairs()
-    slope, intercept = served.default.loaded.calibration
+    slope, intercept = served.default.calibration
     with client_of(models=served) as client:
         for scores, pairs in ((SCORES, ranked), (None, all_pairs([QUERY], LISTED))):
             expected = slope * served.default.checkpoint.score(pairs) + intercept

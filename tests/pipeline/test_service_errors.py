@@ -33,11 +33,11 @@ from httpx import Response
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from pipeline.service import worker
+from pipeline.service import models as serving
 from pipeline.service.app import Service, build, reloading
+from pipeline.service.models import Queue
 from pipeline.service.record import LOG, JsonFormatter
 from pipeline.service.requests import Limits, RequestError
-from pipeline.service.worker import Queue
 from rerankers.errors import RerankerError
 
 KEY = "correct-horse"
@@ -334,7 +334,7 @@ def test_deadlines(wire: Wire, header: str) -> None:
 
 
 def test_health_needs_scores_and_ready_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "CHECKED", 0.2)
+    monkeypatch.setattr(serving, "CHECKED", 0.2)
     scorer, body = GatedScorer(), WIRES["tei"].body()
     limits = Limits(waiting_requests=1)
     with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(1) as pool:

@@ -32,9 +32,9 @@ from pipeline.errors import DataError
 from pipeline.ranking.build import Source
 from pipeline.ranking.tuning import TUNING_FILE
 from pipeline.serve import read_keys
-from pipeline.service import worker
+from pipeline.service import models as serving
+from pipeline.service.models import Workers
 from pipeline.service.requests import RequestError
-from pipeline.service.worker import Workers
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import Model
 
@@ -301,7 +301,7 @@ PAIRS = all_pairs([*QUERIES, *AWKWARD.values()], EVERY)
 
 @pytest.fixture(scope="module")
 def checkpoint() -> Model:
-    multiprocessing.set_forkserver_preload(["pipeline.service.worker"])
+    multiprocessing.set_forkserver_preload(["pipeline.service.models"])
     forkserver.ensure_running()
     return checkpoints.load(checkpoints.find("mp_hcnn"))
 
@@ -347,7 +347,7 @@ def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
 def test_a_process_that_hangs_is_replaced(
     checkpoint: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "ANSWER", 2.0)
+    monkeypatch.setattr(serving, "ANSWER", 2.0)
     scorer, processes = scorer_of(checkpoint.directory)
     expected = scorer.ask("m", PAIRS)
     for _ in range(2):
@@ -365,7 +365,7 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
     checkpoint: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer, processes = scorer_of(checkpoint.directory, 1)
-    starts, fork = [], worker.Workers.fork
+    starts, fork = [], serving.Workers.fork
 
     def broken(template: Workers) -> object:
         started = fork(template)
@@ -373,7 +373,7 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
         os.kill(started[1], signal.SIGKILL)
         return started
 
-    monkeypatch.setattr(worker.Workers, "fork", broken)
+    monkeypatch.setattr(serving.Workers, "fork", broken)
     os.kill(processes()[1], signal.SIGKILL)
     end = time.monotonic() + 2
     while time.monotonic() < end:
@@ -407,7 +407,7 @@ TREES = """
 import sys
 import pipeline.service.app, pipeline.service.log
 from pipeline.ranking.build import Source
-from pipeline.service.worker import Scorer
+from pipeline.service.models import Scorer
 from rerankers.checkpoint import find
 Scorer({"w": Source(find("window"))}, 1000)
 print({"torch", "pandas", "sklearn"} & {*sys.modules})

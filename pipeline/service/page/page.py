@@ -213,7 +213,7 @@ class SearchPage:
             offered[name] = best
         known = [each.model.directory for each in offered.values()]
         for name, model in served.items():
-            if model.loaded.directory not in known:
+            if model.directory not in known:
                 mixed = tuned(model.checkpoint, self.collection)
                 offered[name] = Ranker(None, mixed, self.collection)
         return offered

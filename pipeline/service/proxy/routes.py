@@ -321,7 +321,7 @@ class Proxy:
         signals = dict(zip(names, zip(*numbers, strict=True), strict=True))
         wanted = ScoreRequest(window.query, texts, urls, first, window.model, signals=signals)
         if weight is not None:
-            wanted = replace(wanted, raw=True, mix=None if model.loaded.reads_lists else "neural")
+            wanted = replace(wanted, raw=True, mix=None if model.reads_lists else "neural")
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 
         async def score(model: ServedModel, record: Record) -> ScoreResponse:
