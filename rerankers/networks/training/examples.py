@@ -165,9 +165,9 @@ class BatchSampler:
         rows = np.concatenate([np.append(*topic) for topic in self._topics])
         queries, posts, topics = [pairs.query_index], [pairs.post_index], list[TopicRows]()
         for positives, _ in self._topics:
-            query, relevant = pairs.query_index[positives[0]], pairs.post_index[positives]
+            query, right = pairs.query_index[positives[0]], pairs.post_index[positives]
             others = pairs.post_index[rows[pairs.query_index[rows] != query]]
-            others = others[~np.isin(others, relevant)]  # Topics may share posts.
+            others = others[~np.isin(others, right)]  # Topics may share posts.
             if not len(others):
                 raise RerankerError(
                     "sampling corrupted takes negatives from other topics: found a topic without "
