@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from io import BytesIO
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch.nn.functional import normalize
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup, means, okapi
-from experiments.left_out import calibration_error, first_stage_of, margin
+from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post, read_posts
@@ -28,6 +29,7 @@ from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.topic import grade_text
+from pipeline.ranking.tuning import Calibration
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
 from rerankers.explanation import visible
@@ -228,17 +230,20 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
     judged = {r.cell: setup.judged(r.cell) for r in results}
     of_form = {(cell.reranker, cell.collection): found for cell, found in judged.items()}
 
+    @cache
+    def without(collection: str, is_fusion: bool) -> Calibration:
+        alike = (c for c in judged if (c.reranker == "fusion") == is_fusion)
+        models = (cell for cell in alike if first_stage_of(cell.reranker))
+        return calibrated([judged[cell] for cell in models if cell.collection != collection])
+
     def measures(result: Result) -> dict[str, float]:
         ours, own = result.cell, judged[result.cell]
         first = first_stage_of(ours.reranker)
         added = {"±": margin(own, of_form.get((first or "", ours.collection)))}
-        alike = (c for c in judged if (c.reranker == "fusion") == (ours.reranker == "fusion"))
-        others = [
-            judged[cell]
-            for cell in alike
-            if cell.collection != ours.collection and first_stage_of(cell.reranker)
-        ]
-        return added | ({"ECE": calibration_error(own, others)} if first and others else {})
+        if not first:
+            return added
+        calibration = without(ours.collection, ours.reranker == "fusion")
+        return added | {"ECE": calibration_error(own, calibration)}
 
     return _with(results, measures)
 
