@@ -195,13 +195,11 @@ def _form_of(files: Sequence[Path]) -> Form:
         try:
             is_nested = _parsed(raw).get(POSTS) is not None
             form = Form(is_nested, is_ordered=is_nested)
-            posts = form.posts(form.read(raw))
+            if posts := form.posts(form.read(raw)):
+                has_scores = all(post.get(FIRST_SCORE) is not None for post in posts)
+                return form._replace(has_first_stage=has_scores)
         except ValueError as error:
             problem = problem or f"{path}:{number}: {error}"
-            continue
-        if posts:
-            has_scores = all(post.get(FIRST_SCORE) is not None for post in posts)
-            return form._replace(has_first_stage=has_scores)
     raise DataError(problem or f"{files[0]}: found no row with a post, expected some")
 
 

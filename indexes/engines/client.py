@@ -37,9 +37,6 @@ _LOST = "connection lost"
 _ENVIRONMENT = "TWEETRERANK_ENGINE_"
 
 
-# --- Where an index is ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class EngineAddress:
     """An index in OpenSearch or Elasticsearch.
@@ -164,9 +161,6 @@ class Credentials:
         pair = f"{self.user}:{self.password or ''}"
         basic = f"Basic {b64encode(pair.encode()).decode()}"
         return {} if self.user is None else {"authorization": basic}
-
-
-# --- Requests -------------------------------------------------------------------------------------
 
 
 class EngineError(CollectionError):
@@ -338,9 +332,6 @@ def encoded(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-# --- Errors ---------------------------------------------------------------------------------------
-
-
 def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
     """The error for an answer that is none: what was found, and what to do."""
     kind, reason = reason_of(content)
@@ -379,11 +370,11 @@ def reason_of(content: Any) -> tuple[str, str]:
     error = content.get("error", content) if isinstance(content, dict) else content
     if not isinstance(error, dict):
         return "", _cut(error, 80)
-    inner = error["root_cause"][0] if error.get("root_cause") else error
-    if isinstance(error.get("caused_by"), dict):
-        inner = error
-        while isinstance(inner.get("caused_by"), dict):
-            inner = inner["caused_by"]
+    inner = error
+    while isinstance(inner.get("caused_by"), dict):
+        inner = inner["caused_by"]
+    if inner is error and error.get("root_cause"):
+        inner = error["root_cause"][0]
     reason = inner.get("reason") or error.get("reason") or error.get("type") or error
     return str(error.get("type", "")), _cut(reason, 300)
 

@@ -307,15 +307,14 @@ class ForeignIndex(EngineIndex):
 
     def _post(self, hit: Hit) -> Post:
         """The post of a hit; a text or link of several values is that of the first one."""
-        address, source = self._address, hit.get("_source", {})
+        address = self._address
+        if (source := hit.get("_source")) is None:
+            problem = "the index keeps no texts (_source is off); name one that does"
+            raise CollectionError(f"{address}: {problem}")
         names = (address.text_field, address.url_field, address.id_field)
         text, url, doc_id = (value_of(source, name) for name in names)
-        if text is None and "_source" not in hit:
-            raise CollectionError(
-                f"{address}: the index keeps no texts (_source is off); name one that does"
-            )
-        doc_id = doc_id if address.id_field else hit["_id"]
-        post = Post(str(doc_id), well_formed(str(text or "")), well_formed(str(url or "")))
+        doc_id = str(doc_id if address.id_field else hit["_id"])
+        post = Post(doc_id, *(well_formed(str(value or "")) for value in (text, url)))
         return with_signals(post, source, address.signals)
 
 
@@ -387,13 +386,15 @@ class KeptPosts:
         before = {shard: int(number) for shard, number in self._select("SELECT * FROM changes")}
         if before == numbers:
             return
-        kept, whole = self._count(), False
+        count, whole = "SELECT count(*) FROM posts", False
+        kept = self._select(count)[0][0]
         moment = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
         is_later = all(numbers[shard] >= before[shard] for shard in before.keys() & numbers)
         if self._has_all() and before and before.keys() == numbers.keys() and is_later:
             changed = min(before[shard] for shard in before if numbers[shard] != before[shard])
             self._keep(self._index.fetch_all({"range": {"_seq_no": {"gt": changed}}}))
-            whole = (kept := self._count()) == self._index.size
+            kept = self._select(count)[0][0]
+            whole = kept == self._index.size
         if kept:
             how = "brought up to date" if whole else "read anew"
             text = f"the posts kept here since {moment:%Y-%m-%d %H:%M} UTC are {how}"
@@ -404,9 +405,6 @@ class KeptPosts:
                 connection.execute("PRAGMA user_version = 0")
             connection.execute("DELETE FROM changes")
             connection.executemany("INSERT INTO changes VALUES (?, ?)", numbers.items())
-
-    def _count(self) -> int:
-        return int(self._select("SELECT count(*) FROM posts")[0][0])
 
     def _has_all(self) -> bool:
         return bool(self._select("PRAGMA user_version")[0][0])
@@ -422,7 +420,7 @@ class KeptPosts:
                 f"INSERT OR REPLACE INTO posts ({COLUMNS}) VALUES (?, ?, ?, ?)", map(row_of, posts)
             )
 
-    def _select(self, query: str, values: Sequence[str] = ()) -> list[tuple[str, ...]]:
+    def _select(self, query: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]]:
         with self._told():
             return self._connection.execute(query, values).fetchall()
 

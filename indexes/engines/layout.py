@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from zlib import crc32
 
 from indexes.engines.client import (
@@ -241,16 +241,6 @@ def kept_posts(directory: Path, uuid: str, address: EngineAddress) -> Path:
     return directory / f"posts-{uuid}{names}.sqlite"
 
 
-# --- Filling --------------------------------------------------------------------------------------
-
-
-class Built(NamedTuple):
-    """Description of a complete index, and the number of posts that were sent for it."""
-
-    manifest: IndexManifest
-    sent: int
-
-
 def build(
     address: EngineAddress,
     posts: Iterable[Post],
@@ -258,9 +248,10 @@ def build(
     directory: Path,
     rebuild: str,
     language: str | None = None,
-) -> Built:
+) -> tuple[IndexManifest, int]:
     """Fill an index; one that is there and incomplete gets the posts that it lacks.
 
+    Returns its description and the number of posts that were sent for it.
     Posts are kept in ``directory`` (:class:`indexes.engines.index.KeptPosts`); the other arguments
     are those of :func:`indexes.index.build`. Raises CollectionError if there are no posts, or an id
     is repeated; the engine refuses or is lost; the index that is there has other posts or fields.
@@ -294,7 +285,7 @@ def build(
             connection.execute("PRAGMA user_version = 1")
         uuid = engine.describe()["settings"]["index"]["uuid"]
         path.replace(kept_posts(directory, uuid, address))
-    return Built(layout.manifest, sent)
+    return layout.manifest, sent
 
 
 def _prepared(engine: Engine, wanted: Layout) -> Layout:

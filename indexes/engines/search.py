@@ -35,9 +35,6 @@ _PARTS = ("_shards.failed", "timed_out", "error", "status")
 _SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), *_PARTS])
 
 
-# --- Bodies ---------------------------------------------------------------------------------------
-
-
 def until(field: str, time: str, query_id: str) -> dict[str, Any]:
     """Posts not later than a time of a topic: ISO 8601, or as Twitter and TREC write it.
 
@@ -110,16 +107,7 @@ def check_search(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 def filled(query: Any, text: str) -> Any:
     """A query with the topic's text in place of :data:`PLACEHOLDER`, whatever signs it has."""
-    if isinstance(query, str):
-        return query.replace(PLACEHOLDER, text)
-    if isinstance(query, list):
-        return [filled(part, text) for part in query]
-    if isinstance(query, dict):
-        return {key: filled(part, text) for key, part in query.items()}
-    return query
-
-
-# --- Requests -------------------------------------------------------------------------------------
+    return json.loads(json.dumps(query).replace(PLACEHOLDER, json.dumps(text)[1:-1]))
 
 
 def search(

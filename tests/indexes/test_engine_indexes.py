@@ -40,8 +40,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def index(server: Server, kept: Path) -> Iterator[OwnIndex]:
     address = server.address()
-    done = build(address, POSTS, [], kept, "make it again")
-    assert (done.sent, done.manifest.posts, done.manifest.empties) == (402, 402, 1)
+    manifest, sent = build(address, POSTS, [], kept, "make it again")
+    assert (sent, manifest.posts, manifest.empties) == (402, 402, 1)
     with open_index(address, kept, []) as opened:
         assert isinstance(opened, OwnIndex)
         yield opened

@@ -261,7 +261,7 @@ def fake(monkeypatch: Patch) -> Iterator[Fake]:
 
 
 def fill(url: str, folder: Path) -> int:
-    return build(EngineAddress(url, "things"), POSTS, [], folder, "pipeline.index …").sent
+    return build(EngineAddress(url, "things"), POSTS, [], folder, "pipeline.index …")[1]
 
 
 @pytest.mark.parametrize(

@@ -31,20 +31,13 @@ SESSION.trust_env = False
 
 
 class Served(NamedTuple):
-    """An engine with 120 posts, and the service in front of it.
+    """An engine with 120 posts, and the service in front of it."""
 
-    Attributes:
-        name: of the engine.
-        direct, proxy: their addresses.
-        index: of the posts.
-        credentials: user, password and CA file, as far as there are any.
-    """
-
-    name: str
-    direct: str
-    proxy: str
+    name: str  # Of the engine
+    direct: str  # Its address
+    proxy: str  # That of the service
     index: str
-    credentials: dict[str, str]
+    credentials: dict[str, str]  # User, password and CA file, as far as there are any
 
     def options(self) -> dict[str, Any]:
         """Options of a request without a client."""

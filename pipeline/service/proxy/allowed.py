@@ -62,9 +62,6 @@ def refused(found: str) -> RequestError:
     return RequestError("refused", f"found {found}, which does not pass here; ask the engine")
 
 
-# --- Calls and indexes ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class EngineRequest:
     """A call that may pass, as the engine is to see it."""
@@ -156,9 +153,6 @@ def matches(pattern: str, name: str) -> bool:
         # The first place of a part leaves most of the name for the others.
         at = found + len(part) if (found := name.find(part, at, end)) >= 0 else end + 1
     return at <= end and name.startswith(first) and name.endswith(last)
-
-
-# --- Bodies ---------------------------------------------------------------------------------------
 
 
 def strict(body: bytes) -> Json:

@@ -130,9 +130,8 @@ class Proxy:
         if request.kind == "known":
             names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
             self.grammar.check_ids(*names, request.name, request.parameters.get("scroll_id"))
-        response = await self.upstream.send(
-            replace(request, body=dumped(content) if content else b"")
-        )
+        body = dumped(content) if content else b""
+        response = await self.upstream.send(replace(request, body=body))
         if request.kind in ("known", "open"):
             with suppress(*ResponseError):
                 self._remember(members_of(bytes(response.body)))
@@ -143,8 +142,6 @@ class Proxy:
         for name in ("id", "pit_id", "_scroll_id"):
             self.grammar.remember(msgspec.json.decode(members.get(name, b"null")))
 
-    # --- Searches ---------------------------------------------------------------------------------
-
     async def _search(self, request: EngineRequest) -> Response:
         """One search or several, each with its hits reranked if it has a window."""
         searches = await self._read(request)
@@ -152,7 +149,10 @@ class Proxy:
         if not sent:
             raise next(search for search in searches if isinstance(search, RequestError))
         response, parts = await self._ask(request, sent)
-        while response.status_code in OWN_SEARCH_FAILED and (lost := _lost(sent, parts)):
+        while response.status_code in OWN_SEARCH_FAILED:
+            windows = [row for row, search in enumerate(sent) if search.window]
+            if not (lost := [row for row in windows if not parts or parts[row].hits is None]):
+                break
             # The caller's own searches in their place, for the engine's own words on them.
             for row in lost:
                 sent[row] = sent[row]._replace(window=None, outcome="failed", reason="it failed")
@@ -224,8 +224,9 @@ class Proxy:
         self.grammar.check(content, "template")
         told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
         headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
-        call = replace(request, headers=headers, body=dumped(content), parameters={})
-        response = await self.upstream.send(replace(call, method="POST", path="/_render/template"))
+        changes: Json = {"headers": headers, "parameters": {}, "path": "/_render/template"}
+        call = replace(request, method="POST", body=dumped(content), **changes)
+        response = await self.upstream.send(call)
         rendered = bytes(response.body)
         with suppress(*ResponseError):
             search = members_of(rendered).get("template_output", Raw(b""))
@@ -243,11 +244,8 @@ class Proxy:
         asked for, from then on at once.
         """
         windows = [search.window for search in searches]
-        is_short = [bool(w and w.short and w.place not in self._lacking) for w in windows]
-        bodies = [
-            search.body if w is None else w.short if short else w.body
-            for search, w, short in zip(searches, windows, is_short, strict=True)
-        ]
+        pairs = zip(windows, searches, strict=True)
+        bodies = [w.bodies[w.place in self._lacking] if w else search.body for w, search in pairs]
         changed = ("from", "size") if any(windows) else ()
         parameters = {name: v for name, v in request.parameters.items() if name not in changed}
         body = bodies[0]
@@ -268,8 +266,8 @@ class Proxy:
                 parts = await _apart(len(content), read)
         lacking = {
             w.place: True
-            for w, short, part in zip(windows, is_short, parts, strict=False)
-            if w and short and not all(is_whole for *_, is_whole in part.posts)
+            for w, sent, part in zip(windows, bodies, parts, strict=False)
+            if w and sent is not w.bodies[True] and not part.posts.are_whole
         }
         self._lacking.update(lacking)
         return await self._ask(request, searches) if lacking else (response, parts)
@@ -299,18 +297,18 @@ class Proxy:
                 outcome, record.kind, record.error = "failed", "internal", type(error).__name__
         self.service.metrics.search(record, outcome)
         shown = rows[window.start : window.start + window.size]
-        if ranked is None:
-            members = MARK | members if outcome in ("late", "failed") else members
-            return part.page(shown, window.added, members), None
-        if ranked.ext:
+        if outcome in ("late", "failed"):
+            members = MARK | members
+        if ranked and ranked.ext:
             ext = members_of(members.get("ext", b"{}")) | members_of(f"{{{ranked.ext}}}".encode())
             members = members | {"ext": encoded(ext)}
-        return part.page(shown, window.added, members, ranked.rows[0][1]), ranked
+        best = ranked.rows[0][1] if ranked else None
+        return part.page(shown, window.added, members, best), ranked
 
     async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
         hits, record = (part.hits or ())[: window.depth], request.record
-        texts, urls, numbers, _ = zip(*part.posts[: window.depth], strict=True)
+        texts, urls, numbers = (column[: window.depth] for column in part.posts[:3])
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
@@ -326,7 +324,12 @@ class Proxy:
 
         async def score(model: ServedModel, record: Record) -> ScoreResponse:
             response = await self.service.score(wanted, model, record, deadline)
-            return response if weight is None else mixed(response, first, weight)
+            if weight is None:
+                return response
+            logits = [*map(float, response.scores)]
+            scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
+            order = sorted(range(len(scores)), key=lambda row: -scores[row])
+            return replace(response, scores=[*map(probability, scores)], order=order)
 
         record.format = "search"
         if self.log is None:
@@ -340,23 +343,9 @@ class Proxy:
         return models.default if name is None else models.choose(name, False)
 
 
-def _lost(searches: Sequence[Search], parts: Sequence[SearchResponse]) -> Sequence[int]:
-    """Rows of the searches whose windows have no hits to read."""
-    rows = [row for row, search in enumerate(searches) if search.window]
-    return [row for row in rows if not parts or parts[row].hits is None]
-
-
 async def _apart(size: int, work: Callable[[], Value]) -> Value:
     """The result of work on so many bytes, of many in a thread of its own."""
     return await asyncio.to_thread(work) if size > _THREAD else work()
-
-
-def mixed(response: ScoreResponse, first: Sequence[float], weight: float) -> ScoreResponse:
-    """Logits mixed with the engine's scores, both from 0 to 1 in this list."""
-    logits = [*map(float, response.scores)]
-    scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
-    order = sorted(range(len(scores)), key=lambda row: -scores[row])
-    return replace(response, scores=[*map(probability, scores)], order=order)
 
 
 def _answer(response: Response, content: bytes | Raw, reason: str | None = None) -> Response:

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -117,8 +119,7 @@ class Window:
     fields: Mapping[str, PostFields]  # Index -> fields of its posts; "" for all others
     added: Sequence[str]  # Fields that only the reranker needs
     place: int  # Hash of the indexes and these fields
-    body: bytes  # The search with them
-    short: bytes  # The same without them, for hits that show their whole sources; else empty
+    bodies: tuple[bytes, bytes]  # The search without them, if its hits show sources, and with them
     model: str | None
     weight: float | None
     ubi: Ubi | None  # ``ext.ubi``, if it is for the log
@@ -136,9 +137,6 @@ class Search(NamedTuple):
 
 class UnchangedError(Exception):
     """A search passes unchanged: the reason, and how it is counted."""
-
-
-# --- The window -----------------------------------------------------------------------------------
 
 
 def read_search(
@@ -207,12 +205,12 @@ def _window(
     needed = dict.fromkeys(name for each in fields.values() for name in each.names)
     added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
+    body = dumped(whole | {"fields": [*(shown or []), *added]} if added else whole)
     hides = any(name == "stored_fields" or name.startswith("_source") for name in given)
     hides = hides or "stored_fields" in content or content.get("_source", True) is not True
     return Window(
         *(text, start, size, depth, fields, added, hash((*indexes, *added))),
-        body=dumped(whole | {"fields": [*(shown or []), *added]} if added else whole),
-        short=b"" if hides or not added else dumped(whole),
+        bodies=(body if hides or not added else dumped(whole), body),
         model=options.model,
         weight=defaults.weight if options.weight is None else options.weight,
         ubi=ext.ubi,
@@ -274,9 +272,6 @@ def _names(value: Any) -> list[str]:
     listed = value if isinstance(value, dict | list) else ()
     names = [item.get("field") if isinstance(item, dict) else item for item in listed]
     return [name for name in names if isinstance(name, str)]
-
-
-# --- The text -------------------------------------------------------------------------------------
 
 
 def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) -> str:
@@ -354,9 +349,6 @@ def plain(text: Any, fields: Sequence[str] | None) -> str:
     return " ".join(" ".join(words).split())
 
 
-# --- The response ---------------------------------------------------------------------------------
-
-
 class Hit(msgspec.Struct, frozen=True):
     """The parts of a hit that are read here."""
 
@@ -375,17 +367,36 @@ class Hit(msgspec.Struct, frozen=True):
                 return group[name]
         return (*at(self.source, name),) if "." in name else ()
 
-    def post(self, fields: PostFields) -> tuple[str, str, list[float], bool]:
-        """Its text, link and numbers, and whether it has all of the fields."""
-        values = [*map(self.value, fields.names)]
-        count = len(values) - len(fields.signals)
-        parts = [v if type(v) is str else " ".join(_leaves(v)) for v in values[:count]]
-        link = parts.pop() if fields.url else ""
-        numbers = [
-            number_of(next(iter(v), None) if isinstance(v, list | tuple) else v)
-            for v in values[count:]
-        ]
-        return " ".join(filter(None, parts)), link, numbers, () not in values
+
+class Posts(NamedTuple):
+    """The posts of hits: texts, links, and numbers of each."""
+
+    texts: list[str]
+    urls: list[str]
+    numbers: list[tuple[float, ...]]
+    are_whole: bool  # Whether none lacks a field
+
+    @classmethod
+    def of(cls, hits: Sequence[Hit], fields: Mapping[str, PostFields]) -> Posts:
+        """``fields``: index -> fields of its posts, "" for all others."""
+        posts = cls([], [], [], True)
+        for index, group in groupby(hits, attrgetter("index_name")):
+            own, run = fields.get(index, fields[""]), [*group]
+            columns = [[hit.value(name) for hit in run] for name in own.names]
+            count = len(columns) - len(own.signals)
+            parts = [
+                [value if type(value) is str else " ".join(_leaves(value)) for value in column]
+                for column in columns[:count]
+            ]
+            numbers = [
+                [number_of(next(iter(v), None) if type(v) in (list, tuple) else v) for v in column]
+                for column in columns[count:]
+            ]
+            posts.urls.extend(parts.pop() if own.url else [""] * len(run))
+            posts.texts.extend(" ".join(filter(None, each)) for each in zip(*parts, strict=True))
+            posts.numbers.extend(zip(*numbers, strict=True))
+            posts = posts._replace(are_whole=posts.are_whole and all(() not in c for c in columns))
+        return posts
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
@@ -401,7 +412,7 @@ class SearchResponse(NamedTuple):
     found: Members  # Members of ``hits``
     raws: Sequence[Raw] = ()  # The hits, in the engine's order
     hits: Sequence[Hit] | None = None  # The same; None if there is no list of them to read
-    posts: Sequence[tuple[str, str, list[float], bool]] = ()
+    posts: Posts = Posts([], [], [], True)
 
     @classmethod
     def read(cls, content: bytes | Raw, fields: Mapping[str, PostFields] | None) -> SearchResponse:
@@ -413,8 +424,7 @@ class SearchResponse(NamedTuple):
         found = members_of(members["hits"]) if "hits" in members else {}
         with suppress(*ResponseError):
             hits = _HITS.decode(raw := found.get("hits", Raw()))
-            of_hits = [fields.get(hit.index_name, fields[""]) for hit in hits] if fields else ()
-            posts = [*map(Hit.post, hits, of_hits)]
+            posts = Posts.of(hits if fields else [], fields or {})
             return cls(content, members, found, _RAWS.decode(raw), hits, posts)
         return cls(content, members, found)
 
@@ -438,16 +448,16 @@ class SearchResponse(NamedTuple):
         """A hit without some fields, and with another score where it is given."""
         if score is None and not dropped:
             return self.raws[row]
-        members, groups = members_of(self.raws[row]), dict[str, Members]()
-        for name in ("fields", "ignored_field_values"):
-            if name in members:
-                values = members_of(members.pop(name))
-                groups[name] = {key: values[key] for key in values if key not in dropped}
+        members, first = members_of(self.raws[row]), dict[str, Raw]()
         if score is not None:
-            first = Raw(b"[%b]" % bytes(members["_score"]))
-            groups["fields"] = groups.get("fields", {}) | {FIRST_STAGE: first}
+            first = {FIRST_STAGE: Raw(b"[%b]" % bytes(members["_score"]))}
             members["_score"] = Raw(score.encode())
-        return encoded(members | {name: encoded(group) for name, group in groups.items() if group})
+        for name, more in (("fields", first), ("ignored_field_values", {})):
+            if more or name in members:
+                values = members_of(members.pop(name, b"{}")).items()
+                if kept := {key: v for key, v in values if key not in dropped} | more:
+                    members[name] = encoded(kept)
+        return encoded(members)
 
 
 def encoded(value: Any) -> Raw:
