@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,25 +112,20 @@ def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """Date, commit, machine and versions, for what is written to disk."""
+    """Date, commit of this checkout, if it is one, machine and versions, for what is written."""
     versions = {"python": platform.python_version()}
+    commit: str | None = None
     if torch := sys.modules.get("torch"):
         versions["torch"] = str(torch.__version__)
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    with suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.check_output(
+            [*command, "--abbrev=12"], stderr=subprocess.DEVNULL, text=True, timeout=5
+        )
+        commit = answer.strip()
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
+        "commit": commit,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": versions,
     }
-
-
-def _commit() -> str | None:
-    """The commit of this checkout, or None outside of one."""
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-        answer = subprocess.run(
-            [*command, "--abbrev=12"], capture_output=True, text=True, check=True, timeout=5
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()

@@ -26,16 +26,12 @@ __all__ = ["Model", "RerankerError", "load", "models"]
 
 
 def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Model:
-    """Load a trained reranker.
+    """Load a trained reranker: one that comes with the package, or the folder of a checkpoint.
 
-    Raises RerankerError if there is no such model or folder, a file of the checkpoint is missing,
-    damaged or of another version, the device is not there, or PyTorch is missing for a network.
-
-    Args:
-        model: name of a model that comes with the package, or the folder of a checkpoint.
-            ``window`` is the best one for a list of posts; ``mp_hcnn`` and ``sm_cnn`` score each
-            post by itself.
-        device: of a network: ``cpu``, ``cuda``, or ``cuda:1`` for another GPU than the first.
+    ``window`` is the best one for a list of posts; ``mp_hcnn`` and ``sm_cnn`` score each post by
+    itself. The device of a network is ``cpu``, ``cuda``, or ``cuda:1`` for another GPU than the
+    first. Raises RerankerError if there is no such model or folder, a file is missing, damaged or
+    of another version, the device is not there, or PyTorch is missing for a network.
     """
     # `import rerankers` alone takes no time.
     from rerankers import checkpoint

@@ -44,12 +44,9 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 
 
 def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = None) -> None:
-    """Write a checkpoint into an empty folder, which is created if it is missing.
-
+    """Write a checkpoint, with ``extras`` (file name -> content), into a folder, which is created.
     The caller sees to it that no half-written folder stays (``indexes.files.atomic_directory``).
-    ``extras``: file name -> content of further files. Raises RerankerError if the folder is not
-    empty.
-    """
+    Raises RerankerError if the folder is not empty."""
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise RerankerError(f"{directory}: found files, expected an empty folder to write into")
@@ -66,11 +63,9 @@ def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = Non
 
 
 def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes]) -> None:
-    """Copy a checkpoint, with all that it shares with others, into an empty folder.
-
-    ``replaced``: file name -> content, for new files or in place of the checkpoint's own. Raises
-    RerankerError if a file is missing, changed or foreign.
-    """
+    """Copy a checkpoint, with all that it shares with others, into an empty folder. ``replaced``:
+    file name -> content, for new files or in place of the checkpoint's own. Raises RerankerError if
+    a file is missing, changed or foreign."""
     config = checked(directory, replaced)
     shutil.copytree(directory, target, dirs_exist_ok=True)
     if shared := _shared(directory, config):
@@ -100,11 +95,8 @@ def write_config(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def version_of(directory: Path) -> str:
-    """Hash of everything that a model's scores depend on, but for adapted word vectors.
-
-    ``config.json`` holds the SHA-256 of the checkpoint's other files. Raises RerankerError if it
-    cannot be read.
-    """
+    """Hash of everything that a model's scores depend on, but for adapted word vectors: that of
+    ``config.json``, which holds those of the other files. RerankerError if it cannot be read."""
     try:
         return _sha256(directory / "config.json")
     except OSError as error:
@@ -112,11 +104,9 @@ def version_of(directory: Path) -> str:
 
 
 def find(model: str | Path) -> Path:
-    """The checkpoint folder of a model that comes with the package, or a folder given by its path.
-
-    The model's checkpoint is that trained on all judged years. Its name has priority over a folder
-    with this name; a ``Path`` is always a folder. Raises RerankerError if there is neither.
-    """
+    """The folder of a model that comes with the package, trained on all judged years, or a folder.
+    A model has priority over a folder of its name; a ``Path`` is always a folder. Raises
+    RerankerError if there is neither."""
     if isinstance(model, Path):
         return model
     if not isinstance(model, str):
@@ -141,17 +131,13 @@ def load(
     adapted: Path | None = None,
     batch_size: int = 256,
 ) -> Model:
-    """Read a checkpoint folder.
+    """Read a checkpoint folder of a model, or of the one with this ``name`` alone.
 
-    Raises RerankerError if a file is missing, damaged, of another format or of another model, the
-    device is not there, or PyTorch is missing for a network.
-
-    Args:
-        name: expected model; None accepts any.
-        device: of a network, ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; trees are on the CPU.
-        idf: source of word frequencies in training -> word frequencies; None is :func:`idf_from`.
-        adapted: file of adapted word vectors, in place of the folder's own.
-        batch_size: pairs in a forward pass of a network.
+    ``idf``: source of word frequencies in training -> word frequencies, by default
+    :func:`idf_from`; ``adapted``: file of adapted word vectors, in place of the folder's own. Of a
+    network, ``device`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:1``, and ``batch_size`` the pairs
+    in a forward pass. Raises RerankerError if a file is missing, damaged, of another format or of
+    another model, the device is not there, or PyTorch is missing for a network.
     """
     config, path = checked(directory), directory / "config.json"
     model_name = str(config.get("model"))
@@ -174,9 +160,13 @@ def load(
             "directory": directory,
             "read_again": reloaded,
         }
-        model: Model
         if models.is_network(model_name):
-            model = _network(kind, known, _shared(directory, config), device, batch_size)
+            from rerankers.networks.network import Network
+
+            shared = _shared(directory, config)
+            vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
+            known |= {"vocabulary": vocabulary, "batch_size": batch_size}
+            model: Model = Network.of(kind, _weights(directory, shared), device, **known)
         else:
             from rerankers.trees.boosting import read_lists
 
@@ -203,17 +193,6 @@ def reloaded(
     return dataclasses.replace(model, resources=resources)
 
 
-def _network(
-    kind: Any, known: Mapping[str, Any], shared: Path | None, device: Any, batch_size: int
-) -> Model:
-    from rerankers.networks.network import Network
-
-    directory = known["directory"]
-    vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
-    further = {"vocabulary": vocabulary, "batch_size": batch_size, **known}
-    return Network.of(kind, _weights(directory, shared), device, **further)
-
-
 def _weights(directory: Path, shared: Path | None) -> dict[str, Any]:
     return (load_file(shared / WEIGHTS) if shared else {}) | load_file(directory / WEIGHTS)
 
@@ -230,20 +209,16 @@ def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -
 
 
 def idf_from(source: str) -> Idf:
-    """Word frequencies by name: ``wordfreq``, ``wordfreq:LANGUAGE``, or the path of a file.
-
-    Raises RerankerError for a file that is missing or has another content.
-    """
+    """Word frequencies by name: ``wordfreq``, ``wordfreq:LANGUAGE``, or the path of a file, with
+    a RerankerError if it is missing or has another content."""
     kind, _, language = source.partition(":")
     return Idf.from_wordfreq(language or "en") if kind == "wordfreq" else Idf.read(Path(source))
 
 
 def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:
-    """The configuration of a checkpoint, all of whose files are those that it names.
-
-    The files ``replaced`` need not be as they were. Raises RerankerError if the format is another
-    one, or a file is missing, changed or foreign.
-    """
+    """The configuration of a checkpoint, all of whose files are those that it names. The files
+    ``replaced`` need not be as they were. Raises RerankerError if the format is another one, or a
+    file is missing, changed or foreign."""
     path = directory / "config.json"
     config = read_json(path)
     if config.get("format") != FORMAT:

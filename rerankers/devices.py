@@ -39,9 +39,7 @@ def device_name(text: str) -> str:
 
 def placed(device: torch.device | str, is_network: bool = True) -> str:
     """The device that is there for a network, the one of ``auto``; others are on the CPU.
-
-    Raises RerankerError if there is no such device.
-    """
+    Raises RerankerError if there is no such device."""
     try:
         name, _, number = device_name(str(device)).partition(":")
     except ValueError as error:
@@ -60,10 +58,8 @@ def placed(device: torch.device | str, is_network: bool = True) -> str:
 
 
 def threads() -> int:
-    """Threads for parallel work: those of :func:`set_threads`, or of PyTorch, once it is imported.
-
-    Before that $OMP_NUM_THREADS, or the number of cores that this process may use.
-    """
+    """Threads for parallel work: those of :func:`set_threads`, or of PyTorch, once it is imported;
+    before that $OMP_NUM_THREADS, or the number of cores that this process may use."""
     if count := getattr(_within, "threads", 0) or _chosen:
         return int(count)
     if torch := sys.modules.get("torch"):
@@ -105,14 +101,10 @@ def one_thread_each() -> Iterator[int]:
 
 
 def in_threads(function: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Call a function with each item, in :func:`threads`.
-
-    It helps functions that spend their time outside of Python, as in operations on large arrays.
-    """
+    """Call a function with each item, in :func:`threads`, which helps functions that spend their
+    time outside of Python, as in operations on large arrays."""
     if len(items) < 2 or threads() < 2:
-        for item in items:
-            function(item)
+        list(map(function, items))
         return
     with one_thread_each() as count, ThreadPoolExecutor(count) as pool:
-        for _ in pool.map(function, items):
-            pass
+        list(pool.map(function, items))

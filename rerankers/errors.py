@@ -9,10 +9,8 @@ from typing import Any
 
 
 class RerankerError(Exception):
-    """A checkpoint, a vocabulary or a score cannot be used as it is.
-
-    The message is for a person: what was wrong, where, and what to do about it.
-    """
+    """A checkpoint, a vocabulary or a score cannot be used as it is. The message is for a person:
+    what was wrong, where, and what to do about it."""
 
 
 def warn(message: str) -> None:
@@ -40,10 +38,8 @@ def above_zero(default: float, most: float = math.inf) -> Any:
 
 @dataclass(frozen=True)
 class Checked:
-    """Base of settings; RerankerError names all impossible values and combinations at once.
-
-    Limits also hold in subclasses, which may have other defaults.
-    """
+    """Base of settings; RerankerError names all impossible values and combinations at once. Limits
+    also hold in subclasses, which may have other defaults."""
 
     def __post_init__(self) -> None:
         if found := [*self.problems()]:

@@ -114,32 +114,23 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """The explanation without its posts, for JSON."""
         names = ("kind", "measure", "steps", "base", "extent", "groups")
-        headings = [column.heading for column in self.columns]
-        return {**{name: getattr(self, name) for name in names}, "columns": headings}
+        shown = {name: getattr(self, name) for name in names}
+        return shown | {"columns": [column.heading for column in self.columns]}
 
 
 def as_dict(reasons: Reasons) -> dict[str, Any]:
     """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
+    further = [{"title": title, "segments": shaded} for title, shaded in reasons.further]
     rows = [row._asdict() | {"cells": [c._asdict() for c in row.cells]} for row in reasons.rows]
-    known = [part._asdict() for part in reasons.features]
-    return {
-        "text": reasons.text,
-        "url": reasons.url,
-        "rows": rows,
-        "further": [{"title": title, "segments": shaded} for title, shaded in reasons.further],
-        "features": [
-            part | {"value": None if isnan(part["value"]) else part["value"]} for part in known
-        ],
-        "numbers": reasons.numbers,
-    }
+    values = [None if isnan(part.value) else part.value for part in reasons.features]
+    parts = zip(reasons.features, values, strict=True)
+    known = [part._asdict() | {"value": value} for part, value in parts]
+    return vars(reasons) | {"rows": rows, "further": further, "features": known}
 
 
 def visible(text: str) -> str:
-    """The text with line breaks as spaces, other control characters as �, and tweets' entities
-    (``&amp;``) as the characters that they stand for.
-
-    Keeps terminal escapes and changes of text direction out of the output.
-    """
+    """The text with line breaks as spaces, other control characters as � (no terminal escapes or
+    changes of direction), and tweets' entities (``&amp;``) as the characters they stand for."""
     return "".join(_visible(text))
 
 
@@ -165,11 +156,8 @@ def placed(name: str, value: float, others: Iterable[float]) -> str:
 def shade(
     text: str, spans: Iterable[Span], values: Iterable[float], bounds: Sequence[float]
 ) -> list[Segment]:
-    """A text in segments; each character has the shade of the best match at its place.
-
-    ``values`` are the similarities of the matches at ``spans``, which may overlap; where one has
-    more elements than the other, the rest is ignored.
-    """
+    """A text in segments; each character has the shade of the best match at its place. ``values``
+    are those of the matches at ``spans``, which may overlap; a longer one is cut."""
     steps = [0] * len(text)
     for (start, end), value in zip(spans, values, strict=False):
         step = bisect_right(bounds, value)
@@ -184,11 +172,9 @@ def shade(
 def shade_words(
     query: str, posts: Sequence[tuple[str, str]], by_meaning: bool
 ) -> list[tuple[list[Segment], list[Segment]]]:
-    """Texts and URLs of posts, shaded by their words' nearness to the query's.
-
-    Stop words match nothing, unless the query has no others; words match inside URLs, too.
-    ``by_meaning``: whether words that are near in the general space are shaded.
-    """
+    """Texts and URLs of posts, shaded by their words' nearness to the query's. Stop words match
+    nothing, unless the query has no others; words match inside URLs, too. ``by_meaning``: whether
+    words that are near in the general space are shaded."""
     every = dict.fromkeys(words(query))
     asked = [word for word in every if word not in STOP_WORDS] or [*every]
     traced = [find_words(text) for text, _ in posts]

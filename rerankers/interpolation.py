@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 
 def minmax(scores: Sequence[float]) -> list[float]:
-    """(s − min) / (max − min) of each score, from 0 to 1; 0.5 if all are equal.
-
-    Libraries choose 0, 0.5 or 1 then; a constant does not change a ranking.
-    """
+    """(s − min) / (max − min) of each score, from 0 to 1; 0.5 if all are equal. Libraries choose 0,
+    0.5 or 1 then; a constant does not change a ranking."""
     low, high = min(scores, default=0.0), max(scores, default=0.0)
     if low == high:
         return [0.5] * len(scores)

@@ -69,11 +69,9 @@ class Pairs:
 
 
 def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1).
-
-    Severyn & Moschitti (2015), section 5, "submission run as a feature". Posts outside of the run
-    have the prior 0; priors of several runs are averaged.
-    """
+    """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1). Severyn &
+    Moschitti (2015), section 5, "submission run as a feature". Posts outside of the run have the
+    prior 0; priors of several runs are averaged."""
     return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
 
 
@@ -103,10 +101,8 @@ def numbers_of(signals: Iterable[str]) -> list[str]:
 
 
 def number_of(value: object) -> float:
-    """A number, also as a text; a flag as 0 or 1, an ISO date in seconds since the epoch.
-
-    A date without a zone is in UTC. NaN is anything else, and a number of more than 1e30.
-    """
+    """A number, also as a text; a flag as 0 or 1, an ISO date in seconds since the epoch. A date
+    without a zone is in UTC. NaN is anything else, and a number of more than 1e30."""
     for read in _READERS if isinstance(value, str) else ():
         with suppress(ValueError):
             return number_of(read(str(value).strip()))

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from rerankers.explanation import Explanation
 
 Reads = Literal["posts", "lists", "searches"]
-"""``posts``: each post alone, for a mixture with a first stage's scores; ``lists``: a list of given
-candidates as a whole, with the scores or the order of their first stage, or neither; ``searches``:
-the scores of several searches, whose best posts are its candidates."""
+"""``posts``: each post alone, to mix with a first stage's scores; ``lists``: given candidates as a
+whole, with scores or order of their first stage, or neither; ``searches``: the scores of several
+searches, whose best posts are its candidates."""
 
 Progress = Callable[[int], object]
 """Called with numbers of pairs that have been scored since the last call."""
@@ -71,10 +71,8 @@ class _Ranked(NamedTuple):
 
 
 class RankedPost(_Ranked):
-    """A post with its score, and its place in the list that was ranked.
-
-    ``id`` is that of a record with ``id`` or ``doc_id``, else None; it is no item of the tuple.
-    """
+    """A post with its score, and its place in the list that was ranked. ``id`` is that of a record
+    with ``id`` or ``doc_id``, else None; it is no item of the tuple."""
 
     id: Any = None
 
@@ -128,18 +126,14 @@ class Model(ABC):
 
     @abstractmethod
     def score(self, pairs: Pairs, progress: Progress = silent) -> npt.NDArray[np.floating]:
-        """Scores [P], higher is better.
-
-        Raises RerankerError if one is not a finite number, or a batch does not fit into memory.
-        """
+        """Scores [P], higher is better; RerankerError if one is not a finite number, or a batch
+        does not fit into memory."""
 
     def stages(
         self, pairs: Pairs, progress: Progress = silent, first_stage: str = "first stage"
     ) -> Iterator[tuple[str, npt.NDArray[np.floating]]]:
-        """Names and scores [P] of the steps to the result, which is the last one.
-
-        ``first_stage``: name of the search that found the pairs.
-        """
+        """Names and scores [P] of the steps to the result, which is the last one; ``first_stage``
+        is the name of the search that found the pairs."""
         yield self.name, self.score(pairs, progress)
 
     @abstractmethod
@@ -157,10 +151,8 @@ class Model(ABC):
         return ""
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Reasons for the scores of the pairs ``rows``; None of a model that gives none.
-
-        The pairs are the list of one query, which also says how its other posts do.
-        """
+        """Reasons for the scores of the pairs ``rows``, None of a model that gives none; the pairs
+        are the list of one query, which also says how its other posts do."""
         return None
 
     @cached_property
@@ -218,13 +210,9 @@ class Model(ABC):
     ) -> list[RankedPost]:
         """Rank posts for a query, best first; posts of equal scores keep their order.
 
-        Args:
-            posts: texts, (text, URL) of posts with a link, or records with ``text``, ``url``, and
-                the :attr:`numbers` that the model reads under their names.
-            top_k: best posts to return, 0 or more; None returns all.
-            scores: of the posts by a first stage; see :meth:`predict`, also for errors.
-            weight: the model's share.
-            in_order: whether the posts stand in the order of a first stage, best first.
+        They are texts, (text, URL) of posts with a link, or records with ``text``, ``url``, and the
+        :attr:`numbers` that the model reads. ``top_k`` None returns all. For a first stage's
+        ``scores``, the model's share ``weight``, ``in_order`` and errors see :meth:`predict`.
         """
         # The items of a mapping are its keys.
         if isinstance(posts, str | bytes | Mapping) or not isinstance(posts, Iterable):
@@ -251,24 +239,16 @@ class Model(ABC):
     ) -> npt.NDArray[np.floating]:
         """Score (query, post) pairs: [P] in the order of the pairs, higher is better.
 
-        With the ``scores`` of a first stage, the result is their mixture: λ · model + (1 − λ) ·
-        first stage, after both were scaled to [0, 1] over the pairs of each query. Models over
-        features read these scores as a feature, too, and their own score is the result unless
-        there is a ``weight``.
+        With the ``scores`` [P] of a first stage, the result is their mixture: λ · model + (1 − λ) ·
+        first stage, after both were scaled to [0, 1] over the pairs of each query; λ is ``weight``,
+        or the one tuned with the checkpoint. Models over features take the pairs of a query as its
+        list of candidates, and these scores as a feature; their own score is the result unless
+        there is a ``weight``. ``window`` does without scores, and then reads an order, best first,
+        if the pairs are ``in_order``. The others miss the scores of the lexical rankers, which
+        ``pipeline.search`` gives them, and then rank worse, with a warning.
 
-        Models over features take the pairs of a query as its list of candidates. ``window`` reads
-        their scores, or their order, or does without. The others miss the scores of the lexical
-        rankers, which ``pipeline.search`` gives them, and then rank worse, with a warning.
-
-        A text of more than 1,000 characters has the score of its best passage for the query. Raises
-        RerankerError if a pair or a score is none, or λ is missing.
-
-        Args:
-            pairs: query and post; for its forms see :meth:`rank`.
-            scores: [P] of a first stage; None gives the model's scores alone.
-            weight: λ, from 0 to 1; None is the one tuned with the checkpoint.
-            in_order: whether each query's pairs stand in the order of a first stage, best first;
-                it is read by ``window`` if there are no scores.
+        For forms of a post see :meth:`rank`; a text of more than 1,000 characters has the score of
+        its best passage. Raises RerankerError if a pair or a score is none, or λ is missing.
         """
         if not isinstance(pairs, Iterable):
             raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")
@@ -314,10 +294,8 @@ class Model(ABC):
         return None
 
     def mixed(self, weight: float | None = None, origin: str = "tuned") -> Model:
-        """The model with λ; as it is, if its score contains a first stage's.
-
-        ``weight`` None is :meth:`tuned_weight`.
-        """
+        """The model with λ, by default the tuned one; as it is, if its score contains a first
+        stage's."""
         weight = self.tuned_weight() if weight is None else weight
         if weight is None or self.reads != "posts":
             return self
@@ -336,11 +314,9 @@ def _of_model(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mixed(Model):
-    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2).
-
-    It reads lists: both scores are scaled to [0, 1] over the pairs of each query. Without scores of
-    a first stage its score is the model's, and where they are unknown its order.
-    """
+    """λ · a model's score + (1 − λ) · the first stage's (Rao et al. 2019, equation 2). It reads
+    lists: both scores are scaled to [0, 1] over the pairs of each query. Without scores of a first
+    stage its score is the model's, and where they are unknown its order."""
 
     reads = "lists"
 

@@ -88,7 +88,9 @@ def encode(
     Raises:
         DataError: an encoding is not finite.
     """
-    cleaned = [_cleaned(text) for text in texts]
+    # Tokenizers take no lone surrogates, and C strings no NUL.
+    known = [text.replace("\0", " ").encode("utf-8", "replace") for text in texts]
+    cleaned = [text.decode("utf-8").strip() for text in known]
     distinct = list(dict.fromkeys(filter(None, cleaned)))
     row_of = {text: row for row, text in enumerate(distinct)}
     rows = np.array([row_of.get(text, len(distinct)) for text in cleaned], dtype=np.int64)
@@ -142,11 +144,6 @@ def _encoded(
         found[rows] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
         progress(int(times[rows].sum()))
     return found
-
-
-def _cleaned(text: str) -> str:
-    """The text without what tokenizers or C strings do not take: lone surrogates and NUL."""
-    return text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8").strip()
 
 
 def _digest(texts: Sequence[str]) -> str:

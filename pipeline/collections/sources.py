@@ -75,8 +75,8 @@ class ForeignIndex(NamedTuple):
 
 
 def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each pair with their number, from 1: those of :data:`FILES`, and of a file that
-    may be absent; raises DataError for a missing or a shorter file."""
+    """Number, from 1, and lines of each pair in :data:`FILES` and in an ``optional`` file; raises
+    DataError for a missing or a shorter file."""
     if missing := [name for name in FILES if not (folder / name).exists()]:
         raise DataError(f"{folder}: found no {', no '.join(missing)}; expected {[*FILES]}")
     present = [*FILES, *([optional] if (folder / optional).exists() else [])]
@@ -91,7 +91,7 @@ def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
 
 
 class PairFolders(NamedTuple):
-    """Folders of posts that queries found: these in ``a.toks``, posts in ``b.toks``.
+    """Folders of posts found by queries: queries in ``a.toks``, posts in ``b.toks``.
 
     ``url.txt`` has links or empty lines, ``id.txt`` lines ``query_id Q0 doc_id rank score tag``.
     """

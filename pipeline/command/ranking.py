@@ -217,7 +217,7 @@ class RankingOptions(ModelOptions):
             problem = f"{collection.name} is not searched, its candidates are given; leave"
             if given := [f"--{name}" for name in names if getattr(self, name)]:
                 raise UsageError([f"{flag}: {problem} {flag} out" for flag in given])
-        how = {name: getattr(self, name) for name in ("candidates", "checkpoint", "skip_unknown")}
+        names = ["candidates", "checkpoint", "skip_unknown"]
+        how: dict[str, Any] = {name: getattr(self, name) for name in names} | self.loading()
         how["parameters"] = [*self.parameter, *([f"mu={self.mu}"] if self.mu else [])]
-        given = collection, self.reranker, self.method, self.weight
-        return ranker(*given, **how, **self.loading())
+        return ranker(collection, self.reranker, self.method, self.weight, **how)

@@ -24,7 +24,7 @@ from pipeline.ranking.checkpoints import (
 )
 from pipeline.ranking.fusion import Fusion, UnionRetriever
 from pipeline.ranking.ranker import Ranker
-from pipeline.ranking.retrievers import IndexRetriever, retriever_for
+from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.tuning import tuning_files, tuning_of
 from rerankers import models
 from rerankers.checkpoint import version_of
@@ -91,10 +91,10 @@ def ranker(
                 f"`reranker`: found {reranker}, but {collection.name} is not searched, its "
                 "candidates are given; use another model"
             )
-        union, given = UnionRetriever.of(collection, model.config), None
+        union, known = UnionRetriever.of(collection, model.config), list[Retriever]()
         if candidates:
-            given = retriever_for(collection, candidates, skip_unknown=skip_unknown)
-        return Fusion(union, model, collection, given)
+            known = [retriever_for(collection, candidates, skip_unknown=skip_unknown)]
+        return Fusion(union, model, collection, *known)
     retriever = retriever_for(collection, candidates, first_stage, parameters, skip_unknown)
     if reranker == defaults.NONE:
         return Ranker(retriever, None, collection)
@@ -111,10 +111,7 @@ def ranker(
 def default_reranker(
     collection: Collection, is_mixed: bool = False, has_weight: bool = False
 ) -> str:
-    """The model of ``auto``: the best one trained on the collection, a fusion, or MP-HCNN.
-
-    One that is mixed reranks one first stage, as a fusion does not, which has no λ either.
-    """
+    """The model of ``auto``; a mixed one reranks one first stage, and a fusion has no λ."""
 
     def fits(name: str) -> bool:
         excluded = ["searches"] * is_mixed + ["lists"] * has_weight
@@ -148,10 +145,7 @@ def _is_trained(model: str, collection: Collection) -> bool:
 
 
 def neural_mixture(fusion: Ranker, **loading: Any) -> Ranker | None:
-    """MP-HCNN mixed with query likelihood, for the collection of a fusion, if there is one.
-
-    Without PyTorch None, with a line about it.
-    """
+    """MP-HCNN and query likelihood for the collection of a fusion; None without it or PyTorch."""
     collection, name = fusion.collection, defaults.DEFAULT_RERANKER
     if not isinstance(fusion, Fusion) or fusion.first_stage or collection is None:
         return None
@@ -204,10 +198,7 @@ class Source(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Hash of everything that the model's scores depend on, a λ tuned elsewhere included.
-
-        Raises RerankerError if a file cannot be read.
-        """
+        """Hash of all that the scores depend on; RerankerError if a file cannot be read."""
         version, tuned = version_of(self.folder), tuning_files(self.folder)[:-1]
         adapted = [self.adapted] if self.adapted else []
         for path in [*adapted, *(path for path in tuned if path.exists())]:

@@ -78,10 +78,7 @@ def directory_for(model: str, collection: Collection) -> Path:
 
 
 def _must_skip(folder: Path, collection: str) -> bool:
-    """Whether the model has seen this collection's judgments, or has no λ and gained nothing.
-
-    Raises RerankerError if one trained here is damaged, or one is in another's place.
-    """
+    """Whether the model has seen this collection's judgments, or has no λ and gained nothing."""
     if not folder.is_relative_to(checkpoints.SHIPPED):
         checkpoints.checked(folder)
     metrics = checkpoints.read_json(folder / "metrics.json")
@@ -154,18 +151,17 @@ def note_elsewhere(collection: Collection) -> None:
             file=sys.stderr,
         )
     for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
-        source = Path("/")
         with suppress(RerankerError):  # A damaged one of another collection
             source = Path(checkpoints.read_json(path).get("collection_file") or "/")
-        beside = collection.file and collection.file.resolve().parent == source.parent
-        if beside and not source.exists():
-            name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
-            print(
-                f"note: {path.parent} was trained on {source}, which is not there any more; if it "
-                f'is {collection.file} now, name that "{name}" by the key `name`',
-                file=sys.stderr,
-            )
-            return
+            beside = collection.file and collection.file.resolve().parent == source.parent
+            if beside and not source.exists():
+                name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
+                print(
+                    f"note: {path.parent} was trained on {source}, which is not there any more; "
+                    f'if it is {collection.file} now, name that "{name}" by the key `name`',
+                    file=sys.stderr,
+                )
+                return
 
 
 def named_frequencies(source: str, language: str | None) -> str:
@@ -224,9 +220,7 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
             path = folder / TUNING_FILE
             if path.exists() and (tuning := Tuning.load(path)).weight > 0:
                 tunings[name] = tuning
-
-    def figure(item: tuple[str, Tuning]) -> tuple[bool, float]:
-        # What was tuned for another measure has other figures.
-        return item[1].measure.startswith("AP"), item[1].cross_validated
-
-    return max(tunings.items(), key=figure, default=None)
+    # What was tuned for another measure than AP has other figures.
+    figures = {n: (of.measure.startswith("AP"), of.cross_validated) for n, of in tunings.items()}
+    best = max(figures, key=lambda name: figures[name], default=None)
+    return (best, tunings[best]) if best else None

@@ -17,7 +17,7 @@ from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
-from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of
+from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of, mean_over
 from pipeline.ranking.tuning import normalize
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class UnionRetriever:
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
             )
         best = _joined_runs([best_of(run, min(hits, self.depth)) for run in of_candidates])
-        scores = _mean_of_normalized(list(signals.values()))
+        scores = mean_over(list(signals.values()), normalize)
         run = _restricted(scores, best)
         rest = {
             query_id: {d: score for d, score in known.items() if d not in best.get(query_id, {})}
@@ -110,7 +110,7 @@ class UnionRetriever:
         """
         watch = Stopwatch()
         signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
-        scores = _mean_of_normalized(list(signals.values()))
+        scores = mean_over(list(signals.values()), normalize)
         run = {
             query_id: {d: scores.get(query_id, {}).get(d, 0.0) for d in wanted}
             for query_id, wanted in candidates.run.items()
@@ -152,17 +152,6 @@ class UnionRetriever:
         return signals
 
 
-def _mean_of_normalized(runs: Sequence[Run]) -> Run:
-    """The mean over ``runs`` of each candidate's min-max score, 0 in runs without it."""
-    total: Run = {}
-    for run in runs:
-        for query_id, scores in run.items():
-            sums = total.setdefault(query_id, {})
-            for doc_id, score in normalize(scores).items():
-                sums[doc_id] = sums.get(doc_id, 0.0) + score / len(runs)
-    return total
-
-
 def _joined_runs(runs: Sequence[Run]) -> Run:
     """All candidates of several runs, with any of their scores."""
     found: Run = {}
@@ -173,10 +162,8 @@ def _joined_runs(runs: Sequence[Run]) -> Run:
 
 
 def _restricted(run: Run, candidates: Run) -> Run:
-    """The scores that ``run`` has of ``candidates``, in their order and with their key objects.
-
-    A dictionary finds a string fastest that is the same object as its key.
-    """
+    """The scores that ``run`` has of ``candidates``, in their order and with their key objects."""
+    # A dictionary finds a string fastest that is the same object as its key.
     return {
         query_id: {d: scores[d] for d in wanted if d in scores}
         for query_id, wanted in candidates.items()

@@ -157,15 +157,22 @@ def priors_of(runs: Sequence[Run]) -> Run:
     """The mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run (Severyn & Moschitti 2015)."""
     from rerankers.pairs import prior_of_rank
 
-    priors: Run = {}
+    def priors(scores: Mapping[str, float]) -> dict[str, float]:
+        values = prior_of_rank(np.arange(1, len(scores) + 1)).tolist()
+        return {doc_id: v for (doc_id, _), v in zip(ranked(scores), values, strict=True)}
+
+    return mean_over(runs, priors)
+
+
+def mean_over(runs: Sequence[Run], of: Callable[[dict[str, float]], dict[str, float]]) -> Run:
+    """The mean over ``runs`` of each candidate's value ``of`` a topic's scores, 0 outside a run."""
+    total: Run = {}
     for run in runs:
         for query_id, scores in run.items():
-            of_topic = priors.setdefault(query_id, {})
-            doc_ids = [doc_id for doc_id, _ in ranked(scores)]
-            values = prior_of_rank(np.arange(1, len(doc_ids) + 1)) / len(runs)
-            for doc_id, value in zip(doc_ids, values.tolist(), strict=True):
-                of_topic[doc_id] = of_topic.get(doc_id, 0.0) + value
-    return priors
+            sums = total.setdefault(query_id, {})
+            for doc_id, value in of(scores).items():
+                sums[doc_id] = sums.get(doc_id, 0.0) + value / len(runs)
+    return total
 
 
 class Retriever(Protocol):

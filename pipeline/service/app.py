@@ -252,7 +252,8 @@ class Service:
         record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
         key = _key(pairs, model, record.caller) if model.reads_lists else b""
-        scores, hits = self._windows.get(key), len(pairs)
+        scores: Any = self._windows.get(key)
+        hits = len(pairs)
         if scores is None:
             scorer, name = model.scorer, model.name
             hits_before, ask = scorer.counts(name).hits, partial(scorer.ask, name, pairs)

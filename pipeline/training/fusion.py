@@ -79,10 +79,10 @@ def window_lists(
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
     Each comes with scores or in its order, so a model knows what to read where scores are missing;
-    one of each topic comes as a set, and one in batches. First stages are the collection's own, all
-    methods of search, and those of engines. Of a single collection the own one's windows with
-    scores, of :data:`WINDOW` posts each, keep their query_ids. A topic's forms are held out
-    together.
+    one of each topic comes as a set, and one in batches. Of mixed collections some are in a
+    language that nobody knows. First stages are the collection's own, all methods of search, and
+    those of engines. Of a single collection the own one's windows with scores, of :data:`WINDOW`
+    posts each, keep their query_ids. A topic's forms are held out together.
 
     Args:
         most: topics of each of several collections, drawn anew for each first stage. They bound
@@ -108,7 +108,11 @@ def window_lists(
                 lists.add(name, *_disguised(replace(windows, topics=drawn), judged), FORMS[:2])
         # A set is the same set whoever found it.
         lists.add(name, _windows(found, lists.sizes(sizes, topics)), judged, FORMS[2:])
-        lists.add_batches(name, _windows(found, lists.sizes((20, 50, WINDOW), topics)), judged)
+        batches = _windows(found, lists.sizes((20, 50, WINDOW), topics))
+        lists.add_batches(name, batches, judged)
+        if lists.are_mixed:
+            drawn = lists.some(topics, round(DISGUISED * len(topics)))
+            lists.add_batches(name, *_disguised(replace(batches, topics=drawn), judged))
     return lists.joined()
 
 

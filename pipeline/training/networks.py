@@ -17,7 +17,7 @@ import torch
 
 from pipeline.collections.collection import NO_FILE
 from pipeline.runtime import bar, step_bar
-from pipeline.training.training_set import JudgedCandidates, Outcome, TrainingSet, validated
+from pipeline.training.training_set import JudgedCandidates, Outcome, Plan, validated
 from rerankers import devices, models
 from rerankers.networks.batches import score_tokenized
 from rerankers.networks.inputs import Tokenized
@@ -27,34 +27,26 @@ from rerankers.networks.training.loop import train as train_loop
 from rerankers.networks.training.settings import Settings
 from rerankers.text.spaces import general_vectors
 from rerankers.text.vectors import read_vectors
-from rerankers.text.vocabulary import Idf, Vocabulary
+from rerankers.text.vocabulary import Vocabulary
 
 Floats = npt.NDArray[np.float32]
 
 
-def train(
-    name: str,
-    config: Any,
-    training_set: TrainingSet,
-    idf: Idf,
-    settings: Settings,
-    folds: int,
-    vectors: Path,
-    device: str,
-) -> Outcome:
+def train(plan: Plan, vectors: Path, device: str) -> Outcome:
     """Train a network; ``vectors`` is a file of word vectors, or ``NO_FILE``."""
-    data, texts = training_set.training, training_set.texts
+    data, texts, settings = plan.data.training, plan.data.texts, plan.settings
     read = general_vectors(texts) if vectors == NO_FILE else read_vectors(vectors)
     # Words of a single post are matched like unknown words; their vectors need not ship.
-    minimum, tokens = 1 if training_set.development else 2, getattr(config, "tokens", "words")
+    minimum, tokens = 1 if plan.data.development else 2, getattr(plan.config, "tokens", "words")
     vocabulary = Vocabulary.build(texts, read, minimum, tokens=tokens)
 
     def build() -> Network:
         """A new network, the same at every call."""
         devices.share_threads()
         torch.manual_seed(settings.seed)
-        model = models.find(name)(config, vocabulary).to(device)
-        return Network(name=name, config=config, idf=idf, model=model, vocabulary=vocabulary)
+        model = models.find(plan.model)(plan.config, vocabulary).to(device)
+        of_plan: Any = {"name": plan.model, "config": plan.config, "idf": plan.idf}
+        return Network(model=model, vocabulary=vocabulary, **of_plan)
 
     examples = _examples(build(), data, settings)
     best: list[int] = []
@@ -64,12 +56,12 @@ def train(
     def fit(part: str, rows: Rows, known: JudgedCandidates, others: Rows) -> tuple[Network, Floats]:
         network, judged, how = build(), None, settings
         part_of = examples if len(rows) == len(examples.relevant) else examples.take(rows)
-        if not len(others):
-            how = dataclasses.replace(settings, epochs=record["epochs"])
-        elif known is data:
+        if known is not data:
+            judged = _examples(network, known, settings)
+        elif len(others):
             judged = examples.take(others)
         else:
-            judged = _examples(network, known, settings)
+            how = dataclasses.replace(settings, epochs=record["epochs"])
 
         def measure(scores: Floats) -> float:
             name = "RR" if settings.select == "mrr" else "AP"
@@ -85,7 +77,7 @@ def train(
         return network, score_tokenized(network.model, judged.pairs)
 
     with step_bar(examples.steps_of_epoch(settings)) as progress:
-        return validated(training_set, folds, settings, record, fit)
+        return validated(plan, record, fit)
 
 
 def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> Examples:

@@ -7,7 +7,7 @@ import gzip
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from indexes.files import atomic_directory
 from pipeline import runtime
@@ -30,7 +30,7 @@ from pipeline.text import did_you_mean
 from pipeline.training import training_set, trees
 from pipeline.training.fusion import BATCHES, fusion_lists, window_lists
 from pipeline.training.options import TRAINING, Options
-from pipeline.training.training_set import Outcome, TrainingSet
+from pipeline.training.training_set import Outcome, Plan, TrainingSet
 from pipeline.training.tuning import HELD_OUT_FILE, HeldOut, compare
 from rerankers import checkpoint, models
 from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
@@ -41,22 +41,12 @@ from rerankers.pairs import NUMBER
 from rerankers.reranker import TUNING_FILE, Reads
 from rerankers.trees.fusion import ADAPTED_FAMILY
 
-
-class _Plan(NamedTuple):
-    """A model's configuration and what it is trained on."""
-
-    configuration: str | None  # Its name; None is the model's first one
-    config: Any  # With the changes of ``--set``
-    data: TrainingSet
-    first_stage: TrainingSet  # What a model trained on an own collection is compared with
-    start: Path | None = None  # Checkpoint of trees that are extended
+_Parts = tuple[str | None, Any, TrainingSet, TrainingSet, Path | None]
+"""The fields of a plan from its configuration on."""
 
 
 def train(options: Options, own: Collection | None = None) -> Path:
-    """Train a model, write its checkpoint, and print what it is worth; the folder.
-
-    ``own``: collection of one's own to train on, in place of that of ``options``.
-    """
+    """Train a model, on the collection ``own`` if there is one; the folder of its checkpoint."""
     _check(options)
     if options.collection and is_own(options.collection):
         own = named.on_engine(named.find(options.collection, options.data), engine_of(options))
@@ -64,17 +54,17 @@ def train(options: Options, own: Collection | None = None) -> Path:
     reads = models.reads(name) or "posts"
     settings = _settings(options)
     device = runtime.choose_device(options.device, options.threads, is_network)
-    plan = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
+    parts = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
     folds = min(options.folds, len(own.training_topics)) if own else options.folds
-    print(f"training {name} on {', '.join(plan.data.trained_on)}", file=sys.stderr)
     idf = checkpoint.idf_from(named_frequencies(options.idf, own.language if own else None))
-    given = name, plan.config, plan.data, idf, settings, folds
+    plan = Plan(name, settings, folds, idf, *parts)
+    print(f"training {name} on {', '.join(plan.data.trained_on)}", file=sys.stderr)
     if is_network:
         from pipeline.training import networks  # PyTorch
 
-        outcome = networks.train(*given, _vector_file(options), device)
+        outcome = networks.train(plan, _vector_file(options), device)
     else:
-        outcome = trees.train(*given, plan.start)
+        outcome = trees.train(plan)
     directory = _directory(options, own, plan)
     model = dataclasses.replace(outcome.model, metrics=_metrics(options, own, plan, outcome))
     files = _files(f"{name}/{directory.name}", own, plan, outcome)
@@ -120,7 +110,7 @@ def _vector_file(options: Options) -> Path:
     return given if given == NO_FILE or given.is_file() else default.parent / given
 
 
-def _of_posts(options: Options, own: Collection | None) -> _Plan:
+def _of_posts(options: Options, own: Collection | None) -> _Parts:
     """A training on official or given candidates, or on an own collection's first stage."""
     config = _config(options, options.configuration)
     if own:
@@ -133,15 +123,11 @@ def _of_posts(options: Options, own: Collection | None) -> _Plan:
     else:
         runs = options.train_on, options.prior_runs, options.top
         data = training_set.microblog_training_set(options.test, options.data, *runs)
-    return _Plan(options.configuration, config, data, data)
+    return options.configuration, config, data, data, None
 
 
-def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
-    """A training on several searches or on windows; of an own collection it extends shipped trees.
-
-    Without an own collection it is on microblog years for a microblog year, else on all collections
-    that are searched and have judgments.
-    """
+def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
+    """A training on several searches or on windows; an own collection's extends shipped trees."""
     if options.collection and not own:
         raise UsageError(
             f"--collection: {options.model} ranks what searches find; name the collection to "
@@ -166,15 +152,11 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Plan:
     data = TrainingSet(names, left_out, origin, lists)
     compared = first_stage if first_stage and reads == "searches" else data
     start = _shipped_start(options.model, config) if own else None
-    return _Plan(configuration, config, data, compared, start)
+    return configuration, config, data, compared, start
 
 
 def _shipped_start(model: str, config: Any) -> Path | None:
-    """The shipped checkpoint of a fusion to start training from.
-
-    It has the same features but for those of judgments and numbers, which differ from collection to
-    collection.
-    """
+    """The shipped checkpoint with the same features but for those of judgments and numbers."""
     families = config.families.split(",")
     kept = [name for name in families if name != JUDGED and not name.startswith(NUMBER)]
     wanted = dataclasses.replace(config, families=",".join(kept))
@@ -185,11 +167,7 @@ def _shipped_start(model: str, config: Any) -> Path | None:
 
 
 def _own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
-    """The configuration of a fusion or of a model of windows for an own collection.
-
-    Without the scores of official runs, which it does not have. With what its judgments say of a
-    post for other topics, if ``judged``.
-    """
+    """A configuration without official runs, with numbers and with judgments of other topics."""
     families = config.families.split(",")
     kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
     added = [JUDGED] * judged + [NUMBER + name for name in signals]
@@ -197,7 +175,7 @@ def _own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
 
 
 def _searched(options: Options, test: Collection | None) -> list[Collection]:
-    """The collections that trees of lists are trained on."""
+    """Microblog years for a microblog year, else all searched collections with judgments."""
     of_any_kind = test is None or not test.runs
     names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
     collections, engine = [named.find(each, options.data) for each in names], engine_of(options)
@@ -208,10 +186,7 @@ def _searched(options: Options, test: Collection | None) -> list[Collection]:
 
 
 def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
-    """The configuration of trees of lists for the collections to train on.
-
-    For TREC Microblog its own one; with adapted word vectors if all collections have them.
-    """
+    """The configuration for TREC Microblog or others; adapted if all have adapted word vectors."""
     known = models.find(model).configurations
     is_microblog = "microblog" in known and all(collection.runs for collection in collections)
     name, adapted = ("microblog", "microblog_adapted") if is_microblog else ("general", "adapted")
@@ -219,7 +194,7 @@ def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
     return adapted if is_adapted else name
 
 
-def _directory(options: Options, own: Collection | None, plan: _Plan) -> Path:
+def _directory(options: Options, own: Collection | None, plan: Plan) -> Path:
     """The checkpoint folder to write."""
     name = "all"
     if own:
@@ -236,11 +211,8 @@ def _directory(options: Options, own: Collection | None, plan: _Plan) -> Path:
     return options.output or models_directory() / "checkpoints" / options.model / name
 
 
-def _files(source: str, own: Collection | None, plan: _Plan, outcome: Outcome) -> dict[str, bytes]:
-    """Further files of the checkpoint ``source``, ``<model>/<name>``.
-
-    Held-out scores, what the model is worth, and what it reads of an own collection.
-    """
+def _files(source: str, own: Collection | None, plan: Plan, outcome: Outcome) -> dict[str, bytes]:
+    """Held-out scores, figures, and what the model reads of an own collection; name -> content."""
     model, files, data = outcome.model, dict[str, bytes](), plan.data
     if model.reads != "lists":  # Of lists, each topic has many.
         lines = "".join(f"{line}\n" for line in format_run(outcome.held_out_run, "held-out"))
@@ -262,7 +234,7 @@ def _files(source: str, own: Collection | None, plan: _Plan, outcome: Outcome) -
 
 
 def _metrics(
-    options: Options, own: Collection | None, plan: _Plan, outcome: Outcome
+    options: Options, own: Collection | None, plan: Plan, outcome: Outcome
 ) -> dict[str, Any]:
     """The content of ``metrics.json``."""
     data, start, of_fold = plan.data, plan.start, outcome.validation_map

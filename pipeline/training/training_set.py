@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -31,6 +31,7 @@ from rerankers.networks.training.settings import Settings
 from rerankers.pairs import NUMBER
 from rerankers.reranker import Model
 from rerankers.text.ragged import Rows
+from rerankers.text.vocabulary import Idf
 
 DRAWN = 5  # Answers of other questions among which :func:`draw_answers` hides the right one
 
@@ -79,8 +80,7 @@ class JudgedCandidates:
 
     def run_of(self, rows: Rows, scores: npt.NDArray[np.float32]) -> Run:
         """The scores [B] of the pairs ``rows`` [B] as a run."""
-        keys = self.candidates.keys()
-        run: Run = {}
+        keys, run = self.candidates.keys(), Run()
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
             query_id, doc_id = keys[row]
             run.setdefault(query_id, {})[doc_id] = score
@@ -125,7 +125,10 @@ def microblog_training_set(
             "collections" + (f" other than {test}" if test else "")
         )
     origin = f", priors of the best of {len(prior_runs)} runs" if prior_runs else ""
-    texts = {post.doc_id: post.text for group in _index_groups(data) for post in group.posts()}
+    known = (named.find(name, data) for name in named.names() if name.startswith("mb"))
+    # Collections of a group share their posts.
+    groups = {each.index.group: each for each in known if each.index and not each.missing()}
+    texts = {post.doc_id: post.text for group in groups.values() for post in group.posts()}
     return TrainingSet(
         trained_on,
         named.find(test, data).name if test else None,
@@ -167,12 +170,6 @@ def _best_runs(paths: Sequence[Path], collection: Collection, top: int | None) -
         )
     runs.sort(key=lambda pair: -pair[0])
     return [run for _, run in runs[:top]]
-
-
-def _index_groups(data: Path | None) -> list[Collection]:
-    """One microblog collection of each index group with its posts on this machine."""
-    found = (named.find(name, data) for name in named.names() if name.startswith("mb"))
-    return [*{c.index.group: c for c in found if c.index and not c.missing()}.values()]
 
 
 def load_answers(part: Collection) -> JudgedCandidates:
@@ -263,7 +260,22 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
 
 # Validation
 
-Fit = Callable[[str, Rows, "JudgedCandidates", Rows], tuple[Model, npt.NDArray[np.float32]]]
+
+class Plan(NamedTuple):
+    """A training: a model with its settings, and what it is trained on."""
+
+    model: str  # Its name
+    settings: Settings
+    folds: int  # Of topics, without a development part
+    idf: Idf
+    configuration: str | None  # Its name; None is the model's first one
+    config: Any  # With the changes of ``--set``
+    data: TrainingSet
+    first_stage: TrainingSet  # What a model trained on an own collection is compared with
+    start: Path | None = None  # Checkpoint of trees that are extended
+
+
+Fit = Callable[[str, Rows, JudgedCandidates, Rows], tuple[Model, npt.NDArray[np.float32]]]
 """Name of a part, rows to train on, candidates with rows that are held out, perhaps none -> a
 model, and its scores of the latter."""
 
@@ -279,11 +291,10 @@ class Outcome:
     record: Mapping[str, Any]  # Facts of the training, for ``metrics.json``
 
 
-def validated(
-    training_set: TrainingSet, folds: int, settings: Settings, record: Mapping[str, Any], fit: Fit
-) -> Outcome:
+def validated(plan: Plan, record: Mapping[str, Any], fit: Fit) -> Outcome:
     """Train by ``fit`` on the parts of a training set."""
-    data, run, figures = training_set.training, Run(), dict[str, float]()
+    data, run, figures = plan.data.training, Run(), dict[str, float]()
+    settings, folds = plan.settings, plan.folds
     every = np.arange(len(data.candidates))
 
     def judged(part: str, rows: Rows, known: JudgedCandidates, others: Rows) -> Model:
@@ -293,7 +304,7 @@ def validated(
         figures["development" if known is not data else part] = known.mean_of("AP", found)
         return model
 
-    if known := training_set.development:
+    if known := plan.data.development:
         model = judged("training", every, known, np.arange(len(known.candidates)))
         return Outcome(model, run, figures, 0, record)
     query_index = data.candidates.texts.query_index

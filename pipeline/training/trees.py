@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.runtime import part_bar
-from pipeline.training.training_set import JudgedCandidates, Outcome, TrainingSet, validated
+from pipeline.training.training_set import JudgedCandidates, Outcome, Plan, validated
 from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
-from rerankers.networks.training.settings import Settings
 from rerankers.pairs import NUMBER
 from rerankers.text.ragged import Rows
-from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import Trees
 from rerankers.trees.fit import Report, grow
 
@@ -31,32 +28,26 @@ MEANING, GIVEN = "meaning:", "given"
 """Families of word vectors, and the one that windows come without in forms of their own."""
 
 
-def train(
-    name: str,
-    config: Any,
-    training_set: TrainingSet,
-    idf: Idf,
-    settings: Settings,
-    folds: int,
-    start: Path | None,
-) -> Outcome:
-    """Grow trees, which extend those of the checkpoint ``start``; see :mod:`.training_set`."""
-    data, is_stopped = training_set.training, training_set.development is not None
-    pairs = data.candidates.pairs()
-    with part_bar(1 if is_stopped else folds + (folds > 1)) as progress:
-        table = features.table(pairs, config.families.split(","), idf)
-        grow_on = grower(config, data, table, checkpoint.load(start, name) if start else None)
+def train(plan: Plan) -> Outcome:
+    """Grow trees, which may extend those of a checkpoint."""
+    data, config, folds = plan.data.training, plan.config, plan.folds
+    start = checkpoint.load(plan.start, plan.model) if plan.start else None
+    record = {"training": {"seed": plan.settings.seed}}
+    with part_bar(1 if plan.data.development else folds + (folds > 1)) as progress:
+        table = features.table(data.candidates.pairs(), config.families.split(","), plan.idf)
+        grow_on = grower(config, data, table, start)
 
         def fit(
             part: str, rows: Rows, known: JudgedCandidates, others: Rows
         ) -> tuple[Trees, Floats]:
             lists = grow_on(rows, partial(progress, part))
-            model: Trees = models.find(name)(name=name, config=config, idf=idf, lists=lists)
+            kind = models.find(plan.model)
+            model: Trees = kind(name=plan.model, config=config, idf=plan.idf, lists=lists)
             if known is data:
                 return model, model.evaluate(table.values[others])
             return model, model.score(known.candidates.pairs())
 
-        return validated(training_set, folds, settings, {"training": {"seed": settings.seed}}, fit)
+        return validated(plan, record, fit)
 
 
 def grower(
@@ -92,10 +83,7 @@ def _weights(collections: Rows) -> npt.NDArray[np.float64]:
 
 
 def _with_losses(values: Floats, names: Sequence[str], lists: Rows, prefix: str = "") -> Floats:
-    """Features [P, K] without some families in some lists, given by the number of each pair [P].
-
-    So trees learn to miss each of those whose names begin with ``prefix``.
-    """
+    """Features [P, K] that lack families, whose names begin with ``prefix``, in some lists [P]."""
     families = np.array([name.rpartition(".")[0] for name in names])
     rng, count, found = np.random.default_rng(1), int(lists.max(initial=-1)) + 1, values.copy()
     for family in dict.fromkeys(families.tolist()):

@@ -42,17 +42,13 @@ SEED = 1  # Of the folds
 
 @dataclass(frozen=True)
 class HeldOut:
-    """First-stage and neural scores of held-out training topics, and their judgments.
-
-    The source of the neural scores, ``checkpoint``, is ``<model>/<name>``; ``first_stage`` that of
-    the others.
-    """
+    """First-stage and neural scores of held-out training topics, and their judgments."""
 
     lexical: Run
     neural: Run
     qrels: Qrels
     collections: Sequence[str] = ()
-    checkpoint: str = ""
+    checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
     first_stage: str = "official query-likelihood runs"
 
     @classmethod
@@ -69,10 +65,7 @@ class HeldOut:
 
     @classmethod
     def read(cls, checkpoint: Path, test: str, data: Path | None) -> HeldOut:
-        """Read the scores in a checkpoint's folder, and runs and judgments of their topics.
-
-        The collection ``test`` is left out of training and of the tuning.
-        """
+        """Read a checkpoint's scores of held-out topics; ``test`` was left out of its training."""
         test = find(test, data).name
         neural, path = read_held_out(checkpoint, f"--test {test}"), checkpoint / HELD_OUT_FILE
         names, lexical, qrels = list[str](), Run(), Qrels()
@@ -228,10 +221,7 @@ def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) 
 
 
 def _beside(model: Model, collection: Collection, candidates: Candidates) -> dict[str, Run]:
-    """The rankings that a trained model is compared with: the first stage and the shipped models'.
-
-    The default search, the shipped fusion, is one of them unless the model reads lists.
-    """
+    """Rankings by the first stage, the shipped model and, unless it reads lists, the fusion."""
     name, reads_lists = model.name, model.reads == "lists"
     depth = max(map(len, candidates.run.values()), default=0)
     runs = {f"first stage{f', best {depth}' * reads_lists}": candidates.run}

@@ -152,12 +152,9 @@ class Reranker(nn.Module, ABC):
         return self.integrate(self.interactions(*batch))
 
     def fit(self, representations: Tensor, relevant: Tensor) -> None:
-        """Fit what gradients do not train to the training pairs.
-
-        ``representations`` [P, K] are by the trained model, ``relevant`` [P] are truth values.
-        """
+        """Fit what gradients do not train to the training pairs. ``representations`` [P, K] are by
+        the trained model, ``relevant`` [P] are truth values."""
 
     def device_of(self) -> torch.device:
-        """Device of parameters and buffers; the CPU if there are none."""
-        first = next(chain(self.parameters(), self.buffers()), None)
-        return torch.device("cpu") if first is None else first.device
+        """Device of parameters and buffers."""
+        return next(chain(self.parameters(), self.buffers())).device

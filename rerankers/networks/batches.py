@@ -6,10 +6,11 @@ has little padding; MP-HCNN takes its fast path on a CPU (:mod:`rerankers.networ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,41 +25,31 @@ from rerankers.pairs import lists_of
 from rerankers.reranker import Progress, check_finite, silent
 from rerankers.text.ragged import Rows
 
-BATCH_SIZE = 256
-"""Pairs in a batch: enough for two cores, and the matrices fit into their caches."""
-
-SHARING = 4
-"""Batch size multiplier for a fast path, which shares work between pairs."""
-
-ON_DEVICE = 16
-"""Batch size multiplier on a GPU, which thousands of pairs keep busy."""
+BATCH_SIZE = 256  # Pairs: enough for two cores, and the matrices fit into their caches
+SHARING = 4  # Batch size multiplier for a fast path, which shares work between pairs
+ON_DEVICE = 16  # Batch size multiplier on a GPU, which thousands of pairs keep busy
 
 
 def score_tokenized(
-    model: Reranker,
-    pairs: Scorable,
-    batch_size: int = BATCH_SIZE,
-    progress: Progress = silent,
+    model: Reranker, pairs: Scorable, batch_size: int = BATCH_SIZE, progress: Progress = silent
 ) -> npt.NDArray[np.float32]:
-    """Score all pairs: [P], higher is better.
-
-    Args:
-        batch_size: pairs in a forward pass; on a GPU :data:`ON_DEVICE` times as many.
-        progress: called with the pairs of each finished batch; on a GPU, of each that is begun.
-
-    Raises:
-        RerankerError: a score is not a finite number, or a batch does not fit into memory.
-    """
+    """Score all pairs: [P], higher is better; on a GPU by :data:`ON_DEVICE` times larger batches.
+    ``progress`` is called with the pairs of each finished batch; on a GPU, of each that is begun.
+    Raises RerankerError if a score is not a finite number, or a batch does not fit into memory."""
     count, on_host = len(pairs.query_index), is_host(model.device_of())
     size, found = batch_size if on_host else ON_DEVICE * batch_size, list[torch.Tensor]()
-    with evaluating(model):
+    with evaluating(model), ExitStack() as stack:
         fast = fast_path(model, pairs)
         if fast:
             # Larger batches share more windows, but all threads need work until the end.
             size = min(SHARING * batch_size, max(batch_size, -(-count // (4 * threads()))))
         # A fast path needs no padding: mixed lengths give batches of equal duration.
         parts = batches_of(pairs, size, is_mixed=fast is not None)
-        for values in _each(model, fast or pairs, parts, on_host):
+        each: Any = map
+        if on_host and threads() > 1 and len(parts) > 1:  # A batch is too small for several.
+            pool = ThreadPoolExecutor(stack.enter_context(one_thread_each()))
+            each = stack.enter_context(pool).map  # Cancels what is left if one raises
+        for values in each(partial(_scored, model, fast or pairs), parts):
             found.append(values)
             progress(len(values))
     scores = np.zeros(count, dtype=np.float32)
@@ -66,21 +57,6 @@ def score_tokenized(
         scores[np.concatenate(parts)] = torch.cat(found).cpu().numpy()  # One transfer
     check_finite(scores)
     return scores
-
-
-def _each(
-    model: Reranker, pairs: Scorable, parts: Sequence[Rows], on_host: bool
-) -> Iterable[torch.Tensor]:
-    """Scores of each batch; some at a time, as it is too small for several threads.
-
-    NumPy uses one thread only.
-    """
-    scored = partial(_scored, model, pairs)
-    if not on_host or threads() == 1 or len(parts) == 1:
-        yield from map(scored, parts)
-        return
-    with one_thread_each() as count, ThreadPoolExecutor(count) as pool:
-        yield from pool.map(scored, parts)  # Cancels what is left if one raises
 
 
 def _scored(model: Reranker, pairs: Scorable, rows: Rows) -> torch.Tensor:
@@ -121,11 +97,9 @@ def represent_tokenized(model: Reranker, pairs: Scorable) -> torch.Tensor:
 
 
 def batches_of(pairs: Scorable, batch_size: int, is_mixed: bool = False) -> list[Rows]:
-    """Rows of all pairs by batch: of one query, and of similar lengths against padding.
-
-    Mixed batches have pairs of all lengths, so that those of a query are the same amount of work.
-    They start with the largest: later ones reuse its memory, and threads end together.
-    """
+    """Rows of all pairs by batch: of one query, and of similar lengths against padding. Mixed
+    batches have pairs of all lengths, so that those of a query are the same amount of work. They
+    start with the largest: later ones reuse its memory, and threads end together."""
     lengths, parts = pairs.lengths(), list[Rows]()
     for rows in lists_of(pairs.query_index, lengths):
         count = -(-len(rows) // batch_size)

@@ -15,18 +15,8 @@ import numpy.typing as npt
 import torch
 
 from rerankers import features
-from rerankers.networks.base import (
-    MASKED_WORDS,
-    POST,
-    QUERY,
-    TRIGRAMS,
-    URL_TRIGRAMS,
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    Terms,
-)
+from rerankers.networks import base
+from rerankers.networks.base import Inputs, Interactions, Reranker, Terms
 from rerankers.pairs import PRIOR, Pairs
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.ragged import Ragged, Rows
@@ -36,10 +26,8 @@ from rerankers.text.words import ascii_text, character_trigrams, mask_digits, ur
 
 @dataclass(frozen=True)
 class TokenIds(Ragged):
-    """One input of N texts: int32 ids from 1 on, as 0 is padding.
-
-    ``weights`` [T] are the importance of each token of a query; None for posts.
-    """
+    """One input of N texts: int32 ids from 1 on, as 0 is padding. ``weights`` [T] are the
+    importance of each token of a query; None for posts."""
 
     weights: npt.NDArray[np.float32] | None = None
 
@@ -63,36 +51,34 @@ class TextEncoder:
     def tokens(
         self, model: Reranker, side: str, texts: Sequence[str], urls: Sequence[str] = ()
     ) -> dict[str, TokenIds]:
-        """The inputs of a side that ``model`` reads; those of queries have weights.
-
-        Trigrams of whole texts have a classical IDF of their own.
-        """
-        reading, is_query = model.reading, side == QUERY
+        """The inputs of a side that ``model`` reads; those of queries have weights. Trigrams of
+        whole texts have a classical IDF of their own."""
+        reading, is_query = model.reading, side == base.QUERY
         inputs = model.query_inputs if is_query else model.post_inputs
         lexicon = Lexicon.from_texts(texts, reading.tokens)
         starts, word, tokens = lexicon.texts.starts, lexicon.texts.values, dict[str, TokenIds]()
         weights: npt.NDArray[np.float32] | None = None
         if is_query:
             weights = self.idf.weights(lexicon.words, model.idf != "relative")[word]
-        for name in {WORDS, MASKED_WORDS}.intersection(inputs):
-            words = lexicon.words if name == WORDS else [*map(mask_digits, lexicon.words)]
+        for name in {base.WORDS, base.MASKED_WORDS}.intersection(inputs):
+            words = lexicon.words if name == base.WORDS else [*map(mask_digits, lexicon.words)]
             ids = np.array(self.vocabulary.ids(words), dtype=np.int32)
             tokens[name] = TokenIds(ids[word], starts, weights)
-        if TRIGRAMS in inputs and reading.trigrams == "text":
+        if base.TRIGRAMS in inputs and reading.trigrams == "text":
             grams = character_trigrams([ascii_text(text) for text in texts])
             own = self.idf.trigram_weights(grams.values) if is_query else None
-            tokens[TRIGRAMS] = TokenIds(grams.values + 1, grams.starts, own)
-        elif TRIGRAMS in inputs:
+            tokens[base.TRIGRAMS] = TokenIds(grams.values + 1, grams.starts, own)
+        elif base.TRIGRAMS in inputs:
             grams = lexicon.trigrams()
             if weights is not None:
                 weights = np.repeat(weights, grams.lengths)
                 if model.idf == "phrases":
                     # A trigram is in all posts of its word, which the source may lack.
                     weights = np.minimum(weights, self.idf.trigram_weights(grams.values))
-            tokens[TRIGRAMS] = TokenIds(grams.values + 1, grams.starts[starts], weights)
-        if URL_TRIGRAMS in inputs:
+            tokens[base.TRIGRAMS] = TokenIds(grams.values + 1, grams.starts[starts], weights)
+        if base.URL_TRIGRAMS in inputs:
             grams = url_trigrams(urls, reading.urls)
-            tokens[URL_TRIGRAMS] = TokenIds(grams.values + 1, grams.starts)
+            tokens[base.URL_TRIGRAMS] = TokenIds(grams.values + 1, grams.starts)
         return tokens
 
 
@@ -129,8 +115,8 @@ class Tokenized(Scorable):
         if model.reads_prior:
             prior = features.table(pairs, (PRIOR,), encoder.idf).values[:, 0]
         return cls(
-            encoder.tokens(model, QUERY, pairs.queries),
-            encoder.tokens(model, POST, pairs.texts, pairs.urls),
+            encoder.tokens(model, base.QUERY, pairs.queries),
+            encoder.tokens(model, base.POST, pairs.texts, pairs.urls),
             pairs.query_index,
             pairs.post_index,
             prior,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -57,10 +55,8 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
 
 
 class HashedVectors(nn.Module):
-    """A fixed pseudo-random vector for each identifier from 1 on, not stored in checkpoints.
-
-    There are ``rows`` of them besides padding (0, a zero vector), of expected length ``length``.
-    """
+    """A fixed pseudo-random vector for each identifier from 1 on, not stored in checkpoints. There
+    are ``rows`` of them besides padding (0, a zero vector), of expected length ``length``."""
 
     table: Tensor
 
@@ -134,11 +130,9 @@ class TrainedVectors(nn.Embedding):
 
 
 def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module:
-    """Vectors of all words of a vocabulary, of one of the :data:`VECTOR_KINDS`.
-
-    For ``static``, unknown words have hashed vectors of the same expected length as vectors that
-    are drawn from U[-unknown, unknown].
-    """
+    """Vectors of all words of a vocabulary, of one of the :data:`VECTOR_KINDS`. For ``static``,
+    unknown words have hashed vectors of the same expected length as vectors that are drawn from
+    U[-unknown, unknown]."""
     vectors, buckets = vocabulary.vectors, vocabulary.buckets
     size = vectors.shape[1]
     if kind == "static":
@@ -173,10 +167,8 @@ class WordOverlap(nn.Module):
         self.content_words = StopWords(vocabulary)
 
     def forward(self, query: Terms, post_ids: Tensor, query_of_post: Tensor) -> Tensor:
-        """[P, 4]: number of common words; sum of their IDF; and both without stop words.
-
-        Words are given for Q queries and P posts, with the row of each post's query.
-        """
+        """[P, 4]: number of common words; sum of their IDF; and both without stop words. Words are
+        given for Q queries and P posts, with the row of each post's query."""
         earlier = torch.tril(query.ids.unsqueeze(2) == query.ids.unsqueeze(1), diagonal=-1)
         # [Q, Lq], 1 for the first occurrence of a term
         distinct = (query.ids.ne(0) & ~earlier.any(dim=2)).float()
@@ -199,9 +191,7 @@ class Convolution(nn.Module):
 
 class MaskedConvolution(Convolution):
     """ReLU(convolution) over ``width`` terms from each term on, zeros after the text's end.
-
-    Equation of ``v_i`` in Rao et al. (2019), section 3.2. Padding stays zero.
-    """
+    Equation of ``v_i`` in Rao et al. (2019), section 3.2. Padding stays zero."""
 
     def __init__(self, size: int, filters: int, width: int) -> None:
         super().__init__(size, filters, width)
@@ -214,52 +204,14 @@ class MaskedConvolution(Convolution):
         return hidden[:, : terms.shape[1]] * mask
 
     def of_packed(self, terms: Tensor, dropout: float = 0.0) -> Tensor:
-        """All windows of the rows [T, E] of one long text, 0 where they end beyond it: [T, F].
-
-        The products are those of the dtype of ``terms``. A share of the results is dropped.
-        """
-        hidden: Tensor = _Windows.apply(terms, self.weight, self.bias, self.width, dropout)
-        return hidden
-
-
-class _Windows(torch.autograd.Function):
-    """Dropout of ReLU of windows of ``width`` rows of ``terms`` [T, E]; see ``of_packed``.
-
-    A sum of one product for each offset, so that windows are copied neither here nor for
-    gradients, and one result, which tells what passed both the ReLU and dropout.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, terms: Tensor, weight: Tensor, bias: Tensor, width: int, dropout: float
-    ) -> Tensor:
-        ctx.width, ctx.scale = width, 1 / (1 - dropout)
-        weight, bias = ((values * ctx.scale).to(terms.dtype) for values in (weight, bias))
-        by_offset, count = weight.view(width, -1, weight.shape[1]), len(terms) - width + 1
-        hidden = terms.new_zeros(len(terms), weight.shape[1])
-        total = hidden[:count]
-        torch.addmm(bias, terms[:count], by_offset[0], out=total)
-        for shift in range(1, width):
-            total.addmm_(terms[shift : shift + count], by_offset[shift])
-        total.relu_()
-        if dropout:
-            total.mul_(torch.empty_like(total).bernoulli_(1 - dropout))
-        ctx.save_for_backward(terms, weight, hidden)
-        return hidden
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        terms, weight, hidden = ctx.saved_tensors
-        width, count = ctx.width, len(terms) - ctx.width + 1
-        gradient = torch.ops.aten.threshold_backward(gradients[0], hidden, 0)[:count]
-        by_offset = weight.view(width, -1, weight.shape[1])
-        of_terms, of_weights = torch.zeros_like(terms), torch.empty_like(by_offset)
-        for shift in range(width):
-            of_terms[shift : shift + count].addmm_(gradient, by_offset[shift].t())
-            torch.mm(terms[shift : shift + count].t(), gradient, out=of_weights[shift])
-        of_weight = of_weights.view_as(weight).float() * ctx.scale
-        of_bias = gradient.sum(dim=0, dtype=torch.float32) * ctx.scale
-        return of_terms, of_weight, of_bias, None, None
+        """All windows of the rows [T, E] of one long text, 0 where they end beyond it: [T, F]. The
+        products, one for each offset without a copy of windows, are those of the dtype of
+        ``terms``. A share of the results is dropped."""
+        weight = self.weight.to(terms.dtype).unflatten(0, (self.width, -1))
+        count, total = len(terms) - self.width + 1, self.bias.to(terms.dtype)
+        for shift in range(self.width):
+            total = torch.addmm(total, terms[shift : shift + count], weight[shift])
+        return F.pad(F.dropout(F.relu(total), dropout), (0, 0, 0, self.width - 1))
 
 
 class ConvolutionTower(nn.Module):
@@ -292,11 +244,9 @@ class ConvolutionTower(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> list[Tensor]:
-        """Vectors of every depth of texts [B, L], terms first: depth + 1 tensors.
-
-        They are [B, L, ·], and 0 for padding. If padding is read they are [B, L + 1, ·], and the
-        first position after a text is what every padded position is.
-        """
+        """Vectors of every depth of texts [B, L], terms first: depth + 1 tensors [B, L, ·], 0 for
+        padding. If padding is read they are [B, L + 1, ·], and the first position after a text is
+        what every padded position is."""
         layers: list[MaskedConvolution] = list(self.convolutions)  # type: ignore[arg-type]
         dropout = self.dropout if self.training else 0.0
         # Every convolution leaves its width - 1 fewer positions that read no other text.
@@ -321,11 +271,9 @@ class ConvolutionTower(nn.Module):
 
 
 class WideConvolution(Convolution):
-    """Convolution over every window with a term: L + width - 1 positions for L terms.
-
-    The text is surrounded by width - 1 zero vectors on either side (Kalchbrenner et al. 2014,
-    section 3.1; Severyn & Moschitti 2015, section 3.1). Bias and non-linearity follow in the model.
-    """
+    """Convolution over every window with a term: L + width - 1 positions for L terms. The text is
+    surrounded by width - 1 zero vectors on either side (Kalchbrenner et al. 2014, section 3.1;
+    Severyn & Moschitti 2015, section 3.1). Bias and non-linearity follow in the model."""
 
     def forward(self, terms: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Convolve ``terms`` [B, L, E], zeros after ``lengths`` [B]: [B, L + width - 1, F], zeros

@@ -47,10 +47,7 @@ class Network(Model):
         **known: Any,
     ) -> Self:
         """A network of the module ``kind`` on a device; ``known`` are the other fields.
-
-        Raises:
-            RerankerError: the weights do not fit the hyperparameters.
-        """
+        Raises RerankerError if the weights do not fit the hyperparameters."""
         share_threads()
         model = kind(known["config"], known["vocabulary"])
         try:
@@ -103,11 +100,8 @@ class Network(Model):
         return score_tokenized(self.model, tokenized, self.batch_size, progress)
 
     def tuned_weight(self) -> float:
-        """The λ that was tuned with the checkpoint, by ``tweetrerank tune``.
-
-        Raises:
-            RerankerError: there is none, or it is for scores of another normalisation.
-        """
+        """The λ that was tuned with the checkpoint, by ``tweetrerank tune``; RerankerError if
+        there is none, or it is for scores of another normalisation."""
         path = self.directory / TUNING_FILE
         try:
             tuned = json.loads(path.read_text(encoding="utf-8"))

@@ -8,9 +8,8 @@ model's; tests compare the scores with those of its own forward pass.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,23 +19,19 @@ from torch import Tensor
 from rerankers.devices import is_host
 from rerankers.networks.base import QUERY, URL_TRIGRAMS, Interactions, Reranker
 from rerankers.networks.inputs import Scorable, Tokenized
-from rerankers.networks.layers import LEAST_LENGTH, ConvolutionTower, MaskedConvolution
-from rerankers.networks.models.mp_hcnn import MEAN_SCALE, Model, Phrases
+from rerankers.networks.layers import LEAST_LENGTH, MaskedConvolution
+from rerankers.networks.models.mp_hcnn import MEAN_SCALE, Model
 from rerankers.text.ragged import Ragged, Rows, distinct
 
-WINDOWS = 2048
-"""Windows that pass through a layer together: their vectors stay in the processor's cache."""
-
+WINDOWS = 2048  # That pass through a layer together: their vectors stay in the processor's cache
 CPU = torch.device("cpu")
 
 
 @torch.no_grad()
 def fast_path(model: Reranker, pairs: Scorable) -> FastPath | None:
-    """The fast path for these pairs; None if only the model's own forward pass can score them.
-
-    It is for MP-HCNN on the CPU without softmax, with one tower of trigrams, and for texts rather
-    than cached interactions.
-    """
+    """The fast path for these pairs; None if only the model's own forward pass can score them. It
+    is for MP-HCNN on the CPU without softmax, with one tower of trigrams, and for texts rather than
+    cached interactions."""
     if not isinstance(model, Model) or not isinstance(pairs, Tokenized):
         return None
     config, is_on_host = model.config, is_host(model.device_of())
@@ -44,55 +39,39 @@ def fast_path(model: Reranker, pairs: Scorable) -> FastPath | None:
     return FastPath(model, pairs) if is_fast else None
 
 
-class FastPath(Scorable):
+class FastPath(Tokenized):
     """Similarities by distinct windows, for batches of tokenized pairs of one query."""
 
     def __init__(self, model: Model, pairs: Tokenized) -> None:
-        self.pairs, self.query_index = pairs, pairs.query_index
+        super().__init__(**vars(pairs))
         self.inputs: dict[str, dict[str, int]] = {}
         """Tower -> inputs of posts that it encodes -> terms read of each."""
-        self._last: tuple[int, Phrases] | None = None
         for each in model.perspectives.values():
             self.inputs.setdefault(each.tower, {})[each.post_input] = each.post_length
         is_cosine = model.config.similarity == "cosine"
         self.towers: dict[str, TabulatedTower] = {}
         for name, inputs in self.inputs.items():
-            times = np.bincount(np.concatenate([[0], *(pairs.posts[key].values for key in inputs)]))
-            ids, tower = 1 + np.flatnonzero(times[1:]), model.towers[name]
-            self.towers[name] = TabulatedTower(tower, ids, is_cosine)  # type: ignore[arg-type]
+            ids = np.unique(np.concatenate([self.posts[key].values for key in inputs]))
+            self.towers[name] = TabulatedTower(model.towers[name], ids, is_cosine)
 
     def compared(self, model: Reranker, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [P] of one query."""
         assert isinstance(model, Model)
-        query = self._query(model, int(self.query_index[rows[0]]))
-        posts, pooled = self.pairs.post_index[rows], dict[str, list[tuple[Tensor, Tensor]]]()
+        index, posts = self.query_index[rows[:1]], self.post_index[rows]
+        terms = {name: ids.batch(index, CPU) for name, ids in self.queries.items()}
+        query, pooled = model.encode(terms, QUERY), dict[str, list[tuple[Tensor, Tensor]]]()
         for name, inputs in self.inputs.items():
             # Inputs of one tower share its windows.
-            parts = [self.pairs.posts[key].take(posts, most) for key, most in inputs.items()]
+            parts = [self.posts[key].take(posts, most) for key, most in inputs.items()]
             levels = self.towers[name].similarities(Ragged.joined(parts), query.vectors[name, name])
             ends = np.cumsum([len(part.values) for part in parts])[:-1]
-            of_parts = zip(*(np.split(level.rows, ends) for level in levels), strict=True)
-            for key, part, rows_of in zip(inputs, parts, of_parts, strict=True):
-                each = zip(levels, rows_of, strict=True)
-                pooled[key] = [_pooled(level.values, own, part.starts) for level, own in each]
+            for values, places in levels:
+                for key, part, own in zip(inputs, parts, np.split(places, ends), strict=True):
+                    pooled.setdefault(key, []).append(_pooled(values, own, part.starts))
         of_perspectives = {n: pooled[each.post_input] for n, each in model.perspectives.items()}
-        lengths = torch.from_numpy(self.pairs.posts[URL_TRIGRAMS].lengths_of(posts))
+        lengths = torch.from_numpy(self.posts[URL_TRIGRAMS].lengths_of(posts))
         query_of_post = torch.zeros(len(rows), dtype=torch.int64)
         return model.features(of_perspectives, query.terms, query_of_post, lengths)
-
-    def lengths(self) -> Rows:
-        """[P] terms of each pair's post."""
-        return self.pairs.lengths()
-
-    def _query(self, model: Model, row: int) -> Phrases:
-        """A query, encoded by the model; kept until another one is needed."""
-        last = self._last
-        # Threads may need different queries at the same time.
-        if last is None or last[0] != row:
-            index = np.array([row])
-            terms = {name: ids.batch(index, CPU) for name, ids in self.pairs.queries.items()}
-            self._last = last = row, model.encode(terms, QUERY)
-        return last[1]
 
 
 def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Rows]:
@@ -113,13 +92,6 @@ def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Row
     return places * width + np.arange(width), which
 
 
-class WindowSimilarities(NamedTuple):
-    """Similarities of posts, stored once for each distinct window."""
-
-    values: Tensor  # [U, Lq] of U distinct windows
-    rows: Rows  # [T] row of ``values`` for each position of the posts
-
-
 def _pooled(values: Tensor, rows: Rows, starts: Rows) -> tuple[Tensor, Tensor]:
     """Maximum and mean [P, Lq] of the rows of each post; 0 for a post without any."""
     if not len(rows):
@@ -135,62 +107,48 @@ class TabulatedTower:
 
     The first convolution is linear before its ReLU. So the product of every term's vector with the
     weights of every offset is computed once, and the layer becomes a sum of ``width`` table rows.
-    Each deeper layer gets its table from the layer below. Terms that will be read have the
-    identifiers ``ids``, without 0; vectors are ``normalized`` to length 1 for cosines.
+    Each deeper layer gets its table from the layer below. ``ids`` are the identifiers, without 0,
+    of all terms to read by a ConvolutionTower; vectors are ``normalized`` to length 1 for cosines.
     """
 
-    def __init__(self, tower: ConvolutionTower, ids: Rows, normalized: bool) -> None:
-        self.convolutions: list[MaskedConvolution] = list(tower.convolutions)  # type: ignore[arg-type]
+    def __init__(self, tower: Any, ids: Rows, normalized: bool) -> None:
+        self.convolutions: list[MaskedConvolution] = [*tower.convolutions]
         self.normalized = normalized
         self.rows = np.zeros(int(ids.max(initial=0)) + 1, dtype=np.int64)  # Of identifiers
         self.rows[ids] = np.arange(1, len(ids) + 1)
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
-        self.weights = [_weights_by_offset(layer) for layer in self.convolutions]
-        self.table = torch.empty(0)
-        if self.convolutions:
-            self.table = vectors @ self.weights[0]
+        by_offset = (each.weight.unflatten(0, (each.width, -1)) for each in self.convolutions)
+        self.weights = [each.permute(1, 0, 2).flatten(1).contiguous() for each in by_offset]
+        """Of each depth [E, width · F]: the weights of each offset side by side."""
+        self.table = vectors @ self.weights[0] if self.weights else vectors
         self.terms = vectors.mul_(self._scale(vectors))  # [V + 1, E]; row 0 is padding
-        self._buffers = threading.local()
 
-    def similarities(self, posts: Ragged, query: Sequence[Tensor]) -> list[WindowSimilarities]:
+    def similarities(self, posts: Ragged, query: Sequence[Tensor]) -> list[tuple[Tensor, Rows]]:
         """Similarities of posts with a query, of which there are vectors [1, Lq, F] of each depth.
-
-        A few thousand windows at a time pass through all steps of a depth.
-        """
+        Of each depth: [U, Lq] of its distinct windows, and [T] that of each position of the posts.
+        A few thousand windows at a time pass through all steps of a depth."""
         values, table = self.rows[posts.values], self.table
         columns = [level[0].T.contiguous() for level in query]
         places, which = distinct([values], is_exact=False)
         terms = self.terms.index_select(0, torch.from_numpy(values[places]))
-        levels = [WindowSimilarities(terms @ columns[0], which)]
+        levels = [(terms @ columns[0], which)]
         for depth, layer in enumerate(self.convolutions, start=1):
             windows, which = distinct_windows(posts, values, layer.width)
             rows, table = torch.from_numpy(windows), table.view(-1, len(layer.bias))
             found = table.new_empty(len(rows), columns[depth].shape[1])
-            following = self._following(depth, len(rows))
+            following = None
+            if depth < len(self.convolutions):  # Row 0: positions after a text's end.
+                following = table.new_zeros(1 + len(rows), self.weights[depth].shape[1])
             for start in range(0, len(rows), WINDOWS):
                 vectors = F.embedding_bag(rows[start : start + WINDOWS], table, mode="sum")
                 vectors, end = vectors.add_(layer.bias).relu_(), start + len(vectors)
                 torch.mm(vectors, columns[depth], out=found[start:end]).mul_(self._scale(vectors))
                 if following is not None:
                     torch.mm(vectors, self.weights[depth], out=following[1 + start : 1 + end])
-            levels.append(WindowSimilarities(found, which))
+            levels.append((found, which))
             if following is not None:
                 values, table = which + 1, following
         return levels
-
-    def _following(self, depth: int, count: int) -> Tensor | None:
-        """Table [count + 1, ·] for the next layer; row 0, for positions after a text's end, is 0.
-
-        Its memory is used again by the thread: new pages cost as much as what is computed there.
-        """
-        if depth == len(self.convolutions):
-            return None
-        size, kept, name = self.weights[depth].shape[1], vars(self._buffers), f"depth {depth}"
-        if name not in kept or len(kept[name]) < (count + 1) * size:
-            kept[name] = torch.empty(int(1.05 * (count + 1)) * size)
-        table: Tensor = kept[name][: (count + 1) * size].view(count + 1, size)
-        table[0] = 0
-        return table
 
     def _scale(self, vectors: Tensor) -> Tensor:
         """Factors [B, 1] of vectors [B, F], or of their products: to length 1, or 1."""
@@ -198,9 +156,3 @@ class TabulatedTower:
             return vectors.new_ones(len(vectors), 1)
         lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
         return lengths.clamp_min_(LEAST_LENGTH).reciprocal_()
-
-
-def _weights_by_offset(convolution: MaskedConvolution) -> Tensor:
-    """[E, width · F]: the weights of each offset side by side."""
-    weights = convolution.weight.unflatten(0, (convolution.width, -1))
-    return weights.permute(1, 0, 2).flatten(1).contiguous()

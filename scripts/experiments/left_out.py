@@ -194,15 +194,19 @@ def first_stage_of(form: str) -> str | None:
     return None if form in FIRST_STAGES else form.rpartition("/")[0] or "bm25"
 
 
-def calibration_error(own: Judged, others: Sequence[Judged]) -> float:
-    """Expected calibration error of probabilities that are calibrated on other collections.
+def calibrated(rankings: Sequence[Judged]) -> Calibration:
+    """Calibration on several rankings."""
+    scores = {f"{n}/{q}": of for n, (run, _) in enumerate(rankings) for q, of in run.items()}
+    grades = {f"{n}/{q}": of for n, (_, qrels) in enumerate(rankings) for q, of in qrels.items()}
+    return calibrate(scores, grades) or Calibration()
+
+
+def calibration_error(own: Judged, calibration: Calibration) -> float:
+    """Expected calibration error of a ranking's probabilities.
 
     The mean over pairs of |share of relevant pairs - mean probability| of each of :data:`BINS`.
     """
-    scores = {f"{n}/{q}": of for n, (run, _) in enumerate(others) for q, of in run.items()}
-    grades = {f"{n}/{q}": of for n, (_, qrels) in enumerate(others) for q, of in qrels.items()}
-    slope, intercept = calibrate(scores, grades) or Calibration()
-    run, qrels = own
+    (run, qrels), (slope, intercept) = own, calibration
     pairs = [(s, qrels[q].get(d, 0) > 0) for q, scores in run.items() for d, s in scores.items()]
     values, relevant = np.array(pairs, dtype=np.float64).T
     chances = 1 / (1 + np.exp(-(slope * values + intercept)))

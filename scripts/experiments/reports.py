@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from io import BytesIO
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch.nn.functional import normalize
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup, means, okapi
-from experiments.left_out import calibration_error, first_stage_of, margin
+from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post, read_posts
@@ -28,6 +29,7 @@ from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.topic import grade_text
+from pipeline.ranking.tuning import Calibration
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
 from rerankers.explanation import visible
@@ -148,37 +150,36 @@ def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> li
 
 
 def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with AP by α as measures, ``stackfaq 0.05`` and so on."""
-    folder = named.data_directory(setup.data) / "general"
-    networks = [cast(Network, checkpoint.load(setup.checkpoint(r.cell))) for r in results]
-    curves = [_curves_of(folder, network) for network in networks]
-    return [replace(r, measures=of) for r, of in zip(results, curves, strict=True)]
+    """The results with AP by α as measures, ``stackfaq 0.05`` and so on (section 6.3).
 
-
-def _curves_of(general: Path, trained: Network) -> dict[str, float]:
-    """``stackfaq 0.05`` -> AP of α · cosine of question vectors + (1 - α) · Okapi, and so on.
-
-    Each is scaled to [0, 1] per topic; α is 0, 0.05, …, 1 (section 6.3). Candidates of the training
-    topics are the judged posts or the nearest.
+    α · cosine of question vectors + (1 - α) · Okapi, both scaled to [0, 1] per topic; α is 0, 0.05,
+    …, 1. Candidates of the training topics are the judged posts or the nearest.
     """
-    curves = {}
-    for name, judged_only in QUESTIONS.items():
-        topics = read_topics(general / name / "topics.train.tsv")
-        texts = {post.doc_id: post.text for post in read_posts(general / name / "posts.jsonl")}
-        qrels, scores = read_qrels(general / name / "qrels.train.txt"), okapi(texts)
-        given = {t.query_id: qrels.get(t.query_id, {}) if judged_only else texts for t in topics}
-        lexical = best_of({t.query_id: scores(t.text, given[t.query_id]) for t in topics}, NEAREST)
-        doc_ids = sorted({doc_id for of_topic in lexical.values() for doc_id in of_topic})
-        of_posts = question_vectors(trained, [texts[d] for d in doc_ids])
-        vectors = dict(zip(doc_ids, of_posts, strict=True))
-        of_topics = question_vectors(trained, [topic.text for topic in topics])
-        neural = {
-            topic.query_id: {d: float(vector @ vectors[d]) for d in lexical[topic.query_id]}
-            for topic, vector in zip(topics, of_topics, strict=True)
-        }
-        for alpha, value in HeldOut(lexical, neural, qrels).tune().curve.items():
-            curves[f"{name} {alpha:.2f}"] = round(value, 4)
-    return curves
+    general, done = named.data_directory(setup.data) / "general", []
+    for result in results:
+        trained = cast(Network, checkpoint.load(setup.checkpoint(result.cell)))
+        done.append(replace(result, measures={}))
+        for name, judged_only in QUESTIONS.items():
+            topics = read_topics(general / name / "topics.train.tsv")
+            texts = {post.doc_id: post.text for post in read_posts(general / name / "posts.jsonl")}
+            qrels, scores = read_qrels(general / name / "qrels.train.txt"), okapi(texts)
+            given = {
+                t.query_id: qrels.get(t.query_id, {}) if judged_only else texts for t in topics
+            }
+            lexical = best_of(
+                {t.query_id: scores(t.text, given[t.query_id]) for t in topics}, NEAREST
+            )
+            doc_ids = sorted({doc_id for of_topic in lexical.values() for doc_id in of_topic})
+            of_posts = question_vectors(trained, [texts[d] for d in doc_ids])
+            vectors = dict(zip(doc_ids, of_posts, strict=True))
+            of_topics = question_vectors(trained, [topic.text for topic in topics])
+            neural = {
+                topic.query_id: {d: float(vector @ vectors[d]) for d in lexical[topic.query_id]}
+                for topic, vector in zip(topics, of_topics, strict=True)
+            }
+            for alpha, value in HeldOut(lexical, neural, qrels).tune().curve.items():
+                done[-1].measures[f"{name} {alpha:.2f}"] = round(value, 4)
+    return done
 
 
 def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -229,17 +230,20 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
     judged = {r.cell: setup.judged(r.cell) for r in results}
     of_form = {(cell.reranker, cell.collection): found for cell, found in judged.items()}
 
+    @cache
+    def without(collection: str, is_fusion: bool) -> Calibration:
+        alike = (c for c in judged if (c.reranker == "fusion") == is_fusion)
+        models = (cell for cell in alike if first_stage_of(cell.reranker))
+        return calibrated([judged[cell] for cell in models if cell.collection != collection])
+
     def measures(result: Result) -> dict[str, float]:
         ours, own = result.cell, judged[result.cell]
         first = first_stage_of(ours.reranker)
         added = {"±": margin(own, of_form.get((first or "", ours.collection)))}
-        alike = (c for c in judged if (c.reranker == "fusion") == (ours.reranker == "fusion"))
-        others = [
-            judged[cell]
-            for cell in alike
-            if cell.collection != ours.collection and first_stage_of(cell.reranker)
-        ]
-        return added | ({"ECE": calibration_error(own, others)} if first and others else {})
+        if not first:
+            return added
+        calibration = without(ours.collection, ours.reranker == "fusion")
+        return added | {"ECE": calibration_error(own, calibration)}
 
     return _with(results, measures)
 

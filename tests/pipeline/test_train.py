@@ -141,19 +141,6 @@ def test_leaked_topics_are_refused_or_warned_of(
             HeldOut.read(everything, "mb2012", data)
 
 
-def test_fusion_is_trained_and_searched_with(pipeline: Command, data: Path, tmp_path: Path) -> None:
-    changes = ["families=signal:ql,signal:run_rm3,overlap", "minimum_leaf=1", "trees=5"]
-    train(data, "fusion", "--test", "mb2012", *settings(*changes), "--folds", "2")
-    folder = tmp_path / "home" / "checkpoints" / "fusion" / "mb2012"
-    metrics = metrics_of(folder)
-    expected = {"trained_on": ["mb2011", "mb2013", "mb2014"], "changed_settings": changes}
-    expected |= {"candidates": "the best 1000 of each of ql, run_rm3"}
-    assert expected.items() <= metrics.items()
-    run = tmp_path / "run.txt"
-    pipeline(*SEARCH, "--reranker", "fusion", "--hits", 5, "--output", run, code=0)
-    assert {len(scores) for scores in read_run(run).values()} == {5}
-
-
 def test_checkpoint_of_a_training_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Held-out scores and figures are those of the development part."""
     answers = write_answers(tmp_path / "answers")

@@ -34,27 +34,27 @@ def test_mixing_by_hand() -> None:
         assert all(map(math.isfinite, normalize(widest).values()))
 
 
-@pytest.mark.parametrize("score", [math.nan, math.inf, -1e39])
-def test_scores_that_are_no_numbers_are_refused(score: float) -> None:
-    """On either side, and such as single precision does not hold."""
-    bad = {"1": {**NEURAL["1"], "b": score}, "2": {"x": 0.0}}
-    for pair in ((LEXICAL, bad), ({"1": LEXICAL["1"] | {"b": score}}, NEURAL)):
-        with pytest.raises(DataError, match="topic 1, document b: found the score"):
-            interpolate(*pair, 0.5)
+def scored(run: Run, score: float) -> Run:
+    return {**run, "1": {**run["1"], "b": score}}
 
 
 @pytest.mark.parametrize(
-    ("neural", "weight", "message"),
+    ("lexical", "neural", "weight", "message"),
     [
-        (NEURAL, -0.1, r"λ: found .*, expected a number from"),
-        (NEURAL, math.nan, r"λ: found .*, expected a number from"),
-        ({**NEURAL, "1": {"a": 1.0}}, 0.0, "topic 1: found no neural score for 2 .*first is b"),
-        ({"1": NEURAL["1"]}, 0.5, "topic 2: found no neural score for 1 of its 1"),
+        (LEXICAL, NEURAL, -0.1, r"λ: found .*, expected a number from"),
+        (LEXICAL, NEURAL, math.nan, r"λ: found .*, expected a number from"),
+        (LEXICAL, {"1": {"a": 1.0}}, 0.0, "topic 1: found no neural score for 2 .*first is b"),
+        (LEXICAL, {"1": NEURAL["1"]}, 0.5, "topic 2: found no neural score for 1 of its 1"),
+        *(
+            (*pair, 0.5, "topic 1, document b: found the score")
+            for score in (math.nan, math.inf, -1e39)  # Single precision does not hold the last.
+            for pair in ((LEXICAL, scored(NEURAL, score)), (scored(LEXICAL, score), NEURAL))
+        ),
     ],
 )
-def test_what_cannot_be_mixed(neural: Run, weight: float, message: str) -> None:
+def test_what_cannot_be_mixed(lexical: Run, neural: Run, weight: float, message: str) -> None:
     with pytest.raises((DataError, UsageError), match=message):
-        interpolate(LEXICAL, neural, weight)
+        interpolate(lexical, neural, weight)
 
 
 def test_a_network_with_its_weight_is_a_model_of_lists() -> None:

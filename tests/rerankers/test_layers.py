@@ -1,4 +1,4 @@
-"""Layers, losses and settings of networks against NumPy, loops and plain forward passes."""
+"""Layers, losses, settings and logistic regression against NumPy, loops and scikit-learn."""
 
 import math
 from collections.abc import Callable
@@ -6,8 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from rerankers.errors import RerankerError
+from rerankers.logistic import logistic_regression
 from rerankers.networks.layers import (
     TYPICAL_LENGTH,
     ConvolutionTower,
@@ -111,3 +113,17 @@ def test_settings_name_all_mistakes_at_once() -> None:
     message = "found pairs with the loss listwise.*expected the loss pointwise"
     with pytest.raises(RerankerError, match=message):
         Settings(loss="listwise", sampling="pairs")
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.01, 5.0])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 40.0])
+def test_logistic_regression_is_that_of_scikit_learn(penalty: float, scale: float) -> None:
+    random = np.random.default_rng(1)
+    features = random.normal(size=(400, 3)) * scale
+    relevant = features @ [1, 2, 0] / scale + random.logistic(size=400) > 1
+    weights = random.random(400) + 0.1
+    other = LogisticRegression(C=1 / penalty if penalty else math.inf, max_iter=1000)
+    other.fit(features, relevant, weights)
+    coefficients, intercept = logistic_regression(features, relevant, weights, penalty)
+    np.testing.assert_allclose(coefficients, other.coef_[0], rtol=1e-6)
+    assert intercept == pytest.approx(other.intercept_[0], rel=1e-6)

@@ -112,8 +112,6 @@ def test_a_term_has_the_shade_of_its_best_phrase() -> None:
     assert word.post_terms() == pytest.approx([0.3, 0.9, 0.2, 0.5])
     # The phrase at 1 is of the words 1 and 2; the last one is of the last word alone.
     assert phrase.post_terms() == pytest.approx([0.3, 0.9, 0.9, 0.5])
-    assert word.best_positions() == [1, 3]
     empty = Matches(np.zeros((2, 0), np.float32), 1)
     assert (empty.best().tolist(), empty.post_terms().tolist()) == ([0, 0], [])
-    assert empty.best_positions() == [None, None]
     assert Matches(np.zeros((0, 3), np.float32), 1).post_terms().tolist() == [0, 0, 0]

@@ -2,7 +2,9 @@
 
 import copy
 import math
+import unicodedata
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
@@ -10,26 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from helpers.model_samples import (
-    CASES,
-    Vector,
-    Weights,
-    assert_naive_scores,
-    is_told,
-    linear,
-    naive_cosine,
-    naive_overlap,
-    naive_perceptron,
-    naive_squares,
-    naive_windows,
-    relu,
-    varied,
-    weights_of,
-    word_vectors,
-)
 from helpers.reranking_samples import (
     POSTS,
     QUERIES,
@@ -41,19 +27,145 @@ from helpers.reranking_samples import (
     small_model,
     vocabulary,
 )
+from nltk.tokenize import TreebankWordTokenizer
+from scipy.signal import correlate
 from sklearn.linear_model import LogisticRegression
 
-from rerankers import checkpoint, models
-from rerankers.networks.base import Reranker
+from rerankers import checkpoint, devices, models
+from rerankers.networks.base import TRIGRAMS, WORDS, Reranker
 from rerankers.networks.inputs import Tokenized
+from rerankers.networks.models import mp_hcnn
 from rerankers.networks.models.drmm import histograms
-from rerankers.networks.models.mp_cnn import _DimensionConvolution
 from rerankers.networks.models.pwim import PER_PLACE
 from rerankers.networks.training import loop
 from rerankers.networks.training.loop import Examples, make_optimizer, train
 from rerankers.networks.training.settings import Settings
-from rerankers.pairs import PRIOR, prior_of_rank
-from rerankers.text.words import character_trigrams, words
+from rerankers.pairs import PRIOR, Pairs, prior_of_rank
+from rerankers.text.words import STOP_WORDS, character_trigrams, url_text, words
+
+Vector = npt.NDArray[np.float64]
+Weights = dict[str, Vector]
+
+LONG = " ".join(f"cuts{n % 7} water" for n in range(50))
+CASES: list[tuple[str, str]] = [
+    (QUERIES[0], POSTS[0][0]),
+    (QUERIES[1], "egypt " * 5 + "has no water and shortages of water in many other places"),
+    (QUERIES[2], POSTS[10][0]),  # one word against one word
+    (QUERIES[1], QUERIES[1]),
+    ("xyzzy the plugh", "plugh xyzzy xyzzy a 5 nothing"),  # words without vectors
+    (QUERIES[0], ""),
+    ("", POSTS[2][0]),
+    ("i was on the bbc again in 1971", "again on the bbc, was 650 on the bbc in 2024?"),
+    ("", ""),
+    (LONG, LONG),
+]
+"""Pairs of a query and a post."""
+
+
+MOVED = {"cntn": "weights", "drmm": "gate", "bag_of_words": "", "bigram": ""}
+"""Model -> beginning of the parameters that do not matter, or are alike, at the start."""
+
+
+def varied(name: str, configuration: str, **changes: Any) -> Reranker:
+    """A small model whose parameters all matter, and none of whose biases is 0."""
+    model = small_model(name, configuration, seed=3, **changes)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "bias" in key or key.startswith(MOVED.get(name, "bias")):
+                parameter += torch.randn(parameter.shape, generator=generator) * 0.3
+    return model
+
+
+def weights_of(model: Reranker, prefix: str = "") -> Weights:
+    """Parameters in double precision, those below ``prefix`` by the rest of their names."""
+    return {
+        key.removeprefix(prefix): value.detach().double().numpy()
+        for key, value in model.named_parameters()
+        if key.startswith(prefix)
+    }
+
+
+def word_vectors(model: Reranker, text: str) -> Vector:
+    """Vectors [L, E] of the words of a text."""
+    lookup: Any = model.get_submodule("vectors")
+    ids = encoder().vocabulary.ids(words(text))
+    vectors = lookup(torch.tensor(ids, dtype=torch.long)).detach().double().numpy()
+    return np.asarray(vectors).reshape(-1, VECTOR_SIZE)
+
+
+def naive_windows(vectors: Vector, width: int, margin: int = 0) -> Vector:
+    """Rows of ``width`` vectors [L, E] from each on, zeros beyond; ``margin`` zeros come before."""
+    if not len(vectors):
+        return np.zeros((0, width * vectors.shape[1]))
+    padded = np.pad(vectors, ((margin, width - 1), (0, 0)))
+    return np.stack([padded[i : i + width].ravel() for i in range(len(vectors) + margin)])
+
+
+def naive_squares(maps: Vector, weight: Vector, bias: Vector) -> Vector:
+    """ReLU of convolutions [F, C, w, w] of maps [C, rows, columns]; beyond them are zeros."""
+    if not maps.size:
+        return np.zeros((len(weight), *maps.shape[1:]))
+    sums = [sum(map(partial(correlate, mode="same"), maps, each)) for each in weight]
+    return np.maximum(np.stack(sums) + bias[:, None, None], 0)
+
+
+def naive_cosine(x: Vector, y: Vector) -> float:
+    """0 for a vector of zeros."""
+    lengths = np.linalg.norm(x) * np.linalg.norm(y)
+    return float(x @ y / lengths) if lengths > 1e-9 else 0.0
+
+
+def linear(weights: Weights, name: str, x: Any) -> Vector:
+    """A fully connected layer."""
+    return np.asarray(weights[f"{name}.weight"] @ x + weights[f"{name}.bias"])
+
+
+def relu(x: Vector) -> Vector:
+    return np.maximum(x, 0)
+
+
+def naive_perceptron(
+    weights: Weights, name: str, x: Any, activation: Callable[[Vector], Vector] = relu
+) -> Vector:
+    """Two linear layers with a ReLU or another activation between them."""
+    return linear(weights, f"{name}.3", activation(linear(weights, f"{name}.0", x)))
+
+
+def is_told(word: str) -> bool:
+    """Whether a word is a stop word that a model can tell: one that has a vector."""
+    return word in STOP_WORDS and word in encoder().vocabulary.known
+
+
+def naive_overlap(query: str, post: str) -> list[float]:
+    """Number of common words, their IDF, and both without stop words."""
+    vocabulary, idf = encoder().vocabulary, encoder().idf
+    theirs = {*vocabulary.ids(words(post))}
+    asked = dict(zip(vocabulary.ids(words(query)), words(query), strict=True))
+    common = [word for row, word in asked.items() if row in theirs]
+    content = [word for word in common if not is_told(word)]
+    return [f for each in (common, content) for f in (len(each), float(idf.weights(each).sum()))]
+
+
+def assert_naive_scores(
+    model: Reranker,
+    naive: Callable[..., float],
+    cases: Sequence[tuple[str, ...]] = CASES,
+    **signals: npt.NDArray[np.float32],
+) -> None:
+    """Scores of (query, text) or (query, text, URL), in one batch, are those of ``naive``.
+
+    It gets the signals' values, too.
+    """
+    rows = np.arange(len(cases))
+    queries, texts = [case[0] for case in cases], [case[1] for case in cases]
+    urls = ["".join(case[2:]) for case in cases]
+    found = scores_of(model, Pairs(queries, texts, urls, rows, rows, signals))
+    known = np.array([*signals.values()]).reshape(-1, len(cases)).T.tolist()
+    expected = np.array([naive(*case, *values) for case, values in zip(cases, known, strict=True)])
+    assert len(cases) == 1 or np.ptp(expected) > 1e-4, "all pairs score the same"
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
 
 # CNTN, sections 3 and 4
 
@@ -465,6 +577,145 @@ def mp_cnn(model: Reranker, query: str, post: str) -> float:
     return float(linear(weights, "score", hidden)[0])
 
 
+# MP-HCNN, section 3, on matrices of fixed size
+
+# Perspective -> lengths to which section 4.3 pads query and post.
+LENGTHS = {"words": (10, 68), "post_trigrams": (51, 140), "url_trigrams": (51, 120)}
+
+
+def plain(text: str) -> str:
+    letters = [c for c in unicodedata.normalize("NFD", text[:1000]) if ord(c) < 128]
+    return " ".join("".join(letters).lower().split())
+
+
+def treebank(text: str) -> list[str]:
+    return TreebankWordTokenizer().tokenize(plain(text))
+
+
+class Naive:
+    """The same network on matrices of fixed size whose rows past a text's end are zeros."""
+
+    def __init__(self, model: Reranker) -> None:
+        self.model, self.config, self.weights = model, model.config, weights_of(model)
+
+    def levels(self, tower: str, ids: list[int], rows: int) -> list[np.ndarray]:
+        """Section 3.2: depth + 1 matrices [rows, ·]."""
+        ids = ids[:rows]
+        lookup: Any = self.model.get_submodule(f"towers.{tower}.vectors")
+        with torch.no_grad():
+            padded = torch.tensor([*ids, *[0] * (rows + 1 - len(ids))])
+            vectors = lookup(padded).double().numpy()
+        width = self.config.word_width if tower == WORDS else self.config.trigram_width
+        levels, padding = [vectors[:rows]], vectors[rows]
+        is_read = self.config.normalization == "query"
+        for depth in range(self.config.depth):
+            prefix = f"towers.{tower}.convolutions.{depth}."
+            filters = self.weights[prefix + "weight"]  # [width · E, F], the first term's E first
+            bias = self.weights[prefix + "bias"]
+            below = np.concatenate([levels[-1], np.tile(padding, (width - 1, 1))])
+            above = np.maximum(naive_windows(below, width)[:rows] @ filters + bias, 0)
+            if not is_read:
+                above[len(ids) :] = 0.0
+            levels.append(above)
+            padding = np.maximum(np.tile(padding, width) @ filters + bias, 0) * is_read
+        return levels
+
+    def similarity(self, a: np.ndarray, b: np.ndarray) -> float:
+        if self.config.similarity == "dot":
+            return float(a @ b)
+        return float(a @ b / (max(np.linalg.norm(a), 1e-6) * max(np.linalg.norm(b), 1e-6)))
+
+    def features(
+        self, perspective: str, query: list[int], idf: np.ndarray, post: list[int]
+    ) -> np.ndarray:
+        """Section 3.3: [query positions, (depth + 1) · pools], zeros past the query's end."""
+        config, (rows, columns) = self.config, LENGTHS[perspective]
+        kind, tower, width, weighted = config.normalization, WORDS, 2, 2
+        if perspective != "words":
+            tower, width, weighted = TRIGRAMS, 4, config.weighted_trigram_depths
+        if config.separate_urls and perspective == "url_trigrams":
+            tower = perspective
+        query, idf, post = query[:rows], idf[:rows], post[:columns]
+        levels = self.levels(tower, query, rows), self.levels(tower, post, columns)
+        features: list[list[float]] = [[] for _ in range(rows)]
+        for depth, (q, d) in enumerate(zip(*levels, strict=True)):
+            s = np.array([[self.similarity(a, b) for b in d] for a in q])
+            if kind != "none":
+                s = np.exp(s * config.temperature)
+                s = s / s.sum(axis=0 if kind == "query" else 1, keepdims=True)
+            if kind != "query":  # Else padding takes part.
+                s[:, len(post) :] = 0.0
+                s[len(query) :] = 0.0
+            for place in range(rows):
+                own = s[place] if kind == "query" else s[place, : len(post)]
+                pools = [own.max() if own.size else 0.0] * config.max_pooling
+                mean = 5 * own.mean() if kind == "none" and own.size else s[place].mean()
+                pools += [mean] * config.mean_pooling
+                if config.evidence == "positions" and config.idf_weights and depth < weighted:
+                    weight = self.phrase_idf(idf, place, depth, width)
+                    pools = [pool * weight for pool in pools]
+                features[place] += pools
+        return np.array(features, dtype=np.float64)
+
+    def phrase_idf(self, idf: np.ndarray, place: int, depth: int, width: int) -> float:
+        phrase = idf[place : place + 1 + depth * (width - 1)]
+        if self.config.idf == "phrases":
+            return min(float(phrase[:: width - 1].sum()), math.log(243e6))
+        return float(phrase.mean()) if len(phrase) else 0.0
+
+    def perceptron(self, prefix: str, x: np.ndarray) -> np.ndarray:
+        hidden = naive_perceptron(self.weights, prefix, x)
+        if f"{prefix}.5.weight" in self.weights:
+            hidden = linear(self.weights, f"{prefix}.5", np.maximum(hidden, 0))
+        return hidden
+
+    def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
+        """Perspective -> query's identifiers, their IDF, post's identifiers."""
+        reader, is_code = encoder(), self.config.urls == "code"
+        split = words if self.config.tokens == "words" else treebank
+        rare = reader.idf.weights(split(query), self.config.idf != "relative").astype(np.float64)
+        grams = [(character_trigrams([word]).values + 1).tolist() for word in split(query)]
+        spread = np.repeat(rare, [len(row) for row in grams]) if grams else rare
+        query_grams = [gram for row in grams for gram in row]
+        if self.config.idf == "phrases":
+            own = reader.idf.trigram_weights(np.array(query_grams, dtype=np.int64) - 1)
+            spread = np.minimum(spread, own)
+        ids = reader.vocabulary.ids
+        post_grams = character_trigrams(split(text)).values
+        if self.config.trigrams == "text":
+            of_query, post_grams = (character_trigrams([plain(t)]).values for t in (query, text))
+            query_grams = (of_query + 1).tolist()
+            spread = reader.idf.trigram_weights(of_query)
+        if is_code:
+            url = url or "http://www.abc.com"
+            url = plain(url.partition("?")[0] if "?" in url else url[:-1])[7:][-120:]
+        url_grams = character_trigrams([url if is_code else url_text(url)]).values
+        everything = {
+            "words": (ids(split(query)), rare, ids(split(text))),
+            "post_trigrams": (query_grams, spread, (post_grams + 1).tolist()),
+            "url_trigrams": (query_grams, spread, (url_grams + 1).tolist()),
+        }
+        return {name: of for name, of in everything.items() if getattr(self.config, f"use_{name}")}
+
+    def score(self, query: str, text: str, url: str = "") -> float:
+        """Section 3.4."""
+        evidence: list[np.ndarray] = []
+        for name, (ids, idf, post) in self.inputs(query, text, url).items():
+            features = self.features(name, ids, idf, post)
+            if self.config.evidence == "positions":
+                evidence.append(features.ravel())
+                continue
+            weights = idf if self.config.idf_weights else np.ones(len(idf))
+            weights = weights[: LENGTHS[name][0]]
+            total = np.zeros(4)
+            for row, weight in zip(features, weights, strict=False):
+                total += weight * self.perceptron(f"position.{name}", np.append(row, weight))
+            evidence.append(total / max(weights.sum(), 1e-6))
+        if self.config.url_presence:
+            evidence.append(np.array([float(url_text(url) != "<url>")]))
+        return float(self.perceptron("score", np.concatenate(evidence))[0])
+
+
 # Tests
 
 Case = tuple[Any, str, str, dict[str, Any]]
@@ -610,19 +861,44 @@ def test_training_of_counts_ends_with_the_regression(name: str, tmp_path: Path) 
     np.testing.assert_array_equal(loaded.score(PAIRS), scores)
 
 
-@pytest.mark.parametrize("width", [1, 3])
-def test_gradients_of_pooled_windows_are_differences(width: int) -> None:
-    torch.manual_seed(1)
-    convolution = _DimensionConvolution(4, 5, width).double()
-    ids = torch.tensor([[1, 2, 3, 4, 2, 5], [3, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])  # 2 twice
-    vectors = torch.randn(6, 4, dtype=torch.float64).requires_grad_()
-    there = torch.arange(6).gt(0).unsqueeze(1)
+LINKED = [
+    (QUERIES[0], *POSTS[0]),
+    (QUERIES[1], *POSTS[3]),
+    (QUERIES[3], *POSTS[7]),
+    (LONG, LONG, "http://long.example.org/" + "path/" * 40),
+]
 
-    def pooled(vectors: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        return convolution((vectors * there)[ids], ids.ne(0).unsqueeze(2))
 
-    parameters = vectors, convolution.weight, convolution.bias
-    assert torch.autograd.gradcheck(pooled, parameters)
-    trained = pooled(vectors)
-    with torch.no_grad():
-        torch.testing.assert_close(pooled(vectors), trained, rtol=0, atol=0)
+@pytest.mark.slow
+@pytest.mark.parametrize("configuration", mp_hcnn.Model.configurations)
+def test_scores_are_those_of_the_network_written_out(configuration: str) -> None:
+    """Texts beyond the lengths of section 4.3 are cut."""
+    model = varied("mp_hcnn", configuration)
+    assert_naive_scores(model, Naive(model).score, [*LINKED, *CASES[2:-1]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_pooling": False},
+        {"mean_pooling": False},
+        {"idf_weights": False},
+        {"use_words": False, "depth": 1},
+        {"use_post_trigrams": False, "use_url_trigrams": False, "depth": 0},
+        {"normalization": "post", "temperature": 3.0, "url_presence": True, "urls": "path"},
+        {"tokens": "treebank", "urls": "path", "separate_urls": False},
+        {"trigrams": "text", "idf": "phrases", "use_words": False, "separate_urls": True},
+        {"similarity": "cosine", "normalization": "none", "url_presence": False, "depth": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("configuration", ["robust", "paper", "authors"])
+def test_every_switch_does_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, configuration: str, changes: dict[str, Any]
+) -> None:
+    """Table 4 and Figure 2; by the fast path, and as on a GPU by a forward pass."""
+    model = varied("mp_hcnn", configuration, **changes)
+    for hosts in (devices.HOSTS, ()):
+        monkeypatch.setattr(devices, "HOSTS", hosts)
+        assert_naive_scores(model, Naive(model).score, LINKED[:2])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from rerankers.errors import RerankerError
-from rerankers.explanation import Cell, Column, Explanation, Reasons, Row, shade
+from rerankers.explanation import Cell, Column, Explanation, Reasons, Row, Segment, shade
 from rerankers.networks.base import POST, QUERY, Reranker
 from rerankers.networks.inputs import TextEncoder, Tokenized
 from rerankers.networks.models.mp_hcnn import Model
@@ -50,25 +50,14 @@ class Matches(NamedTuple):
 
     def best(self) -> Values:
         """Similarity of each query phrase with its best match: [Lq], 0 for an empty post."""
-        return _highest(self.values, axis=1)
-
-    def best_positions(self) -> list[int | None]:
-        """Post position of each query phrase's best match, the first of equals."""
-        if not self.values.size:
-            return [None] * len(self.values)
-        return self.values.argmax(axis=1).tolist()
+        return self.values.max(axis=1) if self.values.size else self.values.sum(axis=1)
 
     def post_terms(self) -> Values:
         """Similarity of the best phrase that contains each term of the post: [Ld]."""
-        phrases = _highest(self.values, axis=0)
+        phrases = self.values.max(axis=0) if self.values.size else self.values.sum(axis=0)
         first = [max(0, place - self.length + 1) for place in range(len(phrases))]
         best = [phrases[start : place + 1].max() for place, start in enumerate(first)]
         return np.array(best, np.float32)
-
-
-def _highest(similarity: Values, axis: int) -> Values:
-    """Highest similarities over an axis; 0 where it is empty."""
-    return similarity.max(axis=axis) if similarity.size else similarity.sum(axis=axis)
 
 
 class PairMatches(NamedTuple):
@@ -153,63 +142,49 @@ def _heading(name: str, matches: Matches) -> str:
 def reasons(text: str, url: str, found: PairMatches, bounds: Sequence[float]) -> Reasons:
     """Matches of one post; ``bounds`` are the least similarities of the shades 1 to 4."""
     trigrams = [s for word in found.post_words for s in trigram_spans(word.spans, word.text)]
-    places = {"words": [word.place for word in found.post_words], "post_trigrams": trigrams}
-    levels = {
-        (name, depth): each for name, of in found.matches.items() for depth, each in enumerate(of)
-    }
-    shaded = {
-        key: shade(
-            url if key[0] == "url_trigrams" else text,
-            places.get(key[0], found.url),
-            each.post_terms(),
-            bounds,
-        )
-        for key, each in levels.items()
-        if key[0] != "url_trigrams" or found.url
-    }
-    depth = min(1, max(depth for _, depth in levels))
+    words = [word.place for word in found.post_words]
+    places = {"words": words, "post_trigrams": trigrams, "url_trigrams": found.url}
+    shaded, cells = dict[tuple[str, int], list[Segment]](), list[list[Cell]]()
+    for name, levels in found.matches.items():
+        for depth, each in enumerate(levels):
+            cells.append(_cells(found, name, each, bounds))
+            shown = url if name == "url_trigrams" else text
+            if name != "url_trigrams" or found.url:
+                shaded[name, depth] = shade(shown, places[name], each.post_terms(), bounds)
+    depth = min(1, len(levels) - 1)
     # Single words say most about a text; pieces of several letters about a URL, one long word.
     of_text = ("words", 0) if "words" in found.matches else ("post_trigrams", depth)
-    cells = zip(*(_cells(found, key[0], each, bounds) for key, each in levels.items()), strict=True)
+    of_words = zip(found.query_words, found.weights, zip(*cells, strict=True), strict=True)
     return Reasons(
         shaded.pop(of_text, shade(text, (), (), bounds)),
         shaded.pop(("url_trigrams", depth), shade(url.strip(), (), (), bounds)),
+        [Row(word, float(weight), row) for word, weight, row in of_words],
         [
-            Row(word, float(weight), row)
-            for word, weight, row in zip(found.query_words, found.weights, cells, strict=True)
-        ],
-        [
-            (f"{PERSPECTIVES[key[0]]}, {_heading(key[0], levels[key])}", segments)
-            for key, segments in shaded.items()
+            (f"{PERSPECTIVES[name]}, {_heading(name, found.matches[name][depth])}", segments)
+            for (name, depth), segments in shaded.items()
         ],
     )
 
 
 def _cells(found: PairMatches, name: str, matches: Matches, bounds: Sequence[float]) -> list[Cell]:
     """The cell of one perspective and depth for each query word."""
-    scores: list[float | None] = matches.best().tolist()
     phrases = [""] * len(found.query_words)
-    if name == "words":
+    scores: list[float | None] = matches.best().tolist()
+    if name == "words" and found.post_words:
         words = [word.text for word in found.post_words]
-        phrases = [
-            "" if start is None else " ".join(words[start : start + matches.length])
-            for start in matches.best_positions()
-        ]
+        starts = matches.values.argmax(axis=1).tolist()  # The first of equals
+        phrases = [" ".join(words[start : start + matches.length]) for start in starts]
     elif name == "url_trigrams" and not found.url:
         scores = [None] * len(found.query_words)
-    else:
+    elif name != "words":
         scores = mean_by_word(matches.best(), found.query_words)
-    return [
-        Cell(score, 0 if score is None else bisect_right(bounds, score), phrase)
-        for score, phrase in zip(scores, phrases, strict=True)
-    ]
+    shades = [0 if score is None else bisect_right(bounds, score) for score in scores]
+    return [Cell(*each) for each in zip(scores, shades, phrases, strict=True)]
 
 
 def mean_by_word(values: Values, words: Sequence[str]) -> list[float | None]:
-    """Means of ``values`` [L], one for each trigram of all words, over each word's trigrams.
-
-    None for a word whose trigrams are all cut off.
-    """
+    """Means of ``values`` [L], one for each trigram of all words, over each word's trigrams. None
+    for a word whose trigrams are all cut off."""
     lengths = [len(reading.character_trigrams([word]).values) for word in words]
     parts = np.split(values, np.cumsum(lengths))[:-1]
     return [float(part.mean()) if len(part) else None for part in parts]

@@ -37,10 +37,8 @@ class Config:
 
 
 class Bilinear(Reranker):
-    """Bilinear score of two composed vectors (section 3, equation 1).
-
-    Composed vectors have the dimensions E of word vectors.
-    """
+    """Bilinear score of two composed vectors (section 3, equation 1). Composed vectors have the
+    dimensions E of word vectors."""
 
     configurations = named(count=Config(), plain=Config(count=False))
     training_settings = Settings(

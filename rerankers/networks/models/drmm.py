@@ -104,12 +104,9 @@ class Model(Reranker):
 
 
 def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> Tensor:
-    """Counts of the post's terms in each bin: [P, Lq, bins].
-
-    [-1, 1] is divided into bins - 1 parts of equal width; only the last includes its upper end.
-    Equal terms, ``exact`` [P, Lq, Ld], go to the last bin. ``cosine`` is [P, Lq, Ld], ``post_mask``
-    [P, Ld].
-    """
+    """Counts of the post's terms in each bin: [P, Lq, bins]. Bins but the last are equal parts of
+    [-1, 1]; only the last includes its upper end. Equal terms, ``exact`` [P, Lq, Ld], go to
+    the last bin. ``cosine`` is [P, Lq, Ld], ``post_mask`` [P, Ld]."""
     places = ((cosine + 1.0) * (0.5 * (bins - 1))).long().clamp(0, bins - 2)
     places = places.masked_fill(exact, bins - 1)
     empty = torch.zeros(*places.shape[:2], bins, device=cosine.device)

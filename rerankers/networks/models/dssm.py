@@ -73,10 +73,8 @@ PAPER = Config(
 
 
 class SemanticModel(Reranker):
-    """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3).
-
-    Queries and posts share the network. The hyperparameters contain ``smoothing``, γ.
-    """
+    """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3). Queries and
+    posts share the network. The hyperparameters contain ``smoothing``, γ."""
 
     network: ClassVar[type[nn.Module]]
     """Maps trigram identifiers [B, L] to vectors [B, K]."""
@@ -105,11 +103,9 @@ class SemanticModel(Reranker):
 
 
 class TrigramSums(nn.Module):
-    """Product of a trained matrix, ``size`` columns, and the trigram counts of texts or words.
-
-    It is a sum of one vector for each trigram, so counts, almost all of which are zero, are never
-    computed. Trigrams share rows of the matrix if there are fewer ``buckets``.
-    """
+    """Product of a trained matrix, ``size`` columns, and the trigram counts of texts or words. It
+    is a sum of one vector for each trigram, so counts, almost all of which are zero, are never
+    computed. Trigrams share rows of the matrix if there are fewer ``buckets``."""
 
     def __init__(self, size: int, buckets: int) -> None:
         super().__init__()
@@ -129,10 +125,8 @@ class TrigramSums(nn.Module):
         return F.embedding_bag(ids, self.weight, offsets, **how)
 
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W].
-
-        W are the words of the longest text, at least 1, or the most that there can be.
-        """
+        """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W]. W are
+        the words of the longest text, at least 1, or the most that there can be."""
         starts = begins_word(ids)
         counts = starts.sum(dim=1)
         most = max(1, int(counts.max())) if is_host(ids.device) else ids.shape[1]

@@ -40,16 +40,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import Checked, at_least, one_of
-from rerankers.networks.base import (
-    QUERY,
-    TRIGRAMS,
-    WORDS,
-    Encoded,
-    Inputs,
-    Interactions,
-    Reranker,
-    named,
-)
+from rerankers.networks import base
+from rerankers.networks.base import QUERY, TRIGRAMS, WORDS, Encoded, Inputs, Interactions
 from rerankers.networks.layers import TrainedVectors, WideConvolution, mask_of_lengths, word_vectors
 from rerankers.networks.models.dssm import begins_word
 from rerankers.networks.training.settings import Settings
@@ -78,10 +70,10 @@ class Config(Checked):
         return -(-(self.post_words + self.width - 1) // self.region)
 
 
-class Model(Reranker):
+class Model(base.Reranker):
     """The networks of section 3; see the module's docstring."""
 
-    configurations = named(words=Config(), rao2019=Config(terms="trigrams"))
+    configurations = base.named(words=Config(), rao2019=Config(terms="trigrams"))
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(
         loss="listwise", learning_rate=1e-3, weight_decay=1e-2, negatives=4
@@ -171,9 +163,7 @@ def flattened(places: Tensor, most: int) -> Tensor:
 
 def sum_by_word(vectors: Tensor, trigrams: Tensor, words: int) -> Tensor:
     """Sum of the trigrams' vectors [B, L, E] for each of the first ``words`` words: [B, words, E].
-
-    ``trigrams`` [B, L] are their identifiers.
-    """
+    ``trigrams`` [B, L] are their identifiers."""
     word = (begins_word(trigrams).cumsum(dim=1) - 1).clamp(0, words).unsqueeze(2)
     # Trigrams of later words are added to one more word, which is dropped.
     sums = torch.zeros(len(vectors), words + 1, vectors.shape[2], device=vectors.device)

@@ -67,9 +67,7 @@ class Model(Reranker):
     """Section 3 of both papers; see the module's docstring."""
 
     configurations = named(
-        words=Config(),
-        conv=Config(longest_ngram=3),
-        rao2019=Config(vectors="positive"),
+        words=Config(), conv=Config(longest_ngram=3), rao2019=Config(vectors="positive")
     )
     # The papers' loss with margin 1, over lists instead of pairs.
     training_settings = Settings(
@@ -115,11 +113,9 @@ class Model(Reranker):
 
 
 def soft_counts(similarity: Tensor, mask: Tensor) -> Tensor:
-    """Counts of matches at levels of similarity (Xiong et al. 2017, section 3.1): [P, Lq, K].
-
-    They are sums over the post's terms, from cosines [P, Lq, Ld] and a mask [P, Ld]. A kernel of
-    mean μ and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s.
-    """
+    """Counts of matches at levels of similarity (Xiong et al. 2017, section 3.1): [P, Lq, K]. They
+    are sums over the post's terms, from cosines [P, Lq, Ld] and a mask [P, Ld]. A kernel of mean μ
+    and width σ gives ``exp(-(s - μ)² / 2σ²)`` for a similarity s."""
     column = mask.unsqueeze(2)
     # One kernel at a time, so that intermediate values fit the processor's cache.
     sums = [

@@ -69,10 +69,7 @@ class Config(Checked):
 class Model(Reranker):
     """The paper's network; see the module's docstring."""
 
-    configurations = named(
-        cosine=Config(),
-        rao2019=Config(similarity="dot", vectors="positive"),
-    )
+    configurations = named(cosine=Config(), rao2019=Config(similarity="dot", vectors="positive"))
     training_settings = Settings(loss="listwise", learning_rate=1e-3)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -114,11 +111,8 @@ class Model(Reranker):
 
 
 def dynamic_pooling(maps: Tensor, lengths: Tensor, parts: int) -> Tensor:
-    """Maximum of each of ``parts`` n of a text, divided by its own length.
-
-    ``maps`` are [P, F, L, M], ``lengths`` [P] those of the texts without padding. The result is
-    [P, F, n, M], 0 for an empty text.
-    """
+    """Maximum of each of ``parts`` n of a text, divided by its own length: [P, F, n, M], 0 for an
+    empty text, of ``maps`` [P, F, L, M] and ``lengths`` [P] of the texts without padding."""
     steps = torch.arange(parts, device=maps.device)
     starts = steps * lengths.unsqueeze(1) // parts  # [P, n]
     ends = -(-(steps + 1) * lengths.unsqueeze(1) // parts)

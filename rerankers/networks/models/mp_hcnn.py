@@ -19,16 +19,15 @@ Four named configurations:
       exactly: positions after a text's end are zero at every depth, so each of them adds e⁰ to the
       denominator of the softmax. (The mean of a softmax over the post's own positions alone would
       be a constant.)
-    * The counts of words and phrases in the paper's 243 million posts are not available. IDF, the
-      classical ln N/n, is from the background list of the encoder. The IDF of a phrase is the sum
-      of those of its words, and of trigrams that do not overlap; a trigram's own is from the
-      list's words. A sum takes words to be independent.
+    * Counts in the paper's 243 million posts are not available. IDF, the classical ln N/n, is from
+      the background list of the encoder. That of a phrase is the sum of those of its words, taken
+      to be independent, and of trigrams that do not overlap, whose own is from the list's words.
     * "The first two layers", whose features are weighted, include the embedding layer.
     * A softmax over two classes equals the sigmoid of the difference of their logits: one logit.
-    * The softmax reads the length of word vectors: with GloVe's, which are twice as long as
-      word2vec's, it is saturated, and a query word that a post lacks still gets most of a share.
-      At word2vec's length they still match unrelated words more than word2vec's do. So vectors of
-      other files get a shorter one (:func:`of_word2vec_length`), chosen on training topics.
+    * The softmax reads the length of word vectors: GloVe's, twice as long as word2vec's, saturate
+      it, and a query word that a post lacks still gets most of a share. At word2vec's length they
+      still match unrelated words more. So vectors of other files get a shorter one
+      (:func:`of_word2vec_length`), chosen on training topics.
     * The places of dropout, initial weights (Keras's), momentum, and the end of training are those
       of the authors' code. The share of dropout is one of four between .1 and .5 that it has for
       four years.
@@ -81,17 +80,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import Checked, one_of
-from rerankers.networks import layers
-from rerankers.networks.base import (
-    QUERY,
-    TRIGRAMS,
-    URL_TRIGRAMS,
-    WORDS,
-    Inputs,
-    Interactions,
-    Reranker,
-    named,
-)
+from rerankers.networks import base, layers
+from rerankers.networks.base import QUERY, TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Interactions
 from rerankers.networks.training.settings import RAO_2019
 from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
@@ -104,8 +94,6 @@ WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
 
 RAREST = math.log(243e6)  # IDF of a phrase of one post among the paper's 243 million
-PLACEHOLDER_LENGTH = len(URL_PLACEHOLDER)
-"""Trigrams of the placeholder for a missing URL; every real URL has more."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +126,8 @@ class Config(Checked):
     tokens: str = one_of(*CHOICES["tokens"])  # Words, or NLTK's ``treebank`` (authors' code)
     trigrams: str = one_of(*CHOICES["trigrams"])
     """Trigrams of ``words``, or of the whole ``text`` (authors' code)."""
-    urls: str = one_of(
-        *CHOICES["urls"]
-    )  # Host and ``path`` of a URL, or what the authors' ``code`` keeps
+    urls: str = one_of(*CHOICES["urls"])
+    """Host and ``path`` of a URL, or what the authors' ``code`` keeps."""
     train_vectors: bool = False  # Train word and trigram vectors (section 4.3: yes)
     train_filters: bool = False  # Train the convolutions (paper: yes)
     weighted_trigram_depths: int = 3  # Depths of trigrams weighted by IDF (authors' code: 2)
@@ -221,11 +208,10 @@ class Perspective(NamedTuple):
 def perspectives_of(config: Config) -> dict[str, Perspective]:
     """Name -> each perspective that the configuration enables."""
     tower = URL_TRIGRAMS if config.separate_urls else TRIGRAMS
+    own = config.trigram_width, config.weighted_trigram_depths
     words = config.query_words, config.post_words, config.word_width, WEIGHTED_WORD_LEVELS
-    trigrams, url_trigrams = (
-        (config.query_trigrams, length, config.trigram_width, config.weighted_trigram_depths)
-        for length in (config.post_trigrams, config.url_trigrams)
-    )
+    trigrams = config.query_trigrams, config.post_trigrams, *own
+    url_trigrams = config.query_trigrams, config.url_trigrams, *own
     perspectives = {
         "words": Perspective(WORDS, WORDS, WORDS, *words),
         "post_trigrams": Perspective(TRIGRAMS, TRIGRAMS, TRIGRAMS, *trigrams),
@@ -243,11 +229,11 @@ class Phrases(NamedTuple):
     terms: Inputs  # Cut to the lengths that the model reads
 
 
-class Model(Reranker):
+class Model(base.Reranker):
     """The network of section 3; see the module's docstring."""
 
     has_matches = True
-    configurations = named(
+    configurations = base.named(
         robust=Config(),
         small=Config(word_filters=64, trigram_filters=32, depth=1),
         paper=PAPER,
@@ -265,7 +251,7 @@ class Model(Reranker):
             urls="code",
         ),
     )
-    own_settings = named(
+    own_settings = base.named(
         paper=PAPER_SETTINGS,
         authors=replace(PAPER_SETTINGS, batch_pairs=64, held_out=0.15, held_out_of="each"),
     )
@@ -305,19 +291,17 @@ class Model(Reranker):
         if config.use_words:
             words: nn.Module = layers.FrozenVectors(vectors, vocabulary.buckets)
             if config.train_vectors:
-                words = layers.TrainedVectors(
-                    vectors, vocabulary.buckets, trains_padding=config.trains_padding
-                )
+                padding = {"trains_padding": config.trains_padding}
+                words = layers.TrainedVectors(vectors, vocabulary.buckets, **padding)
             shape = vectors.shape[1], config.word_filters, config.word_width
             towers[WORDS] = layers.ConvolutionTower(words, *shape, *options)
         if names - {WORDS}:
-            size, bounds = config.trigram_size, (config.trigram_low, config.trigram_high)
-            trigrams: nn.Module = layers.HashedVectors(TRIGRAM_COUNT, size, seed=2)
+            size, count = config.trigram_size, TRIGRAM_COUNT
+            trigrams: nn.Module = layers.HashedVectors(count, size, seed=2)
             if config.train_vectors:
-                none = np.zeros((0, size), dtype=np.float32)
-                trigrams = layers.TrainedVectors(
-                    none, TRIGRAM_COUNT, *bounds, config.trains_padding
-                )
+                none, how = np.zeros((0, size), dtype=np.float32), config.trains_padding
+                bounds = config.trigram_low, config.trigram_high
+                trigrams = layers.TrainedVectors(none, count, *bounds, how)
             shape = size, config.trigram_filters, config.trigram_width
             for name in sorted(names - {WORDS}):
                 towers[name] = layers.ConvolutionTower(trigrams, *shape, *options)
@@ -352,10 +336,8 @@ class Model(Reranker):
         return self.features(pooled, queries.terms, query_of_post, url_lengths)
 
     def _counts(self, ids: Tensor, most: int) -> Tensor:
-        """Positions that each one of texts [B, L] stands for: 1 for a term, 0 for padding.
-
-        Where padding is read, [B, L + 1]: the first position after a text is all of its padding.
-        """
+        """Positions that each one of texts [B, L] stands for: 1 for a term, 0 for padding. Where
+        padding is read, [B, L + 1]: the first position after a text is all of its padding."""
         lengths = ids.count_nonzero(dim=1).unsqueeze(1)
         places = torch.arange(ids.shape[1] + self.reads_padding, device=ids.device)
         counts = (places < lengths).float()
@@ -401,10 +383,8 @@ class Model(Reranker):
         url_lengths: Tensor,
     ) -> Interactions:
         """Perspective -> [P, Lq, K + 1]: pooled similarities of each query position, its weight.
-
         ``url_presence`` -> [P, 1, 1]: 1 for a post with a URL, of at least a few ``url_lengths``
-        [P] trigrams, else 0. ``pooled``: perspective -> maximum and mean [P, Lq] at each depth.
-        """
+        [P] trigrams, else 0. ``pooled``: perspective -> maximum and mean [P, Lq] at each depth."""
         config = self.config
         interactions, is_kept = {}, (config.max_pooling, config.mean_pooling)
         is_weighted = config.evidence == "positions" and config.idf_weights
@@ -419,7 +399,7 @@ class Model(Reranker):
                     weights = self._phrase_weights(idf, mask, depth, perspective.width)
                     level = [value * weights[query_of_post] for value in level]
                 values += level
-            weights = idf if self.config.idf_weights else mask
+            weights = idf if config.idf_weights else mask
             features = torch.stack([*values, weights[query_of_post]], dim=2)
             if self.reads_padding:  # Repeated for every position of padding
                 lengths = terms.lengths[query_of_post].unsqueeze(1)
@@ -428,8 +408,8 @@ class Model(Reranker):
                 interactions[name] = features.gather(1, places)
             else:
                 interactions[name] = features * mask[query_of_post].unsqueeze(2)
-        if self.config.url_presence:
-            has_url = url_lengths > PLACEHOLDER_LENGTH
+        if config.url_presence:  # Every real URL has more trigrams than the placeholder.
+            has_url = url_lengths > len(URL_PLACEHOLDER)
             interactions["url_presence"] = has_url.float().view(-1, 1, 1)
         return interactions
 
@@ -466,9 +446,7 @@ class Model(Reranker):
 
 def _post_softmax(logits: Tensor, mask: Tensor, length: int) -> Tensor:
     """Softmax over ``length`` positions of a post, of which those without a term have the logit 0.
-
-    ``logits`` are [P, Lq, Ld], ``mask`` [P, 1, Ld]. The result is [P, Lq, Ld], 0 for padding.
-    """
+    ``logits`` are [P, Lq, Ld], ``mask`` [P, 1, Ld]. The result is [P, Lq, Ld], 0 for padding."""
     unused = (length - mask.sum(dim=2, keepdim=True)).log()  # log of as many e⁰
     logits = logits.masked_fill(mask == 0, -torch.inf)
     logits = torch.cat([logits, unused.expand(-1, logits.shape[1], 1)], dim=2)
@@ -476,11 +454,9 @@ def _post_softmax(logits: Tensor, mask: Tensor, length: int) -> Tensor:
 
 
 def _start_like_keras(module: nn.Module) -> None:
-    """Draw weights of convolutions and linear layers as Keras does; biases are 0.
-
-    Glorot & Bengio (2010): U[-b, b] with b² = 6 / (inputs + outputs). A filter of ``width`` terms
-    counts its inputs and outputs at every offset.
-    """
+    """Draw weights of convolutions and linear layers as Keras does; biases are 0. Glorot & Bengio
+    (2010): U[-b, b] with b² = 6 / (inputs + outputs). A filter of ``width`` terms counts its inputs
+    and outputs at every offset."""
     for layer in module.modules():
         if isinstance(layer, layers.Convolution):
             inputs, outputs = layer.weight.shape

@@ -156,11 +156,9 @@ def backwards(ids: Tensor) -> Tensor:
 
 
 def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
-    """Section 5, coU: 12 layers [P, Lq, Ld] of the cube.
-
-    Cosine, distance and dot product of the concatenated states, then of forward, backward and added
-    states. Products of concatenated states are sums over both directions.
-    """
+    """Section 5, coU: 12 layers [P, Lq, Ld] of the cube. Cosine, distance and dot product of the
+    concatenated states, then of forward, backward and added states. Products of concatenated states
+    are sums over both directions."""
     parts = []
     for query, post in (
         (queries.forward, posts.forward),
@@ -181,11 +179,9 @@ def compare(queries: LstmStates, posts: LstmStates) -> list[Tensor]:
 
 @torch.no_grad()
 def focus(cosine: Tensor, distance: Tensor, words: Tensor, size: int) -> Tensor:
-    """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld].
-
-    The highest cosines and the smallest distances are selected where ``words`` is True, all three
-    [P, Lq, Ld], each row and column at most once; ``size`` positions are in a row of the cube.
-    """
+    """Similarity focus (section 6): whether a pair of words is selected [P, Lq, Ld]. The highest
+    cosines and the smallest distances are selected where ``words`` is True, all three [P, Lq, Ld],
+    each row and column at most once; ``size`` positions are in a row of the cube."""
     pairs, rows, columns = words.shape
     places = torch.arange(rows * columns, device=words.device).view(rows, columns)
     later = PER_PLACE * (places // columns * size + places % columns)

@@ -24,17 +24,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import Checked, one_of
-from rerankers.networks import layers
-from rerankers.networks.base import (
-    MASKED_WORDS,
-    QUERY,
-    WORDS,
-    Encoded,
-    Inputs,
-    Interactions,
-    Reranker,
-    named,
-)
+from rerankers.networks import base, layers
+from rerankers.networks.base import MASKED_WORDS, QUERY, WORDS, Encoded, Inputs, Interactions
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
@@ -52,10 +43,10 @@ class Config(Checked):
     dropout: float = 0.5  # Share of hidden units dropped in training
 
 
-class Model(Reranker):
+class Model(base.Reranker):
     """The network of section 3; see the module's docstring."""
 
-    configurations = named(static=Config(), text=Config(overlap=False, prior=False))
+    configurations = base.named(static=Config(), text=Config(overlap=False, prior=False))
     training_settings = Settings(
         loss="pointwise",
         sampling="pairs",
@@ -68,7 +59,7 @@ class Model(Reranker):
     )
     query_inputs = (WORDS, MASKED_WORDS)
     post_inputs = (WORDS, MASKED_WORDS)
-    decay_shares = named(sentence=0.1)  # Of convolutions: 1e-5 against 1e-4 (section 4.1)
+    decay_shares = base.named(sentence=0.1)  # Of convolutions: 1e-5 against 1e-4 (section 4.1)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
 """Judged pairs to train on, and the pairs of each step: positives and sampled negatives.
 
-A model with fixed vectors and filters compares the same pair in the same way in every epoch.
-Keeping the result (a few hundred numbers a pair) turns minutes of training into seconds.
+A model with fixed vectors and filters compares a pair in the same way in every epoch: keeping the
+result (a few hundred numbers) turns minutes of training into seconds.
 """
 
 from __future__ import annotations
@@ -104,10 +104,8 @@ class CachedInteractions(Scorable):
 
 
 class BatchSampler:
-    """Draws the pairs of each step, according to the settings' ``sampling``.
-
-    Its ``examples`` include corrupted pairs; RerankerError if there are no posts for these.
-    """
+    """Draws the pairs of each step, according to the settings' ``sampling``. Its ``examples``
+    include corrupted pairs; RerankerError if there are no posts for these."""
 
     def __init__(self, training: Examples, settings: Settings) -> None:
         self.examples, self._topics, self._settings = training, training.topics(), settings
@@ -124,10 +122,8 @@ class BatchSampler:
 
     def draw(self, step: int, rng: np.random.Generator) -> tuple[Rows, int]:
         """Rows [lists, candidates] of a step, positives first, and the positives of each list.
-
         Steps are counted from 0, over all epochs. Where there are mined negatives, all of a list
-        are mined for ``max``, half of them (rounded up) for ``mix`` (Rao et al. 2016, 3.2).
-        """
+        are mined for ``max``, half of them (rounded up) for ``mix`` (Rao et al. 2016, 3.2)."""
         settings, count = self._settings, self._settings.positives
         if settings.sampling == "pairs":
             relevant = self.examples.relevant
@@ -169,9 +165,9 @@ class BatchSampler:
         rows = np.concatenate([np.append(*topic) for topic in self._topics])
         queries, posts, topics = [pairs.query_index], [pairs.post_index], list[TopicRows]()
         for positives, _ in self._topics:
-            query, relevant = pairs.query_index[positives[0]], pairs.post_index[positives]
+            query, right = pairs.query_index[positives[0]], pairs.post_index[positives]
             others = pairs.post_index[rows[pairs.query_index[rows] != query]]
-            others = others[~np.isin(others, relevant)]  # Topics may share posts.
+            others = others[~np.isin(others, right)]  # Topics may share posts.
             if not len(others):
                 raise RerankerError(
                     "sampling corrupted takes negatives from other topics: found a topic without "
@@ -209,9 +205,7 @@ def random_lists(
 
 def _nearest(vectors: Tensor, topics: list[TopicRows], count: int) -> dict[int, Rows]:
     """Row of each positive -> rows of the ``count`` most similar negatives of its topic, by cosine.
-
-    Exact search with FAISS among the vectors [P, K] of all pairs, on a GPU where FAISS finds one.
-    """
+    An exact search by FAISS among the vectors [P, K] of all pairs, on a GPU if it finds one."""
     try:
         import faiss
     except ImportError:

@@ -57,10 +57,8 @@ def train(
     progress: Progress = lambda epoch, step, message: None,
 ) -> History:
     """Train in place; the weights of the best epoch remain, without validation those of the last.
-
     ``measure`` is applied to the scores of the validation pairs after each epoch. RerankerError if
-    there is nothing to learn from, or a loss is not a number.
-    """
+    there is nothing to learn from, or a loss is not a number."""
     if not training.topics():
         raise RerankerError(
             "found no training topic with both a relevant and another post among its candidates"
@@ -133,35 +131,28 @@ def _epochs(
 
 
 def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer:
-    """The optimizer of the settings; parameters are grouped by their share of the weight decay."""
+    """The optimizer of the settings, with each parameter's share of the weight decay."""
     momentum, is_sgd = settings.momentum, settings.optimizer == "sgd"
     # All but the product of rate and gradient would move every row.
     is_plain = is_sgd and not (momentum or settings.weight_decay or settings.clipping)
     for module in model.modules():
         if isinstance(module, nn.Embedding | TrigramSums):
             module.sparse = is_plain and len(module.weight) >= LARGE
-    shares: dict[float, list[Tensor]] = {}
+    groups: list[dict[str, Any]] = []
     for name, parameter in model.named_parameters():
+        share = next((share for part, share in model.decay_shares.items() if part in name), 1.0)
         if parameter.requires_grad:
-            found = (share for part, share in model.decay_shares.items() if part in name)
-            shares.setdefault(next(found, 1.0), []).append(parameter)
-    groups = [
-        {"params": parameters, "weight_decay": settings.weight_decay * share}
-        for share, parameters in shares.items()
-    ]
+            groups.append({"params": [parameter], "weight_decay": settings.weight_decay * share})
     # One pass over weights and gradients, a third of the time; dense gradients only.
     sgd: dict[str, Any] = {"momentum": momentum, "nesterov": momentum > 0, "fused": not is_plain}
-    optimizers: Mapping[str, Any] = {
+    kinds: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
         "adamw": torch.optim.AdamW,
         "adadelta": partial(torch.optim.Adadelta, rho=0.95),
         "adagrad": torch.optim.Adagrad,
         "rmsprop": torch.optim.RMSprop,
         "sgd": partial(torch.optim.SGD, **sgd),
     }
-    optimizer: torch.optim.Optimizer = optimizers[settings.optimizer](
-        groups, lr=settings.learning_rate
-    )
-    return optimizer
+    return kinds[settings.optimizer](groups, lr=settings.learning_rate)
 
 
 def _validated(
@@ -226,10 +217,8 @@ def pairwise(scores: Tensor, positives: int) -> Tensor:
 
 
 def listwise(scores: Tensor, positives: int) -> Tensor:
-    """Cross-entropy of each positive among its topic's negatives (Cao et al. 2007, top one).
-
-    The other positives of the list are left out of the sum.
-    """
+    """Cross-entropy of each positive among its topic's negatives (Cao et al. 2007, top one). The
+    other positives of the list are left out of the sum."""
     negatives = torch.logsumexp(scores[:, positives:], dim=1, keepdim=True)
     chosen = scores[:, :positives]
     return (torch.logaddexp(chosen, negatives) - chosen).mean()

@@ -80,12 +80,9 @@ RAO_2019 = Settings(
     select="loss",
     held_out=0.1,
 )
-"""MP-HCNN and all neural baselines in Rao et al. (2019), section 4.3.
-
-The paper says nothing of momentum, decay, clipping and an end of training, but that it usually
-converges in 10 epochs; the authors' code of MP-HCNN takes at most 15, and stops after 4 without a
-lower loss.
-"""
+"""MP-HCNN and all neural baselines in Rao et al. (2019), section 4.3, which says nothing of
+momentum, decay, clipping and an end of training, but that it usually converges in 10 epochs; the
+authors' code of MP-HCNN takes at most 15, and stops after 4 without a lower loss."""
 
 RAO_2016 = replace(
     RAO_2019,
