@@ -177,7 +177,7 @@ def _window(
     indexes: Sequence[str],
 ) -> Window:
     """The window of a search; raises UnchangedError."""
-    options, shown, asked, query = ext.rerank, content.get("fields"), content, None
+    options, shown, asked = ext.rerank, content.get("fields"), content
     if isinstance(retriever := content.get("retriever"), dict):
         asked = _object(retriever.get("standard"))
     start, size = _number("from", 0, content, given), _number("size", 10, content, given)
