@@ -77,7 +77,7 @@ def test_several_lists_and_trees_without_a_split() -> None:
 
 
 def test_larger_trees_and_other_kinds_are_errors() -> None:
-    with pytest.raises(RerankerError, match="setting leaves: found 65, expected 64 at most"):
+    with pytest.raises(RerankerError, match=r"leaves: found 65, expected .*, 64 at most"):
         Config(leaves=65, families="links")
     with pytest.raises(ValueError, match="65 leaves, 64 at most"):
         Forest([grown(65).model_to_string()])
