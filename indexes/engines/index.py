@@ -314,7 +314,7 @@ class ForeignIndex(EngineIndex):
         names = (address.text_field, address.url_field, address.id_field)
         text, url, doc_id = (value_of(source, name) for name in names)
         doc_id = str(doc_id if address.id_field else hit["_id"])
-        post = Post(doc_id, *(well_formed(str(value or "")) for value in (text, url)))
+        post = Post(doc_id, well_formed(str(text or "")), well_formed(str(url or "")))
         return with_signals(post, source, address.signals)
 
 

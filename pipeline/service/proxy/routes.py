@@ -308,7 +308,8 @@ class Proxy:
     async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
         hits, record = (part.hits or ())[: window.depth], request.record
-        texts, urls, numbers = (column[: window.depth] for column in part.posts[:3])
+        posts, depth = part.posts, window.depth
+        texts, urls, numbers = posts.texts[:depth], posts.urls[:depth], posts.numbers[:depth]
         if not any(texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
