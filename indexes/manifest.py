@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from indexes.analysis import ANALYZERS, ENGLISH, STANDARD
 from indexes.errors import CollectionError
 from indexes.files import sha256_of
 
@@ -78,8 +79,12 @@ class IndexManifest:
             raise CollectionError(
                 f"{place}: found an index of format {form}, expected {FORMAT}; {remedy}"
             )
-        sources = tuple(Source(**source) for source in found["sources"])
-        return cls(**{**found, "sources": sources})
+        fields = {**found, "sources": tuple(Source(**source) for source in found["sources"])}
+        # Names began with the analyzers of other languages.
+        if fields["analyzer"] not in (*ANALYZERS.values(), STANDARD):
+            fields["analyzer"] = ENGLISH
+        fields.pop("posts_crc", None)  # Of earlier versions, which had no SHA-256
+        return cls(**fields)
 
     def write(self, directory: Path) -> None:
         """Write ``manifest.json`` into a folder."""
@@ -129,8 +134,10 @@ class IndexManifest:
                 problems.append(f"its file {name} {state}, expected {size} bytes: it is damaged")
                 continue
             is_read = read_all or path.stat().st_mtime_ns > written
-            if is_read and sha256_of(path) != self.sha256.get(name):
+            if self.sha256 and is_read and sha256_of(path) != self.sha256.get(name):
                 problems.append(f"found another SHA-256 in {name}: damaged")
+        if whole and not self.sha256:
+            problems.append("an earlier version built it, without SHA-256 of its files")
         if sources is not None and (difference := self.difference(sources)):
             problems.append(f"it was {difference}")
         if problems:

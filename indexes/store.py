@@ -15,7 +15,8 @@ from indexes.posts import Post, places_of
 from indexes.records import is_doc_id, is_encodable
 
 _SORTED_KIB = 64 * 1024
-COLUMNS = "doc_id, text, url, signals"  # Of a post; signals are JSON, or NULL
+COLUMNS = "doc_id, text, url, signals"
+"""Columns of a post: signals are JSON, or NULL; files of earlier versions have none."""
 
 _KEPT = 200_000  # Ids that stay in memory, some 25 MB: several methods find the same posts
 POSTS_FILE = "posts.sqlite"  # File name in an index's folder
@@ -62,6 +63,8 @@ class PostStore(Closing):
         except sqlite3.Error as error:
             raise self._unusable(error) from None
         self._ids: dict[int, str] = {}
+        fields = [row[1] for row in self._select("PRAGMA table_info(posts)")]
+        self._columns = COLUMNS if "signals" in fields else COLUMNS.removesuffix(", signals")
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
         self._size = int(last) + 1
@@ -91,12 +94,12 @@ class PostStore(Closing):
 
     def __iter__(self) -> Iterator[Post]:
         """All posts, in the order of their places."""
-        return map(post_of, self._select(f"SELECT {COLUMNS} FROM posts ORDER BY place"))
+        return map(post_of, self._select(f"SELECT {self._columns} FROM posts ORDER BY place"))
 
     def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
         """The posts with these ids, in this order; unknown ids are absent."""
         wanted = list(dict.fromkeys(doc_ids))
-        query = f"SELECT {COLUMNS} FROM posts WHERE doc_id {GIVEN}"
+        query = f"SELECT {self._columns} FROM posts WHERE doc_id {GIVEN}"
         found = {row[0]: post_of(row) for row in self._select(query, json.dumps(wanted))}
         return {doc_id: found[doc_id] for doc_id in wanted if doc_id in found}
 
@@ -136,8 +139,8 @@ class PostStore(Closing):
 
 def post_of(row: Sequence[Any]) -> Post:
     """The post of a row of :data:`COLUMNS`."""
-    doc_id, text, url, signals = row
-    return Post(doc_id, text, url, json.loads(signals) if signals else {})
+    doc_id, text, url, *signals = row
+    return Post(doc_id, text, url, json.loads(signals[0]) if signals and signals[0] else {})
 
 
 def row_of(post: Post) -> Sequence[Any]:

@@ -5,9 +5,11 @@ import math
 import os
 import random
 import re
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -291,6 +293,23 @@ def test_what_is_no_index_is_neither_opened_nor_replaced(tmp_path: Path) -> None
         with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
             indexes.build([Post("1", "x")], place, [])
     assert listing(tmp_path) == ["file"]
+
+
+def test_an_index_of_an_earlier_version(built: Path) -> None:
+    """It had no numbers beside texts and no SHA-256, and another name of its analyzer."""
+    with LuceneIndex.open(built) as index:
+        found, posts = search_one(index, "alpha", BM25()), [*index.posts]
+    assert len(found) == 2 and len(posts) == 3
+    with closing(sqlite3.connect(built / "posts.sqlite")) as connection:
+        connection.execute("ALTER TABLE posts DROP COLUMN signals")
+        connection.commit()
+    path = built / "manifest.json"
+    fields = json.loads(path.read_text("utf-8")) | {"posts_crc": 1, "analyzer": "English"}
+    del fields["sha256"], fields["manifest_sha256"]
+    fields["files"]["posts.sqlite"] = (built / "posts.sqlite").stat().st_size
+    path.write_text(json.dumps(fields), "utf-8")
+    with LuceneIndex.open(built) as index:
+        assert (search_one(index, "alpha", BM25()), [*index.posts]) == (found, posts)
 
 
 def test_damages_are_noticed(built: Path, command: Command, monkeypatch: Patch) -> None:
