@@ -49,7 +49,8 @@ class PostStore(Closing):
     """Posts of a file by :meth:`build`, which must not change meanwhile.
 
     They have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
-    descending text. For ids that grow with time that is from new to old.
+    descending text. For ids that grow with time that is from new to old. Raises CollectionError
+    for a file that is missing or not a store of posts.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -67,7 +68,7 @@ class PostStore(Closing):
         self._columns = COLUMNS if "signals" in fields else COLUMNS.removesuffix(", signals")
         # Not the count of posts, for which all of them would be read.
         ((last,),) = self._select("SELECT max(place) FROM posts")
-        self._size = int(last) + 1
+        self._size = 0 if last is None else int(last) + 1
 
     @staticmethod
     def build(

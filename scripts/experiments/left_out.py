@@ -184,8 +184,9 @@ def margin(own: Judged, first: Judged | None) -> float:
 
     Of the AP itself without one. Normal approximation.
     """
-    found = [evaluate(qrels, run, ["AP"])["AP"] for run, qrels in filter(None, (own, first))]
-    gains = [value - sum(other[topic] for other in found[1:]) for topic, value in found[0].items()]
+    (run, qrels), base = own, first[0] if first else {}
+    found, before = (evaluate(qrels, each, ["AP"])["AP"] for each in (run, base))
+    gains = [value - before[topic] for topic, value in found.items()]
     return round(1.96 * float(np.std(gains, ddof=1)) / len(gains) ** 0.5, 4)
 
 

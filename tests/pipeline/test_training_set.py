@@ -1,6 +1,7 @@
 """Training sets of microblog years, of answer selection, and of trees."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,13 @@ from helpers.data_samples import write_answers, write_microblog, write_part
 
 from indexes.posts import Post
 from pipeline.collections import named
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import write_run
 from pipeline.errors import DataError
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training.first_stages import MemoryRetriever, bm25
-from pipeline.training.fusion import _disguised
+from pipeline.training.fusion import _disguised, window_lists
 from pipeline.training.training_set import (
     JudgedCandidates,
     answer_training_set,
@@ -163,6 +165,20 @@ def test_bm25_of_engines() -> None:
     topics = [Topic("1", "storm the"), Topic("2", "storm", max_doc_id="1"), Topic("3", "none")]
     run = MemoryRetriever("standard", posts, bm25(texts)).search(topics, 2).run
     assert [[*scores] for scores in run.values()] == [["2", "0"], ["1"]]
+
+
+def test_mixed_collections_give_lists_and_batches_that_nobody_can_read() -> None:
+    """Letters of Georgian stand for a language that no source of words knows."""
+    sample = named.find("sample")
+
+    def unread(*collections: Collection) -> list[str]:
+        found = window_lists(collections, 4).candidates
+        return [t.query_id for t in found.topics if any("ა" <= c <= "ჰ" for c in t.text)]
+
+    lists = unread(sample, replace(sample, name="again"))
+    is_batch = [query_id.count("/") == 2 for query_id in lists]
+    assert any(is_batch) and not all(is_batch)
+    assert unread(sample) == []
 
 
 def test_a_disguised_list_keeps_scores_judgments_links_and_mentions() -> None:

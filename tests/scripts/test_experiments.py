@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from experiments import cells, reports
 from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
-from experiments.left_out import calibrated, calibration_error
+from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
 from experiments.reports import draw, marked
 from experiments.tables import System, read_tables, render
 from helpers.data_samples import write_answers, write_microblog
@@ -251,6 +251,19 @@ def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
         table = TABLES[name]
         draw(tmp_path / f"{name}.png", table, results, Setup(tmp_path))
         assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
+
+
+def test_margins_are_of_the_gain_over_the_first_stage() -> None:
+    """AP is 1 or 1/2 for the model, 1/2 or 1 for its first stage."""
+    qrels = {query: {"a": 1} for query in "1234"}
+    best, second = {"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 2.0}
+    run = dict(zip("1234", (best, best, best, second), strict=True))
+    first = dict(zip("1234", (second, second, best, best), strict=True))
+    # Gains of 1/2, 1/2, 0 and -1/2; AP 1, 1, 1 and 1/2
+    assert margin((run, qrels), (first, qrels)) == pytest.approx(0.98 * np.sqrt(11 / 48), abs=1e-4)
+    assert margin((run, qrels), None) == pytest.approx(0.98 * 0.25, abs=1e-4)
+    forms = ("engine", "scores", "engine/eights", "fusion")
+    assert [*map(first_stage_of, forms)] == [None, "bm25", "engine", "bm25"]
 
 
 def test_probabilities_are_compared_with_what_happened() -> None:
