@@ -39,7 +39,7 @@ from pipeline.ranking.retrievers import Candidates, retriever_for
 from pipeline.service.app import pairs_of
 from pipeline.service.formats import TEI, read
 from pipeline.service.models import Models, ServedModel
-from pipeline.service.record import Record
+from pipeline.service.requests import Record
 from rerankers import checkpoint, devices, features
 from rerankers.networks.base import Reranker
 from rerankers.networks.batches import BATCH_SIZE, batches_of, score_tokenized

@@ -30,7 +30,7 @@ from helpers.processes import ROOT, end_with_parent
 from helpers.reranking_samples import POSTS
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
-from pipeline.service.app import Access, Service, build
+from pipeline.service.app import Service, build
 from pipeline.service.connections import config
 from pipeline.service.models import Models
 from pipeline.service.page.page import Grades, SearchPage, routes
@@ -72,11 +72,11 @@ def app_of(
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
     given = {name: options.pop(name) for name in ("hosts", "origins", "rate") if name in options}
     served = options.pop("models", None) or models()
-    service = Service(served, limits or Limits(), threads, **options)
+    service = Service(served, replace(limits or Limits(), keys=keys, **given), threads, **options)
     proxy = None
     if engine:
         proxy = Proxy(service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log)
-    return build(service, Access(keys, **given), routes(page), proxy, log)
+    return build(service, routes(page), proxy, log)
 
 
 @contextmanager
@@ -121,8 +121,6 @@ class GatedScorer:
         return Counts()
 
     def ask(self, name: str, given: Any) -> Any:
-        if not name:
-            return given()
         self.seen.append(len(given))
         self.first_texts.append(given.texts[given.post_index[0]])
         self.begun.set()

@@ -383,14 +383,14 @@ def test_a_collection_is_served_by_what_is_best_for_it(
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
     served = Models([], 1_000_000, collections=[named.find("sample")])
     assert [*served.served] == ["sample"]
-    assert served.default.directory == checkpoints.SHIPPED / "window" / "all"
+    assert served.default.source.folder == checkpoints.SHIPPED / "window" / "all"
     # A model trained on it since then is taken over.
     trained = tmp_path / "checkpoints" / "window" / "sample"
     shipped = checkpoints.SHIPPED / "window" / "mb2012"
     metrics = checkpoints.read_json(shipped / "metrics.json") | {"left_out": "sample"}
     checkpoints.copy_whole(shipped, trained, {"metrics.json": json.dumps(metrics).encode()})
     served.reload()
-    assert served.default.directory == trained
+    assert served.default.source.folder == trained
 
 
 def test_a_weight_tuned_here_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,7 @@ from starlette.types import Message
 from pipeline.service import models as serving
 from pipeline.service.app import Service, build, reloading
 from pipeline.service.models import Queue
-from pipeline.service.record import LOG, JsonFormatter
-from pipeline.service.requests import Limits, RequestError
+from pipeline.service.requests import LOG, JsonFormatter, Limits, RequestError
 from rerankers.errors import RerankerError
 
 KEY = "correct-horse"

@@ -39,8 +39,7 @@ from pipeline.ranking.ranker import Ranker, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.ranking.tuning import normalized_pair
 from pipeline.service.models import ServedModel
-from pipeline.service.record import LOG
-from pipeline.service.requests import ErrorFormat, RequestError
+from pipeline.service.requests import LOG, ErrorFormat, RequestError
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
 from rerankers.explanation import as_dict
@@ -213,7 +212,7 @@ class SearchPage:
             offered[name] = best
         known = [each.model.directory for each in offered.values()]
         for name, model in served.items():
-            if model.directory not in known:
+            if model.source.folder not in known:
                 mixed = tuned(model.checkpoint, self.collection)
                 offered[name] = Ranker(None, mixed, self.collection)
         return offered
