@@ -298,7 +298,7 @@ def serve(
             page.reload()
 
     connections.Connection.most_of_client = options.client_connections
-    built = app.build(service, routes(page), proxy, log, reload, is_watched=True)
+    built = app.build(service, routes(page), proxy, log, reload)
     config = connections.config(built, tls, loop="uvloop")
     if not keys and options.host not in LOOPBACK:
         LOG.warning("everybody who reaches %s is served", options.host)
@@ -388,10 +388,8 @@ def fields_of(options: Options, address: Any = None) -> PostFields:
     from indexes.engines.layout import SIGNALS, TEXT, URL
     from pipeline.service.proxy.search import PostFields
 
-    text, url = (
-        getattr(options, name) or getattr(address, name, None)
-        for name in ("text_field", "url_field")
-    )
+    text = options.text_field or getattr(address, "text_field", None)
+    url = options.url_field or getattr(address, "url_field", None)
     of_ours = address.signals if address and address.has_methods else ()
     signals = (*((name, f"{SIGNALS}.{name}") for name in of_ours), *options.signals)
     return PostFields((text or TEXT,), url or (None if text else URL), signals)

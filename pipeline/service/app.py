@@ -12,7 +12,7 @@ import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence, Set
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +20,6 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import orjson
@@ -81,19 +80,18 @@ def build(
     page: Sequence[BaseRoute] = (),
     proxy: Any = None,  # pipeline.service.proxy.routes.Proxy, of an engine's searches
     events: Any = None,  # pipeline.service.log.SearchLog
-    reload: Callable[[], None] | None = None,  # After SIGHUP; else the models are loaded again
-    is_watched: bool = False,  # Whether the process ends if the event loop hangs
+    reload: Callable[[], None] | None = None,  # After SIGHUP
 ) -> ASGIApp:
-    """The application, with the routes of its page."""
+    """The application, with the routes of its page. With ``reload`` it is alone in its process,
+    which ends if the event loop hangs."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        with suppress(RuntimeError, ValueError):  # Only the main thread has signals.
-            soon = reloading(reload or service.models.reload)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, soon)
-        watch = asyncio.create_task(_watch()) if is_watched else None
+        if reload:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading(reload))
+            watch = asyncio.create_task(_watch())
         yield
-        if watch:
+        if reload:
             watch.cancel()
             faulthandler.cancel_dump_traceback_later()
         await asyncio.to_thread(service.queue.pool.shutdown)
@@ -341,7 +339,7 @@ class ServiceMiddleware:
             own = self._own
             is_own = own is None or path in own or path.startswith("/v1/models/")
             app = self._cors if self._limits.origins and is_own else self.app
-            if error := self._refused(scope["method"], path, headers, is_own, client):
+            if error := self._refused(record, headers, is_own):
                 app = wire.refuse(error, record)
             await app(scope, receive, send_with_id)
         except Exception:
@@ -355,10 +353,9 @@ class ServiceMiddleware:
             if record.format or record.engine:
                 self.service.metrics.request(record)
 
-    def _refused(
-        self, method: str, path: str, headers: Headers, is_own: bool, client: str
-    ) -> RequestError | None:
+    def _refused(self, record: Record, headers: Headers, is_own: bool) -> RequestError | None:
         """Why a request is not answered."""
+        path, method = record.path, record.method
         if len(headers) > MOST_HEADERS:
             problem = f"found {len(headers)} headers, expected at most {MOST_HEADERS}"
             return RequestError("headers", problem)
@@ -367,7 +364,7 @@ class ServiceMiddleware:
         if hosts and host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
             problem = f"found the host {host[:100]!r}, expected {', '.join(hosts)}; name others by "
             return RequestError("host", problem + "--allow-host")
-        if self._limits.rate and path not in PROBES and self._is_too_often(client):
+        if self._limits.rate and path not in PROBES and self._is_too_often(record.client):
             return RequestError("rate", f"found more than {self._limits.rate} requests in a second")
         # The path of the page is that of scores, too.
         is_public = path in PUBLIC and (path, method) != ("/", "POST")
@@ -464,25 +461,8 @@ def _status(is_well: bool) -> Response:
 
 
 def openapi(needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description: ``openapi.json``, which has the paths, descriptions of fields, and
-    the texts that are taken for a number or a flag, with the models of requests as schemas."""
+    """The OpenAPI description, whose schemas are the structures of ``formats.py``."""
     description: dict[str, Any] = json.loads(DESCRIPTION.read_text("utf-8"))
-    texts, lax = description.pop("x-descriptions"), description.pop("x-lax")
-    kinds = formats.Request, formats.RankFieldsRequest
-    template = "#/components/schemas/{name}"
-    strict = json.dumps(msgspec.json.schema_components(kinds, ref_template=template)[1])
-    schemas = json.loads(strict, object_hook=lambda each: each | lax.get(each.get("type"), {}))
-    some = {"type": "array", "minItems": 1}
-    for kind in kinds:
-        schema = schemas[kind.__name__]
-        for name, text in texts.items():
-            schema["properties"][name]["description"] = text
-        schema["anyOf"] = [
-            {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
-        ]
-    schemas["RankFieldsRequest"]["required"].append("rank_fields")
-    schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
-    description["components"]["schemas"] = schemas
     description["info"]["version"] = version("tweetrerank")
     if not needs_key:
         del description["security"], description["components"]["securitySchemes"]

@@ -42,9 +42,8 @@ class Connection(H11Protocol):
             self.head_seconds, self.timeout_keep_alive_handler
         )
         every = [c for c in self.connections if isinstance(c, Connection)]
-        hosts = [c.client[0] for c in every if c.client]
-        most = self.most_of_client
-        if most and self.client and hosts.count(self.client[0]) > most:
+        of_client = [c for c in every if c.client and self.client and c.client[0] == self.client[0]]
+        if self.most_of_client and len(of_client) > self.most_of_client:
             transport.abort()
         elif len(every) > self.most:
             others = [c for c in every if c.is_idle]

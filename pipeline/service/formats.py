@@ -224,15 +224,11 @@ def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence
     known = [score for score in scores if score is not None]
     if len(known) == len(posts):
         return known
-    if not known and not needed:
-        return None
-    problem = f"{name}[{scores.index(None)}].first_stage_score: found none, "
-    problem += (
-        f"but {len(known)} of the {len(posts)} documents have one; expected one for all or for none"
-        if known
-        else "expected one for each document, as mix is interpolated"
-    )
-    raise RequestError("value", problem)
+    if known or needed:
+        some = f"{len(known)} of the {len(posts)} documents have one" if known else "mix needs them"
+        problem = f"{name}[{scores.index(None)}].first_stage_score: found none, but {some}"
+        raise RequestError("value", f"{problem}; expected one for each document")
+    return None
 
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")

@@ -357,11 +357,9 @@ class Queue:
         started = time.monotonic()
         if started - self._last < CHECKED:
             return True
-        probe = asyncio.create_task(self._run(partial(scorer.ask, name, SOME), len(SOME)))
-        while self._last < started and not probe.done() and time.monotonic() < started + CHECKED:
-            await asyncio.sleep(0.02)
-        probe.cancel()
-        await asyncio.gather(probe, return_exceptions=True)
+        with suppress(Exception):
+            async with asyncio.timeout(CHECKED):
+                await self._run(partial(scorer.ask, name, SOME), len(SOME))
         return self._last >= started
 
     async def _run(self, work: Callable[[], Scores], size: int) -> tuple[Scores, float, float]:

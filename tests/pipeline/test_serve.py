@@ -23,7 +23,7 @@ from pipeline.collections import named
 from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
 from pipeline.ranking.tuning import interpolate, tuning_files, tuning_of
-from pipeline.service.formats import Request, between_links
+from pipeline.service.formats import Document, RankFieldsRequest, Request, between_links
 from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers.networks.inputs import TextEncoder
@@ -254,6 +254,9 @@ def test_information(client: TestClient) -> None:
         assert (model["id"], model["model_type"]) == ("mp_hcnn", "rerank")
     assert client.get("/v1/models/mp_hcnn").json() == model
     assert client.get("/v1/models/other").status_code == 404
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    for kind in (Document, Request, RankFieldsRequest):
+        assert {*schemas[kind.__name__]["properties"]} == {*kind.__struct_fields__}
 
 
 def test_metrics() -> None:

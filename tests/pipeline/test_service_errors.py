@@ -211,6 +211,7 @@ def test_a_body_of_millions_of_values_is_refused_at_once() -> None:
             (b'{"query": "a", "documents": [%b[]]}' % many, 422),
             (b'{"query": "a", "documents": [%b""]}' % (b'"",' * 2_000_000), 400),
             (b'{"query": "a", "documents": ["a"], "x": %b}' % (b"[" * 4_000_000), 400),
+            (b'{"query": "a", "documents": ["a"], "rank_fields": [%b""]}' % (b'"a",' * 999), 422),
         ):
             started = time.perf_counter()
             assert opened.post("/v2/rerank", content=body).status_code == status
