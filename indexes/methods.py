@@ -21,8 +21,8 @@ PLACE = "place"  # Field of the posts' places, equal to their numbers in Lucene,
 
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
 
-# Whether to close the readers, readers, those of stored fields
-_READERS = "(Z[Lorg/apache/lucene/index/CompositeReader;[Lorg/apache/lucene/index/CompositeReader;)V"
+# Whether to close the readers, the readers, and those of documents
+_OF_READERS = "(Z{0}{0})V".format("[Lorg/apache/lucene/index/CompositeReader;")
 # Far more words than any query has; Lucene's own limit is 1024.
 _MAX_CLAUSES = 1 << 16
 
@@ -185,7 +185,7 @@ class Ranker:
             # Anserini reads each result's document, which takes longer than the search: here none
             # has a field, and their term vectors are those of the index.
             parts = java_class("org.apache.lucene.index.ParallelCompositeReader")
-            reader = parts(True, [reader], [], signature=_READERS)
+            reader = parts(True, [reader], [], signature=_OF_READERS)
         searcher_class = java_class("org.apache.lucene.search.IndexSearcher")
         searcher_class.setMaxClauseCount(_MAX_CLAUSES)
         self._searcher = searcher_class(
