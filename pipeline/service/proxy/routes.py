@@ -22,6 +22,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from indexes.engines.search import single_precision
+from pipeline.service import formats
 from pipeline.service.app import Service
 from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Ranked, SearchLog
@@ -314,9 +315,10 @@ class Proxy:
         first = single_precision(hit.score or 0.0 for hit in hits)
         names = [name for name, _ in window.fields[""].signals]
         signals = dict(zip(names, zip(*numbers, strict=True), strict=True))
-        wanted = ScoreRequest(window.query, texts, urls, first, window.model, signals=signals)
-        if weight is not None:
-            wanted = replace(wanted, raw=True, mix=None if model.reads_lists else "neural")
+        options = formats.Request(query=window.query, raw_scores=weight is not None)
+        if weight is not None and not model.reads_lists:
+            options.mix = "neural"
+        wanted = ScoreRequest(options, texts, urls, first, signals)
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
 
         async def score(model: ServedModel, record: Record) -> ScoreResponse:
