@@ -44,6 +44,7 @@ from pipeline.service.requests import RequestError
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.errors import RerankerError
+from rerankers.interpolation import minmax, mix
 from rerankers.pairs import FIRST_STAGE, numbers_of
 from rerankers.reranker import SOME, Counts, Model
 
@@ -105,6 +106,9 @@ class ServedModel:
             keys, (slope, intercept) = keys.round(9), self.calibration
             logits = slope * keys + intercept
             chances = np.exp(-np.logaddexp(0.0, -logits))
+        if request.weight is not None and request.first_stage is not None:
+            both = minmax(request.first_stage), minmax(logits.tolist())
+            keys = chances = np.array(mix(*both, request.weight)).round(12)
         if request.raw or request.shift:
             logits = logits - logits.min() if request.shift else logits
             shown = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in logits.tolist()]
@@ -112,8 +116,8 @@ class ServedModel:
             shown = [*map(probability, chances.tolist())]
         order = np.argsort(keys if later_first else -keys, kind="stable")
         order = order[::-1] if later_first else order
-        mix: Mix = "interpolated" if is_given else "neural"
-        return ScoreResponse(request, self.name, mix, shown, order.tolist())
+        how: Mix = "interpolated" if is_given else "neural"
+        return ScoreResponse(request, self.name, how, shown, order.tolist())
 
 
 def probability(value: float) -> str:

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 from pipeline.service.proxy import search as searches
 from pipeline.service.proxy import upstream
 from pipeline.service.proxy.allowed import matches
-from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
+from pipeline.service.proxy.search import PostFields, SearchDefaults
 from pipeline.service.record import LOG, JsonFormatter
 from pipeline.service.requests import Limits
 from rerankers.text.passages import best_passages
@@ -343,7 +343,7 @@ def test_fields_outside_sources(client: TestClient, engine: StubEngine, outside:
 @pytest.mark.parametrize("more", [{}, {"_source": False}], ids=["sources", "no sources"])
 def test_each_index_has_its_own_fields(engine: StubEngine, more: dict[str, Any], name: str) -> None:
     """Searched together, by a pattern, alone, or behind an alias."""
-    own = ServedIndex("mp_hcnn", PostFields(("body",), "link"))
+    own = PostFields(("body",), "link", model="mp_hcnn")
     defaults = SearchDefaults(seconds=60, served={"mine" if name == "mine" else "notes": own})
     query = {"multi_match": {"query": QUERY, "fields": ["contents", "body"]}}
     more = more | {"query": query}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import msgspec
@@ -19,19 +19,18 @@ from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from indexes.engines.search import single_precision
 from pipeline.service.app import Service
-from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Ranked, SearchLog
-from pipeline.service.models import ServedModel, probability
+from pipeline.service.models import ServedModel
 from pipeline.service.proxy import allowed
 from pipeline.service.proxy.allowed import EngineRequest, Json, dumped, strict
 from pipeline.service.proxy.search import (
     MARK,
     Members,
     ResponseError,
+    Row,
     Search,
     SearchDefaults,
     SearchResponse,
@@ -42,9 +41,8 @@ from pipeline.service.proxy.search import (
     read_search,
 )
 from pipeline.service.proxy.upstream import Upstream
-from pipeline.service.record import LOG, Record
+from pipeline.service.record import LOG
 from pipeline.service.requests import ErrorFormat, RequestError, unless_gone
-from rerankers.interpolation import minmax, mix
 
 SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
@@ -54,8 +52,6 @@ _MOST_PLACES = 1000  # Whose hits are known to lack fields: the names in them ar
 _PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
 """Kind of a call around searches -> part of the grammar of its body."""
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
-
-Value = TypeVar("Value")
 
 
 class EngineErrors(ErrorFormat):
@@ -71,9 +67,6 @@ class EngineErrors(ErrorFormat):
         return {"error": {"root_cause": [problem], **problem}, "status": status}
 
 
-ENGINE_ERRORS = EngineErrors()
-
-
 class _Root(Route):
     """The engine's root; browsers get the service's own page in its place."""
 
@@ -83,31 +76,23 @@ class _Root(Route):
         return (match, child) if match == Match.FULL and not is_page else (Match.NONE, {})
 
 
+@dataclass
 class Proxy:
     """Answers searches in front of an engine."""
 
-    def __init__(
-        self,
-        service: Service,
-        upstream: Upstream,
-        defaults: SearchDefaults,
-        log: SearchLog | None = None,
-    ) -> None:
-        self.service, self.upstream, self.defaults = service, upstream, defaults
-        self.log, self.grammar = log, allowed.Grammar(defaults.indexes)
+    service: Service
+    upstream: Upstream
+    defaults: SearchDefaults
+    log: SearchLog | None = None
+
+    def __post_init__(self) -> None:
+        self.grammar = allowed.Grammar(self.defaults.indexes)
         self._lacking: LRUCache[int, bool] = LRUCache(_MOST_PLACES)
+        self.root = _Root("/", self.endpoint, methods=["GET", "HEAD"])
 
-    def routes(self) -> Sequence[Route]:
-        """The engine's root, which is not for browsers."""
-        return [_Root("/", self._endpoint, methods=["GET", "HEAD"])]
-
-    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a call on a path that is not the service's own."""
-        response = await self._endpoint(Request(scope, receive))
-        await response(scope, receive, send)
-
-    async def _endpoint(self, request: Request) -> Response:
-        request.state.format = ENGINE_ERRORS
+    async def endpoint(self, request: Request) -> Response:
+        """The response to a call on a path that is not the service's own."""
+        request.state.format = EngineErrors()
         call = allowed.read_call(request, self.defaults.indexes)
         async with self.service.bodies.read(request) as body:
             call = replace(call, body=body) if body.strip() else call
@@ -174,10 +159,10 @@ class Proxy:
             return answer
         if searches == sent and not any(s.window or s.outcome == "failed" for s in sent):
             return _answer(response, content, reason)
-        left = (page for page, _ in pages)
+        left, explain = (page for page, _ in pages), EngineErrors().explain
         items = [
-            next(left) if isinstance(search, Search) else encoded(ENGINE_ERRORS.explain(search, ""))
-            for search in searches
+            next(left) if isinstance(each, Search) else encoded(explain(each, ""))
+            for each in searches
         ]
         return _answer(response, encoded(members_of(content) | {"responses": encoded(items)}))
 
@@ -194,8 +179,11 @@ class Proxy:
                 raise RequestError("many", problem)
         if request.kind.startswith("template"):
             bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
-        pairs = zip(headers, bodies, strict=True)
-        return await _apart(len(request.body), lambda: [self._one(*p, request) for p in pairs])
+
+        def read() -> list[Search | RequestError]:
+            return [self._one(*pair, request) for pair in zip(headers, bodies, strict=True)]
+
+        return await asyncio.to_thread(read) if len(request.body) > _THREAD else read()
 
     def _one(self, line: bytes, body: bytes, call: EngineRequest) -> Search | RequestError:
         """A search as the engine is to see it, with its header; or the reason why it may not."""
@@ -238,11 +226,9 @@ class Proxy:
     async def _ask(
         self, request: EngineRequest, searches: Sequence[Search]
     ) -> tuple[Response, Sequence[SearchResponse]]:
-        """The engine's response to searches and their windows; no parts if it cannot be read.
-
-        Texts are read from the hits' sources, which come anyway; where these lack a field, it is
-        asked for, from then on at once.
-        """
+        """The engine's response to searches and their windows; no parts if it cannot be read. Texts
+        are read from the hits' sources, which come anyway; where these lack a field, it is asked
+        for, from then on at once."""
         windows = [search.window for search in searches]
         pairs = zip(windows, searches, strict=True)
         bodies = [w.bodies[w.place in self._lacking] if w else search.body for w, search in pairs]
@@ -261,13 +247,12 @@ class Proxy:
         parts, content = list[SearchResponse](), bytes(response.body)
         if response.status_code == 200:
             with suppress(*ResponseError):
-                fields = [w.fields if w else None for w in windows]
-                read = partial(read_responses, content, request.is_several, fields)
-                parts = await _apart(len(content), read)
+                read = partial(read_responses, content, request.is_several, windows)
+                parts = await asyncio.to_thread(read) if len(content) > _THREAD else read()
         lacking = {
             w.place: True
             for w, sent, part in zip(windows, bodies, parts, strict=False)
-            if w and sent is not w.bodies[True] and not part.posts.are_whole
+            if w and sent is not w.bodies[True] and not part.are_whole
         }
         self._lacking.update(lacking)
         return await self._ask(request, searches) if lacking else (response, parts)
@@ -276,17 +261,17 @@ class Proxy:
         self, part: SearchResponse, search: Search, request: EngineRequest
     ) -> tuple[bytes | Raw, Ranked | None]:
         """The page of a response, and its ranking if it has one."""
-        window, record, outcome, ranked = search.window, request.record, search.outcome, None
+        window, record, outcome, ranked = part.window, request.record, search.outcome, None
         members, hits = part.members, part.hits or ()
         if window is None:
             self._remember(members)
             outcome = "refused" if "error" in members else outcome
             self.service.metrics.search(record, outcome)
             return encoded(MARK | members) if outcome == "failed" else part.content, None
-        rows: list[tuple[int, str | None]] = [(row, None) for row in range(len(hits))]
+        rows: list[Row] = [(row, None) for row in range(len(hits))]
         if hits and all(hit.score is not None for hit in hits[: window.depth]):
             try:
-                ranked = await self._order(part, window, request)
+                ranked = await self._order(part, request)
                 rows[: window.depth] = ranked.rows
                 outcome = "reranked"
             except RequestError as error:
@@ -300,53 +285,34 @@ class Proxy:
         if outcome in ("late", "failed"):
             members = MARK | members
         if ranked and ranked.ext:
-            ext = members_of(members.get("ext", b"{}")) | members_of(f"{{{ranked.ext}}}".encode())
-            members = members | {"ext": encoded(ext)}
+            ext = members_of(members.get("ext", b"{}"))
+            members = members | {"ext": encoded({**ext, **ranked.ext})}
         best = ranked.rows[0][1] if ranked else None
-        return part.page(shown, window.added, members, best), ranked
+        return part.page(shown, members, best), ranked
 
-    async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
+    async def _order(self, part: SearchResponse, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
-        hits, record = (part.hits or ())[: window.depth], request.record
-        posts, depth = part.posts, window.depth
-        texts, urls, numbers = posts.texts[:depth], posts.urls[:depth], posts.numbers[:depth]
-        if not any(texts):
+        window, wanted, record, service = part.window, part.wanted, request.record, self.service
+        assert window and wanted and part.hits
+        if not any(wanted.texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        model, weight = self._model(window, hits[0].index_name), window.weight
-        first = single_precision(hit.score or 0.0 for hit in hits)
-        names = [name for name, _ in window.fields[""].signals]
-        signals = dict(zip(names, zip(*numbers, strict=True), strict=True))
-        wanted = ScoreRequest(window.query, texts, urls, first, window.model, signals=signals)
-        if weight is not None:
-            wanted = replace(wanted, raw=True, mix=None if model.reads_lists else "neural")
+        model = self._model(window, part.hits[0].index_name)
+        if wanted.weight is not None and not model.reads_lists:
+            wanted = replace(wanted, mix="neural")
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
-
-        async def score(model: ServedModel, record: Record) -> ScoreResponse:
-            response = await self.service.score(wanted, model, record, deadline)
-            if weight is None:
-                return response
-            logits = [*map(float, response.scores)]
-            scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
-            order = sorted(range(len(scores)), key=lambda row: -scores[row])
-            return replace(response, scores=[*map(probability, scores)], order=order)
-
+        score = partial(service.score, wanted, deadline=deadline)
         record.format = "search"
         if self.log is None:
             return Ranked([*(await score(model, record)).best()])
-        return await self.log.rank(self.service.models, score, model, record, window, hits)
+        return await self.log.rank(service.models, score, model, record, window, part.hits)
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
-        models, served = self.service.models, self.defaults.served.get(index)
-        name = window.model or (served and served.model)
+        models, own = self.service.models, window.fields.get(index, window.fields[""])
+        name = window.model or own.model
         return models.default if name is None else models.choose(name, False)
-
-
-async def _apart(size: int, work: Callable[[], Value]) -> Value:
-    """The result of work on so many bytes, of many in a thread of its own."""
-    return await asyncio.to_thread(work) if size > _THREAD else work()
 
 
 def _answer(response: Response, content: bytes | Raw, reason: str | None = None) -> Response:
