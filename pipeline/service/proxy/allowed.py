@@ -183,10 +183,11 @@ class Grammar:
     def __init__(self, served: Sequence[str]) -> None:
         self._served, self._known = served, LRUCache[bytes, bool](_KNOWN)
 
-    def remember(self, name: Any) -> None:
-        """Let an id, by which a search goes on, come back."""
-        if isinstance(name, str):
-            self._known[_digest(name)] = True
+    def remember(self, members: Mapping[str, Any]) -> None:
+        """Let the ids among a response's members, by which a search goes on, come back."""
+        for key in ("id", "pit_id", "_scroll_id"):
+            if isinstance(name := json.loads(bytes(members.get(key, b"null"))), str):
+                self._known[_digest(name)] = True
 
     def check_ids(self, *values: Any) -> None:
         """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""

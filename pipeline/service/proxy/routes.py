@@ -28,7 +28,6 @@ from pipeline.service.proxy import allowed
 from pipeline.service.proxy.allowed import EngineRequest, Json, dumped, strict
 from pipeline.service.proxy.search import (
     MARK,
-    Members,
     ResponseError,
     Row,
     Search,
@@ -119,13 +118,8 @@ class Proxy:
         response = await self.upstream.send(replace(request, body=body))
         if request.kind in ("known", "open"):
             with suppress(*ResponseError):
-                self._remember(members_of(bytes(response.body)))
+                self.grammar.remember(members_of(bytes(response.body)))
         return response
-
-    def _remember(self, members: Members) -> None:
-        """Let the ids of a response, by which a search goes on, come back."""
-        for name in ("id", "pit_id", "_scroll_id"):
-            self.grammar.remember(msgspec.json.decode(members.get(name, b"null")))
 
     async def _search(self, request: EngineRequest) -> Response:
         """One search or several, each with its hits reranked if it has a window."""
@@ -134,14 +128,6 @@ class Proxy:
         if not sent:
             raise next(search for search in searches if isinstance(search, RequestError))
         response, parts = await self._ask(request, sent)
-        while response.status_code in OWN_SEARCH_FAILED:
-            windows = [row for row, search in enumerate(sent) if search.window]
-            if not (lost := [row for row in windows if not parts or parts[row].hits is None]):
-                break
-            # The caller's own searches in their place, for the engine's own words on them.
-            for row in lost:
-                sent[row] = sent[row]._replace(window=None, outcome="failed", reason="it failed")
-            response, parts = await self._ask(request, sent)
         content, reason = bytes(response.body), sent[0].reason
         if not parts:  # An error, or not to be read.
             is_well = response.status_code == 200
@@ -224,11 +210,12 @@ class Proxy:
         raise RequestError("value", f"the engine does not render the template: {problem}")
 
     async def _ask(
-        self, request: EngineRequest, searches: Sequence[Search]
+        self, request: EngineRequest, searches: list[Search]
     ) -> tuple[Response, Sequence[SearchResponse]]:
-        """The engine's response to searches and their windows; no parts if it cannot be read. Texts
-        are read from the hits' sources, which come anyway; where these lack a field, it is asked
-        for, from then on at once."""
+        """The engine's response to searches and their windows; no parts if it cannot be read. The
+        caller's own searches take the place of those that fail, for the engine's own words on them.
+        Texts are read from the hits' sources, which come anyway; where these lack a field, it is
+        asked for, from then on at once."""
         windows = [search.window for search in searches]
         pairs = zip(windows, searches, strict=True)
         bodies = [w.bodies[w.place in self._lacking] if w else search.body for w, search in pairs]
@@ -243,19 +230,21 @@ class Proxy:
         except RequestError as error:
             if error.kind != "large" or not changed:
                 raise
-            return Response(), []
+            response = Response()
         parts, content = list[SearchResponse](), bytes(response.body)
         if response.status_code == 200:
             with suppress(*ResponseError):
                 read = partial(read_responses, content, request.is_several, windows)
                 parts = await asyncio.to_thread(read) if len(content) > _THREAD else read()
-        lacking = {
-            w.place: True
-            for w, sent, part in zip(windows, bodies, parts, strict=False)
-            if w and sent is not w.bodies[True] and not part.are_whole
-        }
-        self._lacking.update(lacking)
-        return await self._ask(request, searches) if lacking else (response, parts)
+        is_again, may_own = False, response.status_code in OWN_SEARCH_FAILED
+        for row, window in enumerate(windows):
+            if window and parts and parts[row].hits is not None:
+                if not parts[row].are_whole and bodies[row] is not window.bodies[True]:
+                    self._lacking[window.place] = is_again = True
+            elif window and may_own:
+                own = searches[row]._replace(window=None, outcome="failed", reason="it failed")
+                searches[row], is_again = own, True
+        return await self._ask(request, searches) if is_again else (response, parts)
 
     async def _page(
         self, part: SearchResponse, search: Search, request: EngineRequest
@@ -264,7 +253,7 @@ class Proxy:
         window, record, outcome, ranked = part.window, request.record, search.outcome, None
         members, hits = part.members, part.hits or ()
         if window is None:
-            self._remember(members)
+            self.grammar.remember(members)
             outcome = "refused" if "error" in members else outcome
             self.service.metrics.search(record, outcome)
             return encoded(MARK | members) if outcome == "failed" else part.content, None

@@ -186,16 +186,15 @@ def _window(
     reasons = {
         "the search reads on from a hit, or groups hits": reads_on,
         "the sort has another key than _score": not all(p.get("sort") in _BY_SCORE for p in parts),
-        "the search shows no hits": start is None or not size,
-        f"the page begins after the {depth} hits that are reranked": (start or 0) >= depth,
+        "the search shows no hits": not size,
+        f"the page begins after the {depth} hits that are reranked": start >= depth,
         "the search leaves out parts of the response": is_partial,
     }
     if reason := next((text for text, is_so in reasons.items() if is_so), None):
         raise UnchangedError(reason)
-    start, size, query = start or 0, size or 0, asked.get("query")
+    query, fields = asked.get("query"), _fields(options, defaults, indexes)
     if given.get("q"):
         query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
-    fields = _fields(options, defaults, indexes)
     text = _text(query, content, options, [n for each in fields.values() for n in each.texts])
     values = [shown, *(part.get("docvalue_fields") for part in both), content.get("script_fields")]
     patterns = [name for value in values for name in _names(value)]
@@ -236,11 +235,12 @@ def _object(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
-    """A number of the path, else of the body, also as a text; None if one of both is none."""
+def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int:
+    """A number of the path, else of the body, also as a text; raises UnchangedError for others."""
     texts = [str(part.get(name, default)) for part in (content, {**content, **given})]
-    is_number = all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts)
-    return int(texts[-1]) if is_number else None
+    if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
+        raise UnchangedError(f"{name} is no whole number")
+    return int(texts[-1])
 
 
 def _names(value: Any) -> list[str]:
@@ -356,8 +356,8 @@ def request_of(window: Window, hits: Sequence[Hit]) -> tuple[ScoreRequest, bool]
             first = (v[0] if v and type(v) in (list, tuple) else v for v in columns[place])
             signals.setdefault(name, []).extend(map(number_of, first))
     scores = single_precision(hit.score or 0.0 for hit in hits)
-    request = ScoreRequest(window.query, texts, urls, scores, window.model, signals=signals)
-    return replace(request, weight=window.weight), are_whole
+    texts_of = window.query, texts, urls, scores
+    return ScoreRequest(*texts_of, weight=window.weight, signals=signals), are_whole
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
@@ -372,8 +372,7 @@ class SearchResponse(NamedTuple):
     members: Members
     found: Members  # Members of ``hits``
     window: Window | None
-    raws: Sequence[Raw] = ()  # The hits, in the engine's order
-    hits: Sequence[Hit] | None = None  # The same; None if there is no list of them to read
+    hits: Sequence[Hit] | None = None  # None if there is no list of them to read
     wanted: ScoreRequest | None = None  # Of the hits that are to be reranked
     are_whole: bool = True  # Whether none of these lacks a field
 
@@ -383,34 +382,36 @@ class SearchResponse(NamedTuple):
         members = members_of(content)
         found = members_of(members["hits"]) if "hits" in members else {}
         with suppress(*ResponseError):
-            hits = _HITS.decode(raw := found.get("hits", Raw()))
+            hits = _HITS.decode(found.get("hits", b""))
             wanted = request_of(window, hits[: window.depth]) if window else ()
-            return cls(content, members, found, window, _RAWS.decode(raw), hits, *wanted)
+            return cls(content, members, found, window, hits, *wanted)
         return cls(content, members, found, window)
 
     def page(self, rows: Sequence[Row], members: Members, best: str | None) -> Raw:
         """The response with the hits of these rows alone, without the fields that only the reranker
         needed, with other ``members``, and a new best score if any."""
-        added = self.window.added if self.window else ()
-        found = self.found | {"hits": encoded([self._hit(*row, added) for row in rows])}
+        added, raws = self.window.added if self.window else (), _RAWS.decode(self.found["hits"])
+        hits = [changed(raws[row], score, added) for row, score in rows]
+        found = self.found | {"hits": encoded(hits)}
         if best is not None and "max_score" in found:
             found["max_score"] = Raw(best.encode())
         return encoded(members | {"hits": encoded(found)})
 
-    def _hit(self, row: int, score: str | None, dropped: Collection[str]) -> Raw:
-        """A hit without some fields, and with another score where it is given."""
-        if score is None and not dropped:
-            return self.raws[row]
-        members, first = members_of(self.raws[row]), dict[str, Raw]()
-        if score is not None:
-            first = {FIRST_STAGE: Raw(b"[%b]" % bytes(members["_score"]))}
-            members["_score"] = Raw(score.encode())
-        for name, more in (("fields", first), ("ignored_field_values", {})):
-            if more or name in members:
-                values = members_of(members.pop(name, b"{}")).items()
-                if kept := {key: v for key, v in values if key not in dropped} | more:
-                    members[name] = encoded(kept)
-        return encoded(members)
+
+def changed(hit: Raw, score: str | None, dropped: Collection[str]) -> Raw:
+    """A hit without some fields, and with another score where it is given."""
+    if score is None and not dropped:
+        return hit
+    members, first = members_of(hit), dict[str, Raw]()
+    if score is not None:
+        first = {FIRST_STAGE: Raw(b"[%b]" % bytes(members["_score"]))}
+        members["_score"] = Raw(score.encode())
+    for name, more in (("fields", first), ("ignored_field_values", {})):
+        if more or name in members:
+            values = members_of(members.pop(name, b"{}")).items()
+            if kept := {key: v for key, v in values if key not in dropped} | more:
+                members[name] = encoded(kept)
+    return encoded(members)
 
 
 def encoded(value: Any) -> Raw:
