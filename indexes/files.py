@@ -52,10 +52,8 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 @contextmanager
 def atomic_directory(path: Path | str) -> Iterator[Path]:
     """Yield an empty folder that replaces ``path`` as a whole when the block ends without an error.
-
     All files are on the disk (fsync) before the folder gets its name. If a process was killed
-    before its end, the next one removes what that left, says so on stderr, and begins anew.
-    """
+    before its end, the next one removes what that left, says so on stderr, and begins anew."""
     target = _prepared(path)
     temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
     try:

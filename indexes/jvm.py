@@ -100,10 +100,8 @@ def fatjar() -> Path:
 
 def start(is_long: bool = False) -> None:
     """Start Java in this process, unless something has, and set ``JAVA_HOME`` and ``PATH`` to it.
-
     With ``is_long`` Java optimises its code. Raises CollectionError if there is no usable Java, or
-    it does not start, or this process is a fork of one with Java.
-    """
+    it does not start, or this process is a fork of one with Java."""
     if any(_forked):
         raise CollectionError(
             "found a process that was forked from one with Java, which cannot search; expected a "

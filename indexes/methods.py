@@ -6,14 +6,12 @@ The README of this folder says how the methods' defaults were chosen.
 import json
 import random
 from array import array
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from indexes.analysis import analyze, searchable
 from indexes.errors import CollectionError
 from indexes.jvm import JAVA_LOCK, call, java_class
-from indexes.posts import Post
 from indexes.store import is_number
 
 CONTENTS, ID = "contents", "id"  # Fields of the texts, and of the posts' ids, for Pyserini
@@ -77,11 +75,9 @@ class RM3(_Parameters):
 
 @dataclass(frozen=True)
 class Axiomatic(_Parameters):
-    """Axiomatic semantic term matching as feedback (Yang & Lin, 2019; Fang & Zhai, 2006).
-
-    Words are weighted by their mutual information with the query's words in a pool of the best
-    posts and of random posts within the topic's time limit, which depend on the seed alone.
-    """
+    """Axiomatic semantic term matching as feedback (Yang & Lin, 2019; Fang & Zhai, 2006). Words are
+    weighted by their mutual information with the query's words in a pool of the best posts and of
+    random posts within the topic's time limit, which depend on the seed alone."""
 
     name: ClassVar[str] = "axiom"
     fb_docs: int = 10  # Number of best posts of the first round in the pool (``r`` in Anserini)
@@ -114,40 +110,6 @@ class Topic(NamedTuple):
     time: str | None = None  # The time limit as a date, for an index that limits posts by dates
     max_doc_id: str | None = None
     """The newest post within the time limit, a whole number; None for no limit."""
-
-
-class Posts(Protocol):
-    """The posts of an index."""
-
-    def __iter__(self) -> Iterator[Post]:
-        """All posts, each once."""
-
-    def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
-        """The posts with these ids, in this order; unknown ids are absent."""
-
-
-class SearchIndex(Protocol):
-    """An index that is open for searching."""
-
-    @property
-    def size(self) -> int:
-        """Number of posts."""
-
-    @property
-    def posts(self) -> Posts:
-        """The posts."""
-
-    @property
-    def id_range(self) -> tuple[str, str] | None:
-        """The lowest and the highest id, None if the ids are not all whole numbers."""
-
-    def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
-    ) -> dict[str, dict[str, float]]:
-        """Query_id -> doc_id -> score, best first, at most ``hits`` posts a topic."""
-
-    def close(self) -> None:
-        """Release files and connections."""
 
 
 def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:

@@ -31,11 +31,9 @@ page faults, and every thread keeps its own."""
 
 
 def keep_allocations() -> None:
-    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them.
-
-    The settings are read when a process starts, so the only way is to start it again. Does
-    nothing where they would not help (no glibc) or the user has set them otherwise.
-    """
+    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them. The
+    settings are read when a process starts, so the only way is to start it again. Does nothing
+    where they would not help (no glibc) or the user has set them otherwise."""
     if sys.platform != "linux" or any(name in os.environ for name in ALLOCATOR):
         return
     os.environ.update(ALLOCATOR)
@@ -44,10 +42,8 @@ def keep_allocations() -> None:
 
 
 def choose_device(device: str, threads: int | None = None, is_network: bool = True) -> str:
-    """Set the threads, and find the device of a network; see :func:`rerankers.devices.placed`.
-
-    Only networks are computed by PyTorch; for other models it is not even imported.
-    """
+    """Set the threads, and find the device of a network; see :func:`rerankers.devices.placed`. Only
+    networks are computed by PyTorch; for other models it is not even imported."""
     if threads:
         devices.set_threads(threads)
     try:
@@ -58,10 +54,8 @@ def choose_device(device: str, threads: int | None = None, is_network: bool = Tr
 
 @contextmanager
 def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
-    """A progress bar on stderr; nothing where stderr is no terminal.
-
-    ``total`` is 0 if it is not known; the plural of ``unit`` ends in s.
-    """
+    """A progress bar on stderr; nothing where stderr is no terminal. ``total`` is 0 if it is not
+    known; the plural of ``unit`` ends in s."""
     with _progress(total, what, unit) as progress:
         yield progress.update
 

@@ -6,6 +6,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from indexes.records import listed as listed
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts in a terminal
 POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
+
+
+@cache
+def note(text: str) -> None:
+    """Print a text on stderr, once."""
+    print(text, file=sys.stderr)
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:

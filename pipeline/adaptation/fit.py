@@ -9,21 +9,17 @@ of Wieting et al. (ICLR 2016); here a transformer is the teacher, as in knowledg
 (Hinton et al. 2015).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
+from scipy.stats import rankdata
 
 from pipeline.errors import DataError
 from rerankers.features.meaning import unit
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
-
-if TYPE_CHECKING:
-    from scipy import sparse
 
 Array = npt.NDArray[np.float32]
 
@@ -83,8 +79,6 @@ def check(
         Share of the variance of their encodings that is explained, and Spearman's ρ of the
         teacher's and the fit's order of other posts, mean over held-out posts as queries.
     """
-    from scipy.stats import rankdata
-
     order = np.random.default_rng(1).permutation(len(texts))
     held_out, others = np.split(order, [min(HELD_OUT, -(-len(texts) // 10))])
     space = fit([texts[row] for row in others.tolist()], encodings[others], progress)
@@ -106,8 +100,6 @@ def check(
 
 def _counts(lexicon: Lexicon) -> sparse.csr_array:
     """[N, V] counts of words, divided by the square root of each post's number of words."""
-    from scipy import sparse
-
     texts = lexicon.texts
     weights = 1 / np.sqrt(np.maximum(texts.lengths, 1)).astype(np.float32)
     entries = (np.repeat(weights, texts.lengths), texts.values, texts.starts)

@@ -3,8 +3,6 @@
 Only `pipeline.adapt` opens a teacher. No search does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re
@@ -174,11 +172,9 @@ def _package(module: str, name: str) -> Path:
 
 
 def _sentence_transformer(folder: Path, device: str) -> Embed:
-    """Encodings by sentence-transformers; no pickled weights are read.
-
-    Products are in bfloat16 where the processor has it, sums and norms in single precision: that is
-    1.7 times as fast, at a cosine above .9999.
-    """
+    """Encodings by sentence-transformers; no pickled weights are read. Products are in bfloat16
+    where the processor has it, sums and norms in single precision: that is 1.7 times as fast, at a
+    cosine above .9999."""
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging

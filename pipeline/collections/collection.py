@@ -32,7 +32,8 @@ from pipeline.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from indexes.engines.client import EngineAddress
-    from indexes.methods import Posts, SearchIndex
+    from indexes.engines.index import EngineIndex, KeptPosts
+    from indexes.index import LuceneIndex
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
 
@@ -308,7 +309,7 @@ class Collection:
         return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
 
     @contextmanager
-    def _indexed_posts(self) -> Iterator[Posts | None]:
+    def _indexed_posts(self) -> Iterator[PostStore | KeptPosts | None]:
         """The posts of an own collection's index; None before it is built."""
         if self.index and (self.post_source is None or (self.file and self.engine)):
             yield self.open_index().posts
@@ -377,7 +378,7 @@ class Collection:
 
         return tuple(RANKED) if self.engine.has_methods else ()
 
-    def open_index(self) -> SearchIndex:
+    def open_index(self) -> LuceneIndex | EngineIndex:
         """The index of the posts; one in the home folder is built at the first use. UsageError: the
         candidates are given. DataError: it is damaged, or does not fit the posts."""
         place, files = self.place(), self.post_files()

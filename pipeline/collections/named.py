@@ -45,10 +45,8 @@ PARTS = ("train", "dev", "test")
 
 def answers() -> dict[str, list[str]]:
     """Name of each answer-selection collection -> its title and the folders of its :data:`PARTS`.
-
     TrecQA's clean parts are the raw ones without the questions that have no relevant answer or
-    nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers.
-    """
+    nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers."""
     return dict(catalogue()["answers"])
 
 

@@ -10,8 +10,6 @@ home folder. The folder is named by the posts' content, so posts are written and
 whatever topics search them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -109,11 +107,9 @@ def _group(path: Path, *forms: object) -> str:
 
 
 def _read_beir(folder: Path) -> Collection:
-    """The collection of a folder in BEIR's form.
-
-    Topics are those of the test part, without one of the development part, and models are trained
-    on the next part of training and development that is there.
-    """
+    """The collection of a folder in BEIR's form. Topics are those of the test part, without one of
+    the development part, and models are trained on the next part of training and development that
+    is there."""
     queries, corpus = (beir_file(folder, name) for name in ("queries.jsonl", CORPUS))
     if queries is None or corpus is None:
         raise DataError(f"{folder}: found no queries.jsonl, expected one beside {CORPUS}")
@@ -280,11 +276,9 @@ def _engine(
 def collection_of(
     posts: Any, topics: Any, qrels: Any, name: str = "", signals: Sequence[str] = ()
 ) -> Collection:
-    """The collection of posts, topics and judgments, under a name or one of these posts.
-
-    They have the forms of :func:`indexes.posts.post_of`, :func:`.topics.as_topics` and
-    :func:`qrels_of`. DataError names a row of another form.
-    """
+    """The collection of posts, topics and judgments, under a name or one of these posts. They have
+    the forms of :func:`indexes.posts.post_of`, :func:`.topics.as_topics` and :func:`qrels_of`.
+    DataError names a row of another form."""
     rows = rows_of(posts, "posts", Post)
     found = [as_post(row, where, signals) for where, row in rows]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()

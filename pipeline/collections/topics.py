@@ -53,8 +53,6 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _OTHER_TAG = re.compile(r"<(?!/?(?:top|topic)\b)[^<>]*>", re.IGNORECASE)
 _COLON = re.compile(r"([\w.-]*\d):\s*(\S.*)")
 
-__all__ = ["Topic", "normalize", "query_id", "read_topics", "topic_of"]
-
 
 def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
     """Read topics, in the order of the files, several of which may have the same topics; in XML
@@ -92,7 +90,9 @@ def _topics_in(path: Path | str) -> Iterator[tuple[int, Topic]]:
     first = next((line for _, line in lines if line.strip()), "")
     if _STARTS_AS_XML.match(first):
         return _xml_topics(path, lines)
-    if (is_json := first.lstrip().startswith(("{", "["))) or _is_header(first, path):
+    names = {name.strip().lower() for name in re.split(r"[\t,;]", first)}
+    has_header = ("\t" in first or is_table(path)) and names & {*_IDS} and names & {*_TEXTS}
+    if (is_json := first.lstrip().startswith(("{", "["))) or has_header:
         rows = read_records(path) if is_json else table_rows(path, lines)
         return ((number, topic_of(row, f"{path}:{number}")) for number, row in rows)
     return _tsv_topics(path, lines)
@@ -134,12 +134,6 @@ def as_topics(topics: Any) -> list[Topic]:
                 f"{where}: found a second topic {topic.query_id}, expected every id once"
             )
     return [*found.values()]
-
-
-def _is_header(line: str, path: Path | str) -> bool:
-    """Whether the first line of a table names columns of an id and of a text."""
-    names = {name.strip().lower() for name in re.split(r"[\t,;]", line)}
-    return bool(("\t" in line or is_table(path)) and names & {*_IDS} and names & {*_TEXTS})
 
 
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:

@@ -182,9 +182,7 @@ def best_of(run: Run, hits: int) -> Run:
 
 def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str]:
     """Yield a run's lines, without line ends: topics as given, documents by the tie rule.
-
-    UsageError: the tag is not one word. DataError: a score is no number, or an id not one word.
-    """
+    UsageError: the tag is not one word. DataError: a score is no number, or an id not one word."""
     if not is_doc_id(tag):
         raise UsageError(f"the tag of a run: found {short(tag)}, expected one word")
     for query_id, scores in run.items():

@@ -64,11 +64,8 @@ def option(help_text: str, *, default: Any = None, **how: Any) -> Any:
     return dataclasses.field(default=default, metadata={"declared": declared})
 
 
-def argument(
-    help_text: str, *, parse: Callable[[str], Any] = str, many: bool = False, required: bool = True
-) -> Any:
-    """Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
-    return option(help_text, parse=parse, many=many, required=required, names=None)
+argument = partial(option, required=True, names=None)
+"""Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
 
 
 def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:

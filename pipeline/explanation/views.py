@@ -4,8 +4,6 @@ A page is one file without external resources, and its content security policy f
 requests. Every value in a template is escaped, and has no control characters.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

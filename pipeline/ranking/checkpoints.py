@@ -206,11 +206,9 @@ def check_reads_given(checkpoint: Any) -> None:
 
 
 def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
-    """Name and tuning of the best model on held-out topics of an own collection, by its key.
-
-    Of those that were trained and fit; None if none of them gained enough for searches to use it
-    (λ = 0). Raises RerankerError if one is damaged.
-    """
+    """Name and tuning of the model that is best on held-out topics of an own collection, by its
+    key; None if no model that ``fits`` gained enough for searches to use it (λ = 0). Raises
+    RerankerError if one is damaged."""
     root, tunings = models_directory() / "checkpoints", {}
     for name in models.names():
         folders = [root / name / f"{collection}{end}" for end in (ADAPTED_SUFFIX, "")]

@@ -21,7 +21,8 @@ from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of, 
 from pipeline.ranking.tuning import normalize
 
 if TYPE_CHECKING:
-    from indexes.methods import SearchIndex
+    from indexes.engines.index import EngineIndex
+    from indexes.index import LuceneIndex
     from pipeline.collections.collection import Collection
     from pipeline.collections.topics import Topic
     from pipeline.ranking.retrievers import Retriever
@@ -32,11 +33,9 @@ OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
 @dataclass(frozen=True)
 class UnionRetriever:
-    """Finds the best candidates of several rankers, with every ranker's score.
-
-    A post of an official run whose text is not here is a candidate too, with an empty text: its
-    ranks alone speak for it.
-    """
+    """Finds the best candidates of several rankers, with every ranker's score. A post of an
+    official run whose text is not here is a candidate too, with an empty text: its ranks alone
+    speak for it."""
 
     collection: Collection
     rankers: Sequence[str]
@@ -72,7 +71,7 @@ class UnionRetriever:
         return cls(collection, names, chosen, config.depth)
 
     @cached_property
-    def index(self) -> SearchIndex:
+    def index(self) -> LuceneIndex | EngineIndex:
         """The collection's index, opened once."""
         return self.collection.open_index()
 
@@ -104,10 +103,8 @@ class UnionRetriever:
         return self._found(Candidates(topics, run, posts, {}, rest=rest), signals, watch)
 
     def read(self, candidates: Candidates) -> Candidates:
-        """Given candidates with every ranker's score of them.
-
-        The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
-        """
+        """Given candidates with every ranker's score of them. The first-stage score becomes that of
+        :meth:`search`; 0 where no ranker has the post."""
         watch = Stopwatch()
         signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
         scores = mean_over(list(signals.values()), normalize)

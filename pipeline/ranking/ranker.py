@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from indexes.posts import Post
 from pipeline.collections.topics import as_topics
-from pipeline.collections.trec import Run, best_of, places
+from pipeline.collections.trec import Run, best_of, places, ranked
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
 from rerankers.errors import warn
@@ -42,6 +42,15 @@ ProgressBar = Callable[[int], AbstractContextManager[Progress]]
 def hidden(pairs: int) -> AbstractContextManager[Progress]:
     """Show no progress bar."""
     return nullcontext(silent)
+
+
+class Hit(NamedTuple):
+    """A post in a ranking."""
+
+    doc_id: str
+    score: float
+    text: str
+    url: str
 
 
 class Ranking(NamedTuple):
@@ -68,11 +77,16 @@ class Ranking(NamedTuple):
         own = {name: run for name, run in self.stages.items() if name not in stages}
         return self._replace(stages=stages | own, seconds=seconds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The ranking for JSON: a topic's posts, best first, with their places in every stage.
+    def best(self, count: int, query_id: str = "", stage: str = "") -> list[Hit]:
+        """The best posts of a topic, else of the first one, in a stage, else in the last one;
+        fewer than ``count`` where the texts of some are not known."""
+        run, posts = self.stages[stage] if stage else self.run, self.candidates.posts
+        found = ranked(run.get(query_id or self.candidates.topics[0].query_id, {}))[:count]
+        return [Hit(d, score, posts[d].text, posts[d].url) for d, score in found if d in posts]
 
-        A stage that lacks a post is not among its stages.
-        """
+    def to_dict(self) -> dict[str, Any]:
+        """The ranking for JSON: a topic's posts, best first, with their places in every stage. A
+        stage that lacks a post is not among its stages."""
         posts = self.candidates.posts
         topics = []
         for topic in self.candidates.topics:
@@ -80,10 +94,9 @@ class Ranking(NamedTuple):
             stages = {name: places(run.get(query_id, {})) for name, run in self.stages.items()}
             for doc_id in [*stages.values()][-1]:
                 post = posts.get(doc_id, Post(doc_id, ""))
-                of_post = ((name, by_id.get(doc_id)) for name, by_id in stages.items())
-                places_of = {name: place._asdict() for name, place in of_post if place}
                 known = {"doc_id": doc_id, "text": post.text, "url": post.url}
-                found.append(known | {"stages": places_of})
+                of_post = {n: of[doc_id]._asdict() for n, of in stages.items() if doc_id in of}
+                found.append(known | {"stages": of_post})
             topics.append({"query_id": query_id, "query": topic.text, "posts": found})
         name = self.collection.name if self.collection else None
         return {"collection": name, "seconds": dict(self.seconds), "topics": topics}
@@ -129,10 +142,8 @@ class Ranker:
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
     ) -> Ranking:
-        """Find the best ``hits`` candidates of each topic, and rerank them.
-
-        ``topics`` None are the collection's; ``progress``: number of candidates -> a progress bar.
-        """
+        """Find the best ``hits`` candidates of each topic, and rerank them. ``topics`` None are the
+        collection's; ``progress``: number of candidates -> a progress bar."""
         if self.retriever is None:
             raise UsageError("found no retriever, expected one; give candidates to rerank()")
         hits = require_positive("hits", hits)
@@ -157,11 +168,11 @@ class Ranker:
         """The stages of candidates; where several searches found them, their best ``hits``."""
         stages = {self.first_stage_name: candidates.run}
         if self.model:
-            from pipeline.ranking.retrievers import with_space
+            from pipeline.ranking.retrievers import with_resources
             from rerankers.trees.fusion import ADAPTED_FAMILY
 
             if ADAPTED_FAMILY in self.model.families:
-                candidates = with_space(candidates, self.collection)
+                candidates = with_resources(candidates, self.collection)
             with progress(len(candidates)) as report:
                 pairs, before = candidates.pairs(), self.first_stage_name
                 if unknown := self.model.unknown_numbers(pairs):

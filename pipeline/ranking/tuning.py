@@ -112,10 +112,8 @@ class Tuning:
 
 def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     """Files that may hold a checkpoint's λ, in the order of reading; the first is the one to write.
-
     Shipped checkpoints are read-only, so their λ tuned here lies in the home folder; a λ tuned on
-    an own ``collection`` (its key) is for this collection only.
-    """
+    an own ``collection`` (its key) is for this collection only."""
     within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
     if not within.is_relative_to(shipped):
         return [checkpoint / TUNING_FILE]
@@ -149,10 +147,8 @@ def normalize(scores: Scores, query_id: str = "?") -> dict[str, float]:
 
 def interpolate(lexical: ManyScores, neural: ManyScores, weight: float) -> Run:
     """``weight`` · neural + (1 − ``weight``) · lexical, for each document of the lexical run.
-
     Neural scores of other documents are ignored, also by the normalisation. Raises UsageError for a
-    weight that is not from 0 to 1, DataError if a score is missing, NaN or infinite.
-    """
+    weight that is not from 0 to 1, DataError if a score is missing, NaN or infinite."""
     if not 0 <= weight <= 1:
         raise UsageError(f"λ: found {weight}, expected a number from 0 to 1")
     run: Run = {}

@@ -4,8 +4,6 @@ Their scores and orders are what a reranker behind an engine is given, so models
 trained on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,10 +30,8 @@ Scores = Callable[[Topic], npt.NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class MemoryRetriever:
-    """Ranks all posts of a collection by scores computed in memory.
-
-    Only posts with a score above ``least`` are found, and none later than the topic.
-    """
+    """Ranks all posts of a collection by scores computed in memory. Only posts with a score above
+    ``least`` are found, and none later than the topic."""
 
     name: str
     posts: Sequence[Post]

@@ -1,7 +1,5 @@
 """Training lists of trees: candidates of all searches, or windows of several first stages."""
 
-from __future__ import annotations
-
 import string
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,11 +21,9 @@ from pipeline.ranking.retrievers import (
     doc_ids_of,
     retriever_for,
     with_resources,
-    with_space,
 )
 from pipeline.training.first_stages import ENGINES, memory_retrievers
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.features.judged import JUDGED
 from rerankers.text.words import MENTION_OR_LINK
 from rerankers.trees.fusion import SEARCHES
 
@@ -59,15 +55,13 @@ def fusion_lists(
     config: Any, collections: Sequence[Collection], judged_posts: bool = False
 ) -> JudgedCandidates:
     """Candidates and scores of all rankers of a fusion, for the topics of ``collections``.
-
-    ``judged_posts``: whether the judgments of other topics are read.
-    """
+    ``judged_posts``: whether the judgments of other topics are read."""
     lists = _Lists(collections)
     for collection in collections:
         retriever = UnionRetriever.of(collection, config)
         print(f"candidates of {collection.name} by {', '.join(retriever.rankers)}", file=sys.stderr)
         topics, judged = lists.topics_of(collection)
-        found = _known(retriever.search(topics), collection, judged_posts)
+        found = with_resources(retriever.search(topics), collection, judged_posts)
         prefix = f"{collection.name}/" * bool(judged.keys() & lists.qrels.keys())
         lists.add(collection.name, found, judged, prefix=prefix)
     return lists.joined()
@@ -97,7 +91,8 @@ def window_lists(
         for number, retriever in enumerate(_first_stages(collection, lists.several)):
             topics = lists.some(every, most) if lists.several else every
             judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
-            found = _known(retriever.search(topics, max(sizes)), collection, judged_posts)
+            found = retriever.search(topics, max(sizes))
+            found = with_resources(found, collection, judged_posts)
             if not lists.several and not number:
                 served = _windows(found, np.full(len(topics), WINDOW))
                 lists.add(name, served, judged, prefix="")
@@ -116,18 +111,10 @@ def window_lists(
     return lists.joined()
 
 
-def _known(found: Candidates, collection: Collection, judged_posts: bool) -> Candidates:
-    """Candidates with what is known of their collection."""
-    found = with_space(found, collection)
-    return with_resources(found, {JUDGED: collection.judged_posts}) if judged_posts else found
-
-
 class _Lists:
-    """Lists of candidates in the forms in which they may come, drawn at random.
-
-    Where collections are mixed, for models of collections of any kind, signals may be missing, and
-    all collections have the same weight.
-    """
+    """Lists of candidates in the forms in which they may come, drawn at random. Where collections
+    are mixed, for models of collections of any kind, signals may be missing, and all collections
+    have the same weight."""
 
     def __init__(self, collections: Sequence[Collection]) -> None:
         self.qrels: Qrels = {}
@@ -259,10 +246,8 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
 
 
 def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
-    """The collection's own first stage, the methods of search besides, and those of engines.
-
-    The latter are for models of several collections: they take all posts into memory.
-    """
+    """The collection's own first stage, the methods of search besides, and those of engines. The
+    latter are for models of several collections: they take all posts into memory."""
     own = retriever_for(collection)
     if not collection.methods:
         return [own]

@@ -6,8 +6,6 @@ those of a model that has not seen its judgments, and the model that is kept is 
 topics. With one fold, a share of the topics is held out once and that model is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,10 +219,8 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
 
 
 def answer_training_set(collection: Collection, draws: bool = False) -> TrainingSet:
-    """The training and development parts of ``collection``, and the words of all its parts.
-
-    With ``draws``, the development part is that of :func:`draw_answers`.
-    """
+    """The training and development parts of ``collection``, and the words of all its parts. With
+    ``draws``, the development part is that of :func:`draw_answers`."""
     parts = [collection.part(name) for name in ("train", "dev", "test")]
     texts: list[str] = []
     for part in parts:
@@ -326,11 +322,9 @@ def split_topics(
     groups: Sequence[str] = (),
     twins: Sequence[str] = (),
 ) -> list[npt.NDArray[np.bool_]]:
-    """[P] whether pairs are held out, for each of ``count`` folds of topics.
-
-    One fold holds out a ``share`` of the topics, with ``groups`` [Q] of each group's. Queries of
-    the same name in ``twins`` [Q] are one topic.
-    """
+    """[P] whether pairs are held out, for each of ``count`` folds of topics. One fold holds out a
+    ``share`` of the topics, with ``groups`` [Q] of each group's. Queries of the same name in
+    ``twins`` [Q] are one topic."""
     if twins:
         query_index = np.unique(twins, return_inverse=True)[1][query_index]
     queries = np.random.default_rng(seed).permutation(np.unique(query_index))

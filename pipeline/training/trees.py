@@ -1,7 +1,5 @@
 """Training of boosted trees: the features of all training lists -> trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -53,10 +51,8 @@ def train(plan: Plan) -> Outcome:
 def grower(
     config: Any, data: JudgedCandidates, table: FeatureTable, start: Any = None
 ) -> Callable[..., list[str]]:
-    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``.
-
-    Of mixed collections all have the same weight, and lists lack families at random.
-    """
+    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``. Of
+    mixed collections all have the same weight, and lists lack families at random."""
     lists, relevant, values = data.candidates.texts.query_index, data.relevant(), table.values
     wholes = _numbered(data.wholes)[lists] if data.wholes else lists
     if data.groups or any(name.startswith(NUMBER) for name in table.names):

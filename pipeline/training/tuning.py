@@ -127,11 +127,9 @@ class HeldOut:
 
 
 def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
-    """The logistic calibration of judged topics' scores, with the same weight for each topic.
-
-    Posts without a judgment count as not relevant. None if relevant posts do not have higher
-    scores, or there are none.
-    """
+    """The logistic calibration of judged topics' scores, with the same weight for each topic. Posts
+    without a judgment count as not relevant. None if relevant posts do not have higher scores, or
+    there are none."""
     topics = [query_id for query_id in qrels if scores.get(query_id)]
     values = [score for query_id in topics for score in scores[query_id].values()]
     relevant = [qrels[q].get(doc_id, 0) > 0 for q in topics for doc_id in scores[q]]
@@ -239,9 +237,7 @@ def _beside(model: Model, collection: Collection, candidates: Candidates) -> dic
 
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
     """λ = 0, with a message, if a gain over the best figure ``without`` the model is not certain.
-
-    ``attempt``: options of a search with the model all the same.
-    """
+    ``attempt``: options of a search with the model all the same."""
     topics = len(tuning.topics)
     if topics < FEWEST:
         reason = f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
@@ -256,11 +252,9 @@ def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
 def held_out_scores(
     model: str, collection: Collection, checkpoint: Path, most: int | None = None
 ) -> HeldOut:
-    """First-stage and neural scores of the topics to tune λ on, ``most`` of them.
-
-    The neural scores are those of the training's held-out topics. A checkpoint that was not trained
-    on the collection, a shipped one, has not seen its topics, and scores them now.
-    """
+    """First-stage and neural scores of the topics to tune λ on, ``most`` of them. The neural scores
+    are those of the training's held-out topics. A checkpoint that was not trained on the
+    collection, a shipped one, has not seen its topics, and scores them now."""
     data = own_training_set(collection, most)
     candidates, qrels = data.training.candidates, data.training.qrels
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):

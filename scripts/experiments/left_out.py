@@ -25,10 +25,15 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
 from pipeline.evaluation.measures import evaluate
-from pipeline.ranking import retrievers
 from pipeline.ranking.checkpoints import named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
-from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, retriever_for
+from pipeline.ranking.retrievers import (
+    Candidates,
+    IndexRetriever,
+    Retriever,
+    retriever_for,
+    with_resources,
+)
 from pipeline.ranking.tuning import Calibration
 from pipeline.training.first_stages import ENGINES, MemoryRetriever, memory_retrievers
 from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
@@ -84,9 +89,7 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
             known = form if form in FORMS else "order"
             pairs = replace(found, forms=dict.fromkeys(found.run, known)).pairs()
             return found.run_of(model.score(_in_batches(pairs) if form == "eights" else pairs))
-        found = retrievers.with_space(
-            retrievers.with_resources(found, {JUDGED: collection.judged_posts}), collection
-        )
+        found = with_resources(found, collection, judged_posts=True)
         model = _model("window", "adapted", collection, data)
         if form == "adapted":
             return found.run_of(model.score(found.pairs()))
