@@ -91,8 +91,7 @@ def _by_words(sample: str, first: str) -> str:
 
 def analyze(text: str, with_analyzer: Any) -> Any:
     """The terms of a text, as a Java list."""
-    analyzers = java_class("io.anserini.analysis.AnalyzerUtils")
-    return analyzers.analyze(with_analyzer, searchable(text))
+    return java_class("io.anserini.analysis.AnalyzerUtils").analyze(with_analyzer, searchable(text))
 
 
 def searchable(text: str) -> str:

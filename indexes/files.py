@@ -36,8 +36,7 @@ def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
         temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
-        # The error of a full disk has no file name.
-        error.filename = error.filename or str(path)
+        error.filename = error.filename or str(path)  # The error of a full disk has no file name
         raise
     finally:
         temporary.unlink(missing_ok=True)

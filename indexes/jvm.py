@@ -21,8 +21,7 @@ _OPTIONS = (
     "-Xmx1g",
     # By default Java starts with a share of the memory and fills it before it collects garbage.
     "-Xms32m",
-    # Otherwise Java handles Ctrl-C, and Python never raises KeyboardInterrupt.
-    "-Xrs",
+    "-Xrs",  # Otherwise Java handles Ctrl-C, and Python never raises KeyboardInterrupt
     # Else a large product or equation of NumPy in this thread, with threads of its own, ends the
     # process: Java forbids the end of the stack that they use.
     "-XX:+UnlockExperimentalVMOptions",

@@ -19,8 +19,7 @@ PLACE = "place"  # Field of the posts' places, equal to their numbers in Lucene,
 
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
 
-# Far more words than any query has; Lucene's own limit is 1024.
-_MAX_CLAUSES = 1 << 16
+_MAX_CLAUSES = 1 << 16  # Far more words than any query has; Lucene's own limit is 1024
 
 _TINY, _INFINITE = 1e-300, float("inf")
 _RANGES: dict[str, tuple[float, float]] = {

@@ -1,12 +1,10 @@
 """For notebooks: a collection that searches, adapts, trains and measures itself; PyTerrier."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from indexes.posts import Post
 from pipeline import adapt
@@ -16,14 +14,9 @@ from pipeline.collections.topics import Topic
 from pipeline.errors import UsageError
 from pipeline.ranking.build import ranker
 from pipeline.ranking.checkpoints import warn_of_seen
-from pipeline.ranking.ranker import Hit, require_positive
+from pipeline.ranking.ranker import Hit, Ranker, require_positive
 from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.ranking.retrievers import Candidates
-
-if TYPE_CHECKING:
-    import pyterrier
-
-    from pipeline.ranking.ranker import Ranker
 
 
 class NotebookCollection(Collection):
@@ -86,7 +79,7 @@ def _fields(collection: Collection) -> dict[str, Any]:
     return {field.name: getattr(collection, field.name) for field in fields(collection)}
 
 
-def for_pyterrier(ranker: Ranker, hits: int = 1000) -> pyterrier.Transformer:
+def for_pyterrier(ranker: Ranker, hits: int = 1000) -> Any:
     """A transformer of PyTerrier that ranks by a whole ranker, which :func:`pipeline.ranker` makes.
     Queries (``qid``, ``query``) are searched for; results (``docno``, ``text``, ``score`` besides,
     and optionally ``url``) are reranked. :mod:`rerankers.adapters` has the models alone."""

@@ -52,12 +52,8 @@ def table_lines(
     left: Sequence[int] = (0,),
     width: int = WIDTH,
 ) -> list[str]:
-    """The lines of a table without rules.
-
-    Args:
-        left: columns that are aligned on the left, the others are on the right.
-        width: of all columns together; the last one is cut to fit.
-    """
+    """The lines of a table without rules; columns of ``left`` are aligned there, the others on the
+    right. The last one is cut to fit the ``width`` of all together."""
     from rich.table import Table
 
     rows = list(rows)

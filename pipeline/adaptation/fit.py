@@ -38,15 +38,10 @@ def fit(
     progress: Callable[[int], None] = lambda rounds: None,
     ridge: float = RIDGE,
 ) -> AdaptedSpace:
-    """Fit word vectors to the encodings [N, E] of N posts.
+    """Fit word vectors to the encodings [N, E] of N posts: of length 1, 0 for one to leave out.
 
-    Args:
-        encodings: of length 1, or 0 for a post to leave out.
-        progress: called with 1 after each of :data:`ROUNDS`.
-        ridge: strength of the pull towards the general vectors.
-
-    Raises:
-        DataError: no post has words and an encoding.
+    ``progress`` is called with 1 after each of :data:`ROUNDS`; ``ridge`` is the strength of the
+    pull towards the general vectors. DataError: no post has words and an encoding.
     """
     lexicon = Lexicon.from_texts(texts)
     matrix = _counts(lexicon)
@@ -55,8 +50,7 @@ def fit(
         raise DataError(f"found no posts with words among {len(texts)}, expected one at least")
     matrix, targets = matrix[known], encodings[known].astype(np.float32)
     targets -= targets.mean(axis=0)
-    vectors = general().vectors(lexicon.words)
-    mapped = matrix @ vectors
+    mapped = matrix @ general().vectors(lexicon.words)
     square = mapped.T @ mapped + ridge * np.eye(mapped.shape[1], dtype=np.float32)
     linear = np.linalg.solve(square, mapped.T @ targets).astype(np.float32)
     rest = targets - mapped @ linear
@@ -73,12 +67,9 @@ def check(
     encodings: npt.NDArray[np.floating],
     progress: Callable[[int], None] = lambda rounds: None,
 ) -> tuple[float, float]:
-    """Fit to all but a few posts, and compare with the teacher on these.
-
-    Returns:
-        Share of the variance of their encodings that is explained, and Spearman's ρ of the
-        teacher's and the fit's order of other posts, mean over held-out posts as queries.
-    """
+    """Fit to all but a few posts, and compare with the teacher on these: share of the variance of
+    their encodings that is explained, and Spearman's ρ of the teacher's and the fit's order of
+    other posts, mean over held-out posts as queries."""
     order = np.random.default_rng(1).permutation(len(texts))
     held_out, others = np.split(order, [min(HELD_OUT, -(-len(texts) // 10))])
     space = fit([texts[row] for row in others.tolist()], encodings[others], progress)

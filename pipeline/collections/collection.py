@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
+import platformdirs
+
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
 from indexes.posts import Post
@@ -29,6 +31,7 @@ from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
+from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
     from indexes.engines.client import EngineAddress
@@ -69,8 +72,6 @@ def models_directory() -> Path:
 @cache
 def _platform_folder(kind: str) -> Path:
     """The platform's folder for this; one for temporary files where there is none to write to."""
-    import platformdirs
-
     try:
         found: Path = getattr(platformdirs, kind)("tweetrerank")
         nearest = next(path for path in (found, *found.parents) if path.exists())
@@ -101,8 +102,7 @@ def default_vectors(data: Path | None = None) -> Path:
 @cache
 def catalogue() -> dict[str, Any]:
     """Collections and their files, and the terms of use of these by prefix of their groups."""
-    path = Path(__file__).parent / "catalogue.json"
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    return dict(json.loads(Path(__file__).with_name("catalogue.json").read_bytes()))
 
 
 def by_hand(path: Path) -> str:
@@ -451,7 +451,6 @@ class Collection:
         path, posts = self.adapted_path, (self.index_directory or Path()) / POSTS_FILE
         if path is None or not path.exists():
             return None
-        from rerankers.errors import RerankerError
         from rerankers.text.spaces import description_of
 
         made = description_of(path)

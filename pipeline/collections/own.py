@@ -167,8 +167,7 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
     _check_topics(content, files, problems)
     judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
     if (code := content.get("language")) is not None:
-        # A third of a second, which collections without the key need not wait for.
-        import wordfreq
+        import wordfreq  # A third of a second, which collections without the key need not wait for
 
         known = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
         if code not in known:
@@ -279,8 +278,7 @@ def collection_of(
     """The collection of posts, topics and judgments, under a name or one of these posts. They have
     the forms of :func:`indexes.posts.post_of`, :func:`.topics.as_topics` and :func:`qrels_of`.
     DataError names a row of another form."""
-    rows = rows_of(posts, "posts", Post)
-    found = [as_post(row, where, signals) for where, row in rows]
+    found = [as_post(row, where, signals) for where, row in rows_of(posts, "posts", Post)]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
     content = {"name": name or None, "signals": [*signals]}
     return _stored(f"posts-{digest[:12]}", found, topics, qrels, content, digest)
@@ -378,8 +376,7 @@ def _stored(
         content["topics"] = topics_file(topics, folder).name
     if qrels is not None:
         content["qrels"] = qrels_file(qrels, folder).name
-    # The latest topics are those that a command sees.
-    with atomic_file(file) as stream:
+    with atomic_file(file) as stream:  # The latest topics are those that a command sees
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value)
         stream.writelines(lines)
     return read_collection(file)

@@ -49,8 +49,7 @@ class Declared:
     flag: bool = False  # Takes no value and gives True
     names: Sequence[str] | None = ()  # In place of ``--field-name``; None: a positional argument
     metavar: str | None = None  # The value's name in the help text
-    argument_name: str | None = None
-    """Of the Python argument in messages, if it is not the field's."""
+    argument_name: str | None = None  # Of the Python argument in messages, if it is not the field's
 
     def flags(self, field_name: str) -> Sequence[str]:
         """Spellings of an option; none of a positional argument."""

@@ -101,8 +101,7 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         try:
             measure = measures[name] = _library().parse_measure(name)
-            # Checks the parameters, too, by an assertion.
-            is_supported = library.supports(measure)
+            is_supported = library.supports(measure)  # Checks the parameters, too, by an assertion
         except (NameError, ValueError, AssertionError, TypeError, KeyError):
             is_supported = False
         if not is_supported:

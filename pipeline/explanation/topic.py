@@ -1,28 +1,22 @@
 """A topic's posts: ranks before and after reranking, and reasons for the scores of some."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.collections.topics import Topic
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed
-from rerankers.reranker import Mixed
-
-if TYPE_CHECKING:
-    from pipeline.collections.topics import Topic
-    from rerankers.explanation import Explanation, Reasons
-    from rerankers.reranker import Model
+from rerankers.explanation import Explanation, Reasons
+from rerankers.reranker import Mixed, Model
 
 MOVERS = 3
 """Posts shown of those with the largest gains in rank, and of those with the largest losses."""
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHARED_STYLE = TEMPLATES / "shared.css"
-"""Colours and forms of all pages with explanations."""
+SHARED_STYLE = TEMPLATES / "shared.css"  # Colours and forms of all pages with explanations
 
 WORDS: Mapping[str, Sequence[str]] = json.loads((TEMPLATES / "words.json").read_bytes())
 """Name of a stage, a model or a family of features -> plain name, and what it means."""

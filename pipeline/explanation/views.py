@@ -15,14 +15,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.explanation.topic import (
-    SHARED_STYLE,
-    TEMPLATES,
-    ExplainedTopic,
-    grade_text,
-    plain,
-    signed,
-)
+from pipeline.explanation.topic import TEMPLATES, ExplainedTopic, grade_text, plain, signed
 from pipeline.text import open_console, print_table
 from rerankers.explanation import Cell, Explanation, Row, Segment, visible
 
@@ -48,7 +41,7 @@ def page(topic: ExplainedTopic) -> str:
     )
     filters = {"signed": signed, "known": known, "plain": plain, "grade_text": grade_text}
     environment.filters |= filters
-    files = SHARED_STYLE, TEMPLATES / "page.css"
+    files = (TEMPLATES / name for name in ("shared.css", "page.css"))
     style = "".join(file.read_text(encoding="utf-8") for file in files)
     return environment.get_template("topic.html").render(
         topic=topic,

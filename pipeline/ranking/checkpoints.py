@@ -5,31 +5,27 @@ Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the f
 λ see :mod:`pipeline.ranking.tuning`.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.collections.collection import OWN, home_directory, models_directory
+from platformdirs import user_cache_path, user_data_path
+
+from pipeline.collections.collection import OWN, Collection, home_directory, models_directory
 from pipeline.collections.named import answers
 from pipeline.errors import DataError, UsageError
+from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.tuning import Tuning
 from pipeline.runtime import choose_device
 from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.errors import RerankerError
 from rerankers.pairs import PRIOR
-from rerankers.reranker import TUNING_FILE
-
-if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
-    from pipeline.ranking.ranker import Ranker
-    from rerankers.reranker import Model
-    from rerankers.text.vocabulary import Idf
+from rerankers.reranker import TUNING_FILE, Model
+from rerankers.text.vocabulary import Idf
 
 ADAPTED_SUFFIX = "-adapted"
 """At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
@@ -109,11 +105,9 @@ def load_model(
 ) -> Model:
     """The trained model for a collection, of :func:`default_directory` without a ``checkpoint``.
 
-    Args:
-        device: see :func:`pipeline.runtime.choose_device`, also for ``threads``.
-        idf: ``wordfreq``, for the collection's language if it names one, or a file; None is the one
-            used in training.
-        batch_size: pairs in a forward pass.
+    ``device`` and ``threads``: see :func:`pipeline.runtime.choose_device`. ``idf``: ``wordfreq``,
+    for the collection's language if it names one, or a file; None is the one used in training.
+    ``batch_size``: pairs in a forward pass.
     """
     if name not in models.names():
         raise UsageError(
@@ -140,8 +134,6 @@ def load_model(
 
 def note_elsewhere(collection: Collection) -> None:
     """Say that a model of a collection lies in another folder, or under its file's old name."""
-    from platformdirs import user_cache_path, user_data_path
-
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
     found = [path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")]
     if found:

@@ -3,30 +3,25 @@
 What one ranker misses another may find. :mod:`pipeline.training.fusion` makes its training sets.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from indexes.engines.index import EngineIndex
+from indexes.index import LuceneIndex
 from indexes.methods import METHODS
 from indexes.posts import Post
+from pipeline.collections.collection import Collection
+from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, best_of, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
-from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of, mean_over
+from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, doc_ids_of, mean_over
 from pipeline.ranking.tuning import normalize
-
-if TYPE_CHECKING:
-    from indexes.engines.index import EngineIndex
-    from indexes.index import LuceneIndex
-    from pipeline.collections.collection import Collection
-    from pipeline.collections.topics import Topic
-    from pipeline.ranking.retrievers import Retriever
-    from rerankers.reranker import Model
+from rerankers.reranker import Model
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 

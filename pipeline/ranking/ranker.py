@@ -12,31 +12,31 @@ retrievers. :func:`pipeline.ranker` makes either. λ belongs to the model, which
 :class:`rerankers.reranker.Mixed`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from indexes.posts import Post
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import as_topics
 from pipeline.collections.trec import Run, best_of, places, ranked
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
+from pipeline.explanation.topic import ExplainedTopic, explain
+from pipeline.ranking.retrievers import Candidates, Retriever, with_resources
 from rerankers.errors import warn
 from rerankers.reranker import Model, Progress, silent
-
-if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
-    from pipeline.explanation.topic import ExplainedTopic
-    from pipeline.ranking.retrievers import Candidates, Retriever
-
+from rerankers.trees.fusion import ADAPTED_FAMILY
 
 ProgressBar = Callable[[int], AbstractContextManager[Progress]]
 """Number of pairs to score -> a progress bar."""
+
+Topics = Any
+"""Topics to rank: all of a collection for None, else what :func:`as_topics` takes: a text, texts,
+query_id -> text, records, or a data frame."""
 
 
 def hidden(pairs: int) -> AbstractContextManager[Progress]:
@@ -67,7 +67,7 @@ class Ranking(NamedTuple):
         """The last stage's run: query_id -> doc_id -> score, as pytrec_eval and ir_measures."""
         return list(self.stages.values())[-1]
 
-    def after(self, *others: Ranking) -> Ranking:
+    def after(self, *others: Self) -> Self:
         """This ranking with the stages of others of the same topics before its own."""
         stages: dict[str, Run] = {}
         seconds = dict(self.seconds)
@@ -114,6 +114,19 @@ class Ranking(NamedTuple):
         return pandas.DataFrame(
             rows, columns=["qid", "query", "docno", "text", "url", "score", "rank"]
         )
+
+
+class Stopwatch:
+    """Seconds of successive stages, by a clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock, self._since = clock, clock()
+
+    def stop(self, stage: str) -> None:
+        """End the stage; its time is the time since the last call."""
+        now = self._clock()
+        self.seconds[stage], self._since = now - self._since, now
 
 
 @dataclass(frozen=True)
@@ -168,9 +181,6 @@ class Ranker:
         """The stages of candidates; where several searches found them, their best ``hits``."""
         stages = {self.first_stage_name: candidates.run}
         if self.model:
-            from pipeline.ranking.retrievers import with_resources
-            from rerankers.trees.fusion import ADAPTED_FAMILY
-
             if ADAPTED_FAMILY in self.model.families:
                 candidates = with_resources(candidates, self.collection)
             with progress(len(candidates)) as report:
@@ -183,36 +193,15 @@ class Ranker:
         if candidates.signals:
             best = {name: best_of(run, hits) for name, run in stages.items()}
             stages = {**candidates.signals, **best}
-        seconds = {**watch.seconds, **candidates.seconds}
-        return Ranking(stages, candidates, seconds, self.collection)
+        return Ranking(stages, candidates, {**watch.seconds, **candidates.seconds}, self.collection)
 
     def explain(
         self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
     ) -> ExplainedTopic:
         """Reasons for the ranks of a topic's posts; see :mod:`pipeline.explanation.topic`."""
-        from pipeline.explanation.topic import explain
-
         if self.model is None:
             raise UsageError(f"found {self.name}, expected a model with an explanation")
         return explain(self.model, ranking, self.first_stage_name, doc_ids, query_id, show)
-
-
-Topics = Any
-"""Topics to rank: all of a collection for None, else what :func:`as_topics` takes: a text, texts,
-query_id -> text, records, or a data frame."""
-
-
-class Stopwatch:
-    """Seconds of successive stages, by a clock."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds: dict[str, float] = {}
-        self._clock, self._since = clock, clock()
-
-    def stop(self, stage: str) -> None:
-        """End the stage; its time is the time since the last call."""
-        now = self._clock()
-        self.seconds[stage], self._since = now - self._since, now
 
 
 def require_positive(name: str, value: object) -> int:

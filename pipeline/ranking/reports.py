@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pipeline.collections.own import qrels_of
 from pipeline.collections.trec import Qrels, Run, run_of
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
@@ -67,8 +68,6 @@ def evaluate(
             raise DataError(collection.missing_judgments)
         collection.check_judged_posts()
     else:
-        from pipeline.collections.own import qrels_of
-
         qrels = qrels_of(qrels)
     usual = collection.measures if collection else DEFAULT_MEASURES
     evaluator = Evaluator(qrels, measures or usual)

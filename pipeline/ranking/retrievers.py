@@ -1,20 +1,21 @@
 """Candidates, and the retrievers that find them: in an index, in a run, or with the topics."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from indexes.engines.index import EngineIndex
+from indexes.index import LuceneIndex
 from indexes.methods import METHODS, EngineQuery, Method
 from indexes.posts import Post
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, aligned, best_of, ranked, read_run
 from pipeline.command.options import apply_changes
@@ -22,14 +23,19 @@ from pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed, note
 from rerankers.features.judged import JUDGED
+from rerankers.pairs import (
+    FIRST_STAGE,
+    NUMBER,
+    ORDER,
+    PRIOR,
+    Pairs,
+    Resources,
+    number_of,
+    places_of,
+    prior_of_rank,
+)
+from rerankers.reranker import Model
 from rerankers.text.spaces import ADAPTED
-
-if TYPE_CHECKING:
-    from indexes.engines.index import EngineIndex
-    from indexes.index import LuceneIndex
-    from pipeline.collections.collection import Collection
-    from rerankers.pairs import Pairs, Resources
-    from rerankers.reranker import Model
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,6 @@ class Candidates:
 
     def pairs(self) -> Pairs:
         """The candidates as pairs of texts, for a model; NaN where a signal is unknown."""
-        from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, number_of, places_of
-
         pairs, scores = self.texts, self._scores(self.run, np.nan, np.float64)
         order = places_of(pairs.query_index, scores.astype(np.float32))
         forms = [self.forms.get(topic.query_id, "scores") for topic in self.topics]
@@ -112,8 +116,6 @@ class Candidates:
     @cached_property
     def texts(self) -> Pairs:
         """Pairs without signals."""
-        from rerankers.pairs import Pairs
-
         query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
         post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
         keys = self.keys()
@@ -153,7 +155,6 @@ def with_resources(
 
 def priors_of(runs: Sequence[Run]) -> Run:
     """The mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run (Severyn & Moschitti 2015)."""
-    from rerankers.pairs import prior_of_rank
 
     def priors(scores: Mapping[str, float]) -> dict[str, float]:
         values = prior_of_rank(np.arange(1, len(scores) + 1)).tolist()
@@ -283,8 +284,7 @@ def retriever_for(
     """The source of a collection's candidates, for the arguments of :func:`pipeline.ranker`.
     ``candidates`` None searches the index, or takes the candidates that come with the topics."""
     if candidates:
-        path = collection.runs.get(candidates, Path(candidates))
-        run = read_run(path)
+        run = read_run(collection.runs.get(candidates, Path(candidates)))
         if collection.skips_own_id:
             run = without_own_ids(run)
         return RunRetriever(run, collection.find_posts, candidates, skip_unknown)

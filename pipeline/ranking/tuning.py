@@ -4,15 +4,13 @@ Shipped files are never written: a λ tuned here for a shipped checkpoint is
 ``lambda/<model>/<collection>.json`` below the folder of models.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from indexes.files import atomic_directory, write_bytes
 from pipeline.collections.collection import OWN, models_directory
@@ -58,8 +56,7 @@ class Tuning:
     date: str = ""
     calibration: Calibration | None = None
     """Of the neural scores; None for those that do not grow with relevance."""
-    path: Path | None = dataclasses.field(default=None, compare=False)
-    """Its file, once it is read."""
+    path: Path | None = dataclasses.field(default=None, compare=False)  # Its file, once it is read
 
     @property
     def origin(self) -> str:
@@ -85,7 +82,7 @@ class Tuning:
             checkpoints.copy_whole(folder, new, {Path(path).name: self.content()})
 
     @classmethod
-    def load(cls, path: Path | str) -> Tuning:
+    def load(cls, path: Path | str) -> Self:
         """Read a file of :meth:`save`."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -73,8 +73,7 @@ def _numbered(names: Sequence[str]) -> Rows:
 
 def _weights(collections: Rows) -> npt.NDArray[np.float64]:
     """[P] weights of pairs; all collections have the same weight."""
-    counts = np.bincount(collections)
-    weights: npt.NDArray[np.float64] = 1 / counts[collections]
+    weights: npt.NDArray[np.float64] = 1 / np.bincount(collections)[collections]
     return weights / weights.mean()
 
 
@@ -84,7 +83,6 @@ def _with_losses(values: Floats, names: Sequence[str], lists: Rows, prefix: str 
     rng, count, found = np.random.default_rng(1), int(lists.max(initial=-1)) + 1, values.copy()
     for family in dict.fromkeys(families.tolist()):
         if family != GIVEN and family.startswith(prefix):
-            share = LOST_MEANING if family.startswith(MEANING) else LOST
-            is_lost = rng.random(count) < share
+            is_lost = rng.random(count) < (LOST_MEANING if family.startswith(MEANING) else LOST)
             found[np.ix_(is_lost[lists], families == family)] = np.nan
     return found

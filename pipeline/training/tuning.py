@@ -5,8 +5,6 @@ models that had not seen the topics, and each topic is measured with the λ of t
 the figures are those to expect on new topics.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import itertools
@@ -14,7 +12,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import find, training_collections
@@ -52,7 +50,7 @@ class HeldOut:
     first_stage: str = "official query-likelihood runs"
 
     @classmethod
-    def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
+    def joined(cls, parts: Sequence[Self]) -> Self:
         """The scores of several collections, with its name before each query_id."""
         names = [part.collections[0] for part in parts]
 
@@ -64,7 +62,7 @@ class HeldOut:
         return cls(lexical, neural, qrels, names, parts[0].checkpoint, parts[0].first_stage)
 
     @classmethod
-    def read(cls, checkpoint: Path, test: str, data: Path | None) -> HeldOut:
+    def read(cls, checkpoint: Path, test: str, data: Path | None) -> Self:
         """Read a checkpoint's scores of held-out topics; ``test`` was left out of its training."""
         test = find(test, data).name
         neural, path = read_held_out(checkpoint, f"--test {test}"), checkpoint / HELD_OUT_FILE

@@ -15,8 +15,7 @@ from pipeline.collections.topics import Topic
 from pipeline.collections.trec import write_run
 from pipeline.errors import DataError
 from pipeline.ranking.retrievers import Candidates
-from pipeline.training.first_stages import MemoryRetriever, bm25
-from pipeline.training.fusion import _disguised, window_lists
+from pipeline.training.fusion import MemoryRetriever, _disguised, bm25, window_lists
 from pipeline.training.training_set import (
     JudgedCandidates,
     answer_training_set,
