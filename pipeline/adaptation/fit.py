@@ -39,10 +39,8 @@ def fit(
     ridge: float = RIDGE,
 ) -> AdaptedSpace:
     """Fit word vectors to the encodings [N, E] of N posts: of length 1, 0 for one to leave out.
-
     ``progress`` is called with 1 after each of :data:`ROUNDS`; ``ridge`` is the strength of the
-    pull towards the general vectors. DataError: no post has words and an encoding.
-    """
+    pull towards the general vectors. DataError: no post has words and an encoding."""
     lexicon = Lexicon.from_texts(texts)
     matrix = _counts(lexicon)
     known = (encodings != 0).any(axis=1) & (lexicon.texts.lengths > 0)

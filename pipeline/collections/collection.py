@@ -28,7 +28,7 @@ from indexes.records import listed
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.sources import Answers, ForeignIndex, PostFiles, PostSource
 from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, Run, joined_qrels
+from pipeline.collections.trec import Qrels, Run, joined_qrels, merged
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from rerankers.errors import RerankerError
@@ -212,11 +212,7 @@ class Collection:
     @cached_property
     def training_qrels(self) -> Qrels | None:
         """The judgments of topics to search and to train on, or None without any."""
-        qrels: Qrels = {}
-        for part in self._grades:
-            for query_id, grades in part.items():
-                qrels.setdefault(query_id, {}).update(grades)
-        return qrels or None
+        return merged(self._grades) or None
 
     @cached_property
     def qrels(self) -> Qrels | None:

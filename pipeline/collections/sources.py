@@ -118,11 +118,9 @@ PostSource = PostFiles | ForeignIndex | PairFolders
 @dataclass(frozen=True)
 class Answers:
     """Questions with given candidate answers: topics, posts, labels and candidates in one.
-
     ``a.toks`` has questions, ``b.toks`` answers, the optional ``sim.txt`` 1 for relevant answers
     and 0 for others, ``id.txt`` the answer's id, ``Q11-D11-0``, which begins with the question's
-    and ``-``, or the question's, ``32.1``, whose answers then are ``32.1-0``, ``32.1-1``, …
-    """
+    and ``-``, or the question's, ``32.1``, whose answers then are ``32.1-0``, ``32.1-1``, …"""
 
     folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> its files
     part: str = "test"

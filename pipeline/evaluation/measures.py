@@ -5,8 +5,8 @@ Measures have ir_measures' names: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@100
 relevant document. Grades of 1 or more are relevant.
 """
 
-import math
 import re
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -67,10 +67,7 @@ class Evaluator:
 
 def mean(values: Mapping[str, float] | Iterable[float]) -> float:
     """Arithmetic mean, of a mapping's values or of numbers; ValueError if there are none."""
-    numbers = list(values.values() if isinstance(values, Mapping) else values)
-    if not numbers:
-        raise ValueError("the mean of no values")
-    return math.fsum(numbers) / len(numbers)
+    return statistics.fmean(values.values() if isinstance(values, Mapping) else values)
 
 
 def heading(measure: str) -> str:

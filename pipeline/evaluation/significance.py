@@ -35,7 +35,7 @@ def randomization_test(
     """
     from scipy import stats
 
-    differences = _differences(a, b)
+    differences = np.subtract(a, b)
     differences = differences[differences != 0]
     if differences.size < 2:
         return 1.0
@@ -58,7 +58,7 @@ def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float:
     difference at all; 0 if every topic differs by the same amount."""
     from scipy import stats
 
-    differences = _differences(a, b)
+    differences = np.subtract(a, b)
     largest = np.abs(differences).max()
     if differences.size == 1 or largest == 0:
         return 1.0
@@ -97,12 +97,3 @@ def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
         f"diff: to {results[0][0]}; p: two-sided, by Fisher's randomization test and by the paired "
         f"t-test{corrected}"
     )
-
-
-def _differences(a: Sequence[float], b: Sequence[float]) -> np.ndarray:
-    if len(a) != len(b) or not len(a):
-        raise ValueError(f"found {len(a)} and {len(b)} values, expected one of each per topic")
-    differences = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
-    if not np.isfinite(differences).all():
-        raise ValueError("found a value that is not finite, expected numbers")
-    return differences

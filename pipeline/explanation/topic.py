@@ -51,11 +51,9 @@ def explain(
     model: Model, ranking: Any, before: str, doc_ids: Sequence[str], query_id: str, show: int
 ) -> ExplainedTopic:
     """Reasons for the ranks of posts ``doc_ids``, or the ``show`` best and those that moved most.
-
     ``ranking`` is a :class:`pipeline.ranking.ranker.Ranking` by ``model`` with the first stage
-    ``before``; a ``query_id`` of "" is its only topic. UsageError: the model has no explanation,
-    or posts or topic are not there. DataError: the topic has no candidates.
-    """
+    ``before``; a ``query_id`` of "" is its only topic. UsageError: the model has no explanation, or
+    posts or topic are not there. DataError: the topic has no candidates."""
     topics, collection = ranking.candidates.topics, ranking.collection
     topic = topics[0] if len(topics) == 1 and not query_id else None
     topic = topic or topic_named(query_id, topics, "the ranking")

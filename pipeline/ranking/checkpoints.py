@@ -104,11 +104,9 @@ def load_model(
     batch_size: int = 256,
 ) -> Model:
     """The trained model for a collection, of :func:`default_directory` without a ``checkpoint``.
-
     ``device`` and ``threads``: see :func:`pipeline.runtime.choose_device`. ``idf``: ``wordfreq``,
     for the collection's language if it names one, or a file; None is the one used in training.
-    ``batch_size``: pairs in a forward pass.
-    """
+    ``batch_size``: pairs in a forward pass."""
     if name not in models.names():
         raise UsageError(
             f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"

@@ -15,7 +15,7 @@ from indexes.methods import METHODS
 from indexes.posts import Post
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Run, best_of, read_run
+from pipeline.collections.trec import Run, best_of, merged, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
@@ -71,12 +71,10 @@ class UnionRetriever:
         return self.collection.open_index()
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best posts of each candidate ranker for each topic, as many as are to be scored.
-
-        Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
-        mean over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of
-        Fox & Shaw 1994). Raises DataError if there is no candidate ranker.
-        """
+        """The best posts of each candidate ranker for each topic, as many as are to be scored. Of a
+        ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the mean
+        over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of Fox &
+        Shaw 1994). Raises DataError if there is no candidate ranker."""
         watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
         of_candidates = [run for name, run in signals.items() if name in self.sources]
@@ -85,12 +83,12 @@ class UnionRetriever:
                 f"{self.collection.name}: found no run of {', '.join(self.sources)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
             )
-        best = _joined_runs([best_of(run, min(hits, self.depth)) for run in of_candidates])
+        best = merged(best_of(run, min(hits, self.depth)) for run in of_candidates)
         scores = mean_over(list(signals.values()), normalize)
         run = _restricted(scores, best)
         rest = {
             query_id: {d: score for d, score in known.items() if d not in best.get(query_id, {})}
-            for query_id, known in _restricted(scores, _joined_runs(of_candidates)).items()
+            for query_id, known in _restricted(scores, merged(of_candidates)).items()
         }
         doc_ids = doc_ids_of(run)
         known = self.index.posts.get_many(doc_ids)
@@ -142,15 +140,6 @@ class UnionRetriever:
                 file=sys.stderr,
             )
         return signals
-
-
-def _joined_runs(runs: Sequence[Run]) -> Run:
-    """All candidates of several runs, with any of their scores."""
-    found: Run = {}
-    for run in runs:
-        for query_id, scores in run.items():
-            found.setdefault(query_id, {}).update(scores)
-    return found
 
 
 def _restricted(run: Run, candidates: Run) -> Run:

@@ -77,12 +77,12 @@ class Ranking(NamedTuple):
         own = {name: run for name, run in self.stages.items() if name not in stages}
         return self._replace(stages=stages | own, seconds=seconds)
 
-    def best(self, count: int, query_id: str = "", stage: str = "") -> list[Hit]:
-        """The best posts of a topic, else of the first one, in a stage, else in the last one;
-        fewer than ``count`` where the texts of some are not known."""
+    def best(self, count: int | None, query_id: str = "", stage: str = "") -> list[Hit]:
+        """The best posts, or all, of a topic, else of the first one, in a stage, else in the last
+        one; with an empty text where it is not known."""
         run, posts = self.stages[stage] if stage else self.run, self.candidates.posts
         found = ranked(run.get(query_id or self.candidates.topics[0].query_id, {}))[:count]
-        return [Hit(d, score, posts[d].text, posts[d].url) for d, score in found if d in posts]
+        return [Hit(d, score, *posts.get(d, Post(d, ""))[1:3]) for d, score in found]
 
     def to_dict(self) -> dict[str, Any]:
         """The ranking for JSON: a topic's posts, best first, with their places in every stage. A
@@ -105,15 +105,13 @@ class Ranking(NamedTuple):
         """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0."""
         import pandas
 
-        result, rows = [*self.stages][-1], []
-        for topic in self.to_dict()["topics"]:
-            for rank, post in enumerate(topic["posts"]):
-                names, score = ("doc_id", "text", "url"), post["stages"][result]["score"]
-                of_post = (post[name] for name in names)
-                rows.append((topic["query_id"], topic["query"], *of_post, score, rank))
-        return pandas.DataFrame(
-            rows, columns=["qid", "query", "docno", "text", "url", "score", "rank"]
-        )
+        rows = [
+            (topic.query_id, topic.text, hit.doc_id, hit.text, hit.url, hit.score, rank)
+            for topic in self.candidates.topics
+            for rank, hit in enumerate(self.best(None, topic.query_id))
+        ]
+        columns = ["qid", "query", "docno", "text", "url", "score", "rank"]
+        return pandas.DataFrame(rows, columns=columns)
 
 
 class Stopwatch:

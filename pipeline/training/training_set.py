@@ -142,14 +142,13 @@ def _of_years(
     topics, groups, posts = list[Topic](), list[str](), dict[str, Post]()
     run, priors, qrels = Run(), Run(), Qrels()
     for collection in collections:
-        judgments, path = collection.qrels or {}, collection.runs["ql"]
-        judged = [topic for topic in collection.topics if topic.query_id in judgments]
+        path, judged = collection.runs["ql"], collection.training_topics
         found = RunRetriever(read_run(path), collection.find_posts, str(path)).search(judged)
-        topics += found.topics
-        groups += [collection.name] * len(found.topics)
+        topics += judged
+        groups += [collection.name] * len(judged)
         run |= found.run
         posts |= found.posts
-        qrels |= judgments
+        qrels |= collection.qrels or {}
         official = list(collection.runs.values())
         priors |= priors_of(_best_runs(prior_runs or official, collection, top))
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
@@ -157,38 +156,30 @@ def _of_years(
 
 def _best_runs(paths: Sequence[Path], collection: Collection, top: int | None) -> list[Run]:
     """The runs with results for a collection's judged topics, those with the best P@30 first."""
-    judgments, runs = collection.qrels or {}, []
-    for path in paths:
-        if run := {q: scores for q, scores in read_run(path).items() if q in judgments}:
-            runs.append((mean(evaluate(judgments, run, ["P@30"])["P@30"]), run))
-    if not runs:
+    judgments = collection.qrels or {}
+    found = ({q: of for q, of in read_run(path).items() if q in judgments} for path in paths)
+    if not (runs := [run for run in found if run]):
         raise DataError(
             f"--prior-runs: found no results for the topics of {collection.name} in "
             f"{listed([str(path) for path in paths])}, expected at least one run of them"
         )
-    runs.sort(key=lambda pair: -pair[0])
-    return [run for _, run in runs[:top]]
+    return sorted(runs, key=lambda run: -mean(evaluate(judgments, run, ["P@30"])["P@30"]))[:top]
 
 
 def load_answers(part: Collection) -> JudgedCandidates:
     """The given candidates and the judgments of one part of an answer-selection collection."""
     posts = {post.doc_id: post for post in part.posts()}
     if part.qrels is None:
-        raise DataError(
-            f"{part.name} has no judgments here and cannot be trained on ({part.qrels_path} is "
-            "absent)"
-        )
+        raise DataError(f"{part.missing_judgments}; training needs them")
     found = Candidates(part.topics, part.given_candidates or {}, posts, {})
     return JudgedCandidates(found, part.qrels)
 
 
 def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
-    """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions.
-
-    A model is to pick the right one (Qiu & Huang, IJCAI 2015, section 6.2). A topic is one draw,
-    always the same; its query_id is the question's with a number. An answer with the text of the
-    right one is not drawn.
-    """
+    """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions. A model
+    is to pick the right one (Qiu & Huang, IJCAI 2015, section 6.2). A topic is one draw, always the
+    same; its query_id is the question's with a number. An answer with the text of the right one is
+    not drawn."""
     known = load_answers(part)
     posts = known.candidates.posts
     right = [
@@ -222,9 +213,7 @@ def answer_training_set(collection: Collection, draws: bool = False) -> Training
     """The training and development parts of ``collection``, and the words of all its parts. With
     ``draws``, the development part is that of :func:`draw_answers`."""
     parts = [collection.part(name) for name in ("train", "dev", "test")]
-    texts: list[str] = []
-    for part in parts:
-        texts += [topic.text for topic in part.topics] + [post.text for post in part.posts()]
+    texts = [each.text for part in parts for each in (*part.topics, *part.posts())]
     development = draw_answers(parts[1]) if draws else load_answers(parts[1])
     of_parts = load_answers(parts[0]), development, texts
     return TrainingSet([collection.name], None, "given candidates", *of_parts)

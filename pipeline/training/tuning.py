@@ -184,11 +184,9 @@ def _best(curve: Mapping[float, float]) -> float:
 
 def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
-
     λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
     else it is 1 for a model that is not mixed. ``first_stage`` has the first stage's candidates, a
-    model's windows if it reads lists.
-    """
+    model's windows if it reads lists."""
     found, held_out = first_stage.training.candidates, outcome.held_out_run
     judgments, measure = collection.training_qrels or {}, collection.measures[0]
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
