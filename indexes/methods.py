@@ -16,9 +16,7 @@ from indexes.store import is_number
 
 CONTENTS, ID = "contents", "id"  # Fields of the texts, and of the posts' ids, for Pyserini
 PLACE = "place"  # Field of the posts' places, equal to their numbers in Lucene, for filters
-
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
-
 _MAX_CLAUSES = 1 << 16  # Far more words than any query has; Lucene's own limit is 1024
 # Whether to close the readers, the readers, and those of documents
 _OF_READERS = "(Z{0}{0})V".format("[Lorg/apache/lucene/index/CompositeReader;")

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pipeline.ranking.retrievers import Candidates
 
 MEASURES = ("P@30", "AP")  # Measures of the report; places are by the first
-
 _SAME = 9  # Decimals of means in comparisons: sums in another order differ in the last bits
 
 DEFAULT_WEIGHT = 0.3

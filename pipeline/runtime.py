@@ -1,7 +1,5 @@
 """Runtime of commands: allocator, device and threads, progress bars, tables, provenance."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform
@@ -10,14 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.errors import UsageError
 from rerankers import devices
 from rerankers.errors import RerankerError
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -89,14 +84,15 @@ def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
         bar.update(parts - bar.n)
 
 
-def _set(progress: tqdm[Any], what: str, message: str, done: int) -> None:
+def _set(progress: Any, what: str, message: str, done: int) -> None:
     progress.set_description_str(what, refresh=False)
     progress.set_postfix_str(message, refresh=False)
     progress.n = done
     progress.refresh()
 
 
-def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
+def _progress(total: int, what: str, unit: str) -> Any:
+    """A bar of tqdm."""
     from tqdm import tqdm
 
     count = "{percentage:3.0f}%|{bar}| {n:,}/{total:,}" if total else "{n:,}"

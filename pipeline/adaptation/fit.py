@@ -9,7 +9,7 @@ of Wieting et al. (ICLR 2016); here a transformer is the teacher, as in knowledg
 (Hinton et al. 2015).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from scipy.stats import rankdata
 
 from pipeline.errors import DataError
 from rerankers.features.meaning import unit
+from rerankers.reranker import Progress, silent
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
 
@@ -35,7 +36,7 @@ COMPARED = 1000  # Posts that a check ranks for each of them, at most
 def fit(
     texts: Sequence[str],
     encodings: npt.NDArray[np.floating],
-    progress: Callable[[int], None] = lambda rounds: None,
+    progress: Progress = silent,
     ridge: float = RIDGE,
 ) -> AdaptedSpace:
     """Fit word vectors to the encodings [N, E] of N posts: of length 1, 0 for one to leave out.
@@ -61,9 +62,7 @@ def fit(
 
 
 def check(
-    texts: Sequence[str],
-    encodings: npt.NDArray[np.floating],
-    progress: Callable[[int], None] = lambda rounds: None,
+    texts: Sequence[str], encodings: npt.NDArray[np.floating], progress: Progress = silent
 ) -> tuple[float, float]:
     """Fit to all but a few posts, and compare with the teacher on these: share of the variance of
     their encodings that is explained, and Spearman's ρ of the teacher's and the fit's order of
@@ -97,9 +96,7 @@ def _counts(lexicon: Lexicon) -> sparse.csr_array:
     return found
 
 
-def _ridge(
-    matrix: sparse.csr_array, targets: Array, ridge: float, progress: Callable[[int], None]
-) -> Array:
+def _ridge(matrix: sparse.csr_array, targets: Array, ridge: float, progress: Progress) -> Array:
     """The vectors [V, E] that minimise ``|matrix · vectors − targets|² + ridge · |vectors|²``."""
     turned = matrix.T.tocsr()
     diagonal = np.asarray(matrix.multiply(matrix).sum(axis=0)).ravel() + ridge

@@ -163,6 +163,7 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
     columns = {field: str(column) for field, column in content.get("columns", {}).items()}
     signals = tuple(dict.fromkeys(content.get("signals", ())))
     group = _group(path, columns, signals)
+    content = {"engine_index": index_name(group), **content, "signals": signals}
     files = {key: _files(path.parent, key, content.get(key, []), problems) for key in _FILES}
     _check_topics(content, files, problems)
     judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
@@ -180,7 +181,7 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
         post_source=PostFiles(files["posts"], columns, signals) if files["posts"] else None,
         train_topics=next(iter(files["train"]), None),
         train_qrels=next(iter(files["train_qrels"]), None),
-        index=IndexPlace(group, engine=_engine(path.parent, content, group, signals, problems)),
+        index=IndexPlace(group, engine=_engine(path.parent, content, problems)),
         title=str(path),
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
         language=code,
@@ -244,13 +245,7 @@ def _check_topics(
             return
 
 
-def _engine(
-    folder: Path,
-    content: Mapping[str, Any],
-    group: str,
-    signals: tuple[str, ...],
-    problems: list[str],
-) -> EngineAddress | None:
+def _engine(folder: Path, content: Mapping[str, Any], problems: list[str]) -> EngineAddress | None:
     """The index in a search engine, None without one."""
     if "engine" not in content:
         return None
@@ -258,11 +253,11 @@ def _engine(
     try:
         return EngineAddress(
             content["engine"],
-            content.get("engine_index", index_name(group)),
+            content["engine_index"],
             folder / auth if auth else None,
             **{key: content[key] for key in _ENGINE_FIELDS if key in content},
             query=query and query_file(query, folder),
-            signals=signals,
+            signals=content["signals"],
         )
     except (DataError, ValueError) as error:
         problems.append(f"engine: {error}")

@@ -17,7 +17,6 @@ from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 
 Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
-
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000
 

@@ -33,7 +33,6 @@ from rerankers.text.words import MENTION_OR_LINK
 from rerankers.trees.fusion import SEARCHES
 
 MOST_TOPICS = 150  # Topics of each of several training collections, at most
-
 WINDOW = 100  # Posts of the window that most clients rerank
 
 WINDOWS = (20, 50, WINDOW, WINDOW, 200)
@@ -48,9 +47,7 @@ FORMS = ("scores", "order", "nothing")
 :attr:`pipeline.ranking.retrievers.Candidates.forms`."""
 
 ENGINES = BM25(k1=1.2, b=0.75)  # The defaults of Lucene, OpenSearch and Elasticsearch
-
 Scores = Callable[[Topic], npt.NDArray[np.floating]]  # A topic -> a score [N] of each post
-
 DISGUISED = 0.3  # Share of the windows whose language is made one that no source of words knows
 
 _ALPHABET = {ord(a): chr(0x10D0 + n) for n, a in enumerate(string.ascii_lowercase)}

@@ -42,21 +42,14 @@ these gave 85, 97 and 77 % of the gain of all judgments with none, every tenth a
 
 @dataclass(frozen=True)
 class JudgedCandidates:
-    """Candidates of several collections and their judgments.
-
-    With ``judged_only``, for judgments of clicks, models are trained on candidates with a judgment,
-    and on every :data:`UNJUDGED` th of the others as if it were not relevant. ``groups`` are the
-    collections of the candidates' topics, if they are known; ``twins`` name the topic that each one
-    is a form of, if several are: they are held out together. ``wholes`` name the list that each
-    topic's candidates are a part of, if they are parts.
-    """
+    """Candidates of several collections and their judgments."""
 
     candidates: Candidates
     qrels: Qrels
-    judged_only: bool = False
-    groups: Sequence[str] = ()
-    twins: Sequence[str] = ()
-    wholes: Sequence[str] = ()
+    judged_only: bool = False  # Judgments are of clicks: see :meth:`to_train`
+    groups: Sequence[str] = ()  # The collection of each topic, if it is known
+    twins: Sequence[str] = ()  # The topic that each one is a form of; they are held out together
+    wholes: Sequence[str] = ()  # The list that each topic's candidates are a part of, if they are
 
     def relevant(self) -> npt.NDArray[np.bool_]:
         """[P] whether each candidate is relevant; posts without a judgment are not."""
@@ -65,7 +58,8 @@ class JudgedCandidates:
         )
 
     def to_train(self, rows: Rows) -> Rows:
-        """Those of the pairs ``rows`` that a model is trained on."""
+        """The rows of pairs that a model is trained on: with ``judged_only`` those with a judgment,
+        and every :data:`UNJUDGED` th of the others as if it were not relevant."""
         if not self.judged_only:
             return rows
         keys = self.candidates.keys()
