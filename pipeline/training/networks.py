@@ -3,8 +3,6 @@
 The last part, all topics, is trained for the median of the folds' best epochs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from functools import partial

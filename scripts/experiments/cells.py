@@ -29,7 +29,7 @@ from pipeline.defaults import DEFAULT_FUSION
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.tuning import interpolate
 from pipeline.runtime import provenance
-from pipeline.training.first_stages import bm25
+from pipeline.training.fusion import bm25
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints

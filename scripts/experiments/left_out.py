@@ -30,7 +30,7 @@ from pipeline.ranking.checkpoints import named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.tuning import Calibration
-from pipeline.training.first_stages import ENGINES, MemoryRetriever, memory_retrievers
+from pipeline.training import fusion
 from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
 from pipeline.training.training_set import JudgedCandidates
 from pipeline.training.trees import grower
@@ -55,7 +55,7 @@ PAIRS = (
 """Collections that are left out together; half the trainings."""
 
 FIRST_STAGES = (*SEARCHES, "engine", "standard", "cosine", "hybrid")
-"""Methods of our index, and what engines do; see :mod:`pipeline.training.first_stages`."""
+"""Methods of our index, and what engines do; see :mod:`pipeline.training.fusion`."""
 
 FOLDS = 5  # Parts of a collection's own topics
 BATCH = 8  # Posts of a batch of the form ``eights``
@@ -84,9 +84,7 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
             known = form if form in FORMS else "order"
             pairs = replace(found, forms=dict.fromkeys(found.run, known)).pairs()
             return found.run_of(model.score(_in_batches(pairs) if form == "eights" else pairs))
-        found = retrievers.with_space(
-            retrievers.with_resources(found, {JUDGED: collection.judged_posts}), collection
-        )
+        found = retrievers.with_resources(found, collection, judged_posts=True)
         model = _model("window", "adapted", collection, data)
         if form == "adapted":
             return found.run_of(model.score(found.pairs()))
@@ -98,13 +96,13 @@ def _first_stage(collection: Collection, name: str) -> Retriever:
     if name in SEARCHES:
         return retriever_for(collection, method=name)
     if name == "engine":
-        return IndexRetriever(collection.open_index(), ENGINES)
+        return IndexRetriever(collection.open_index(), fusion.ENGINES)
     return next(each for each in _in_memory(collection.name) if each.name == name)
 
 
 @cache
-def _in_memory(name: str) -> list[MemoryRetriever]:
-    return memory_retrievers(named.find(name))
+def _in_memory(name: str) -> list[fusion.MemoryRetriever]:
+    return fusion.memory_retrievers(named.find(name))
 
 
 def judgments(name: str, most: int, data: Path | None) -> Qrels:
