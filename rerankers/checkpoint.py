@@ -166,11 +166,13 @@ def load(
             shared = _shared(directory, config)
             vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
             known |= {"vocabulary": vocabulary, "batch_size": batch_size}
-            model: Model = Network.of(kind, _weights(directory, shared), device, **known)
+            module = kind(known["config"], vocabulary)
+            model: Model = Network.of(module, _weights(directory, shared), device, **known)
         else:
-            from rerankers.trees.boosting import read_lists
+            from rerankers.trees.boosting import files_of
 
-            model = kind(lists=read_lists(directory, known["config"]), **known)
+            files = (directory / file_name for file_name in files_of(known["config"]))
+            model = kind(lists=[path.read_text(encoding="utf-8") for path in files], **known)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
             f"{path}: found settings that {model_name} cannot use ({error}); "

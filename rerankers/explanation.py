@@ -5,8 +5,6 @@ is a family of features with its contribution to the score, for MP-HCNN a word o
 best matches.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -184,12 +182,8 @@ def shade_words(
         places = [word.place for word in of_post]
         shaded = shade(text, places, [steps[word.text] for word in of_post], bounds)
         letters, spans = find_url(url)
-        starts = {word: letters.find(word) for word in asked}
-        inside = [
-            (spans[start][0], spans[start + len(word) - 1][1])
-            for word, start in starts.items()
-            if start >= 0
-        ]
+        first = [(word, at) for word in asked if (at := letters.find(word)) >= 0]
+        inside = [(spans[at][0], spans[at + len(word) - 1][1]) for word, at in first]
         found.append((shaded, shade(url, inside, [4] * len(inside), bounds)))
     return found
 

@@ -244,7 +244,7 @@ class Metrics:
             "tweetrerank_log_lines": [({"outcome": name}, n) for name, n in self.log.items()],
             **{
                 f"tweetrerank_cache_{each}": [
-                    ({"model": m.name}, getattr(m.scorer.counts(m.name), each)) for m in models
+                    ({"model": m.name}, m.scorer.counts(m.name)[each]) for m in models
                 ]
                 for each in ("hits", "misses", "bytes")
             },

@@ -71,18 +71,11 @@ Interactions = Mapping[str, Tensor]
 or only one. Padding with zero positions does not change a score."""
 
 
-def named(**values: Any) -> Mapping[str, Any]:
-    """Values by name: configurations, of which the first is the default, or settings of some."""
-    return values
-
-
 class Reranker(nn.Module, ABC):
-    """A model that scores (query, post) pairs.
-
-    The forward pass has four steps: ``encode`` sees one side only, ``interact`` compares both,
-    ``represent`` gives one vector for each pair, and ``head`` gives its score. A score does not
-    depend on the other pairs of the batch: padding is masked.
-    """
+    """A model that scores (query, post) pairs. The forward pass has four steps: ``encode`` sees one
+    side only, ``interact`` compares both, ``represent`` gives one vector for each pair, and
+    ``head`` gives its score. A score does not depend on the other pairs of the batch: padding is
+    masked."""
 
     configurations: ClassVar[Mapping[str, Any]]
     """Frozen dataclasses of hyperparameters by name; the first one is the default."""

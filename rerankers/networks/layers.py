@@ -1,7 +1,5 @@
 """Layers of models: vectors of terms, common words of two texts, convolutions, perceptrons."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -11,6 +9,8 @@ from torch import Tensor, nn
 from rerankers.networks.base import Terms
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import STOP_WORDS
+
+Vectors = npt.NDArray[np.float32]
 
 TYPICAL_LENGTH = 6.0
 """Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
@@ -44,12 +44,11 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     # In parts, since intermediate values take eight times the memory.
     for start in range(0, rows, 2048):
         part = codes[start : start + 2048]
-        first, state = start * size, np.arange(part.size, dtype=np.uint64)
-        state += np.uint64(first) + np.uint64(seed) * np.uint64(2**32)
-        state *= np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        numbers = (state >> np.uint64(40)) % np.uint64(255)
+        state = np.arange(part.size, dtype=np.uint64) + (start * size + seed * 2**32)
+        state *= 0x9E3779B97F4A7C15
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB
+        numbers = (state >> 40) % 255
         part[:] = (numbers.astype(np.int16) - 127).reshape(part.shape)
     return codes
 
@@ -75,18 +74,16 @@ class HashedVectors(nn.Module):
 
 
 class FrozenVectors(nn.Module):
-    """Word vectors that are not trained, stored in eight bits per dimension.
-
-    Identifier 0 is padding (a zero vector), 1 … V are known words, with ``vectors`` [V, E], and the
-    ``buckets`` identifiers after them belong to unknown words, whose vectors are hashed, of the
-    expected Euclidean length ``unknown_length``.
-    """
+    """Word vectors that are not trained, stored in eight bits per dimension. Identifier 0 is
+    padding (a zero vector), 1 … V are known words, with ``vectors`` [V, E], and the ``buckets``
+    identifiers after them belong to unknown words, whose vectors are hashed, of the expected
+    Euclidean length ``unknown_length``."""
 
     codes: Tensor
     scales: Tensor
 
     def __init__(
-        self, vectors: npt.NDArray[np.float32], buckets: int, unknown_length: float = TYPICAL_LENGTH
+        self, vectors: Vectors, buckets: int, unknown_length: float = TYPICAL_LENGTH
     ) -> None:
         super().__init__()
         known, self.size = vectors.shape
@@ -111,18 +108,12 @@ class FrozenVectors(nn.Module):
 
 class TrainedVectors(nn.Embedding):
     """Trained vectors: of padding, 0 at first, of V ``known`` terms [V, E], and of ``new`` ones,
-    drawn from U[low, high]; that of padding stays 0 unless ``trains_padding``."""
+    drawn from U[low, high]; that of padding stays 0 unless ``padding`` is true."""
 
     def __init__(
-        self,
-        known: npt.NDArray[np.float32],
-        new: int,
-        low: float = 0.0,
-        high: float = 0.1,
-        trains_padding: bool = False,
+        self, known: Vectors, new: int, padding: bool = False, low: float = 0.0, high: float = 0.1
     ) -> None:
-        padding = None if trains_padding else 0
-        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=padding)
+        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=None if padding else 0)
         with torch.no_grad():
             self.weight.uniform_(low, high)
             self.weight[0] = 0.0
@@ -215,14 +206,12 @@ class MaskedConvolution(Convolution):
 
 
 class ConvolutionTower(nn.Module):
-    """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
-
-    Texts of a batch are computed as one long text, with padding between them. No window begins
-    before its position. So where padding is read like a term, that of identifier 0, all padded
-    positions of a text are alike (but for dropout), and only the first is computed. ``dropout`` is
-    the share of dimensions of all vectors of a text that are dropped in training, and of outputs of
-    each convolution.
-    """
+    """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2). Texts of a
+    batch are computed as one long text, with padding between them. No window begins before its
+    position. So where padding is read like a term, that of identifier 0, all padded positions of a
+    text are alike (but for dropout), and only the first is computed. ``dropout`` is the share of
+    dimensions of all vectors of a text that are dropped in training, and of outputs of each
+    convolution."""
 
     def __init__(
         self,

@@ -180,10 +180,8 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
 
 
 def margin(own: Judged, first: Judged | None) -> float:
-    """Half of the 95 % interval over topics of a ranking's gain in AP over its first stage.
-
-    Of the AP itself without one. Normal approximation.
-    """
+    """Half of the 95 % interval over topics of a ranking's gain in AP over its first stage. Of the
+    AP itself without one. Normal approximation."""
     (run, qrels), base = own, first[0] if first else {}
     found, before = (evaluate(qrels, each, ["AP"])["AP"] for each in (run, base))
     gains = [value - before[topic] for topic, value in found.items()]
@@ -203,10 +201,8 @@ def calibrated(rankings: Sequence[Judged]) -> Calibration:
 
 
 def calibration_error(own: Judged, calibration: Calibration) -> float:
-    """Expected calibration error of a ranking's probabilities.
-
-    The mean over pairs of |share of relevant pairs - mean probability| of each of :data:`BINS`.
-    """
+    """Expected calibration error of a ranking's probabilities. The mean over pairs of |share of
+    relevant pairs - mean probability| of each of :data:`BINS`."""
     (run, qrels), (slope, intercept) = own, calibration
     pairs = [(s, qrels[q].get(d, 0) > 0) for q, scores in run.items() for d, s in scores.items()]
     values, relevant = np.array(pairs, dtype=np.float64).T

@@ -39,7 +39,7 @@ from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
-from rerankers.trees.boosting import Trees, shares
+from rerankers.trees.boosting import Trees
 
 LEVEL = 0.05
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
@@ -56,20 +56,14 @@ _HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
 Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per judged topic
 
 
-def significance(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with marks against the table's marked systems."""
-    return marked(results, {s.name: [*table.better, *table.worse] for s in table.systems}, setup)
-
-
-def marked(
-    results: Sequence[Result], references: Mapping[str, Sequence[str]], setup: Setup
+def significance(
+    table: Table, results: Sequence[Result], setup: Setup, before: Mapping[str, str] | None = None
 ) -> list[Result]:
-    """The results with marks against each system's references that have results and judgments.
-
-    By Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
-    papers' tables. With several seeds, a topic's value is the mean over them.
-    """
-    seeds = defaultdict(list)
+    """The results with marks against the table's marked systems, or against the system ``before``
+    each, that have results and judgments. By Fisher's two-sided paired randomization test over
+    topics, p < .05, uncorrected as in the papers' tables. With several seeds, a topic's value is
+    the mean over them."""
+    seeds, references = defaultdict(list), [*table.better, *table.worse]
     for result in results:
         seeds[result.cell.collection, result.cell.system].append(result)
     values = {key: values_of(own, setup) for key, own in seeds.items()}
@@ -87,7 +81,8 @@ def marked(
 
     marks = {}
     for (name, system), own in seeds.items():
-        others = {o: values[name, o] for o in references.get(system, ()) if (name, o) in values}
+        named = references if before is None else [before.get(system)]
+        others = {o: values[name, o] for o in named if (name, o) in values}
         # Only a mixture is compared with its own neural score.
         alone = {other: of for other, of in others.items() if other != system}
         marks[name, system] = {
@@ -134,10 +129,8 @@ def sizes(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]
 
 
 def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results, and those of the same runs on the clean questions alone.
-
-    The others change neither training nor the choice of the epoch: any ranking is worth the same.
-    """
+    """The results, and those of the same runs on the clean questions alone. The others change
+    neither training nor the choice of the epoch: any ranking is worth the same."""
     done = list(results)
     for result in results:
         clean = CLEAN.get(result.cell.collection, "")
@@ -150,11 +143,9 @@ def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> li
 
 
 def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with AP by α as measures, ``stackfaq 0.05`` and so on (section 6.3).
-
-    α · cosine of question vectors + (1 - α) · Okapi, both scaled to [0, 1] per topic; α is 0, 0.05,
-    …, 1. Candidates of the training topics are the judged posts or the nearest.
-    """
+    """The results with AP by α as measures, ``stackfaq 0.05`` and so on (section 6.3). α · cosine
+    of question vectors + (1 - α) · Okapi, both scaled to [0, 1] per topic; α is 0, 0.05, …, 1.
+    Candidates of the training topics are the judged posts or the nearest."""
     general, done = named.data_directory(setup.data) / "general", []
     for result in results:
         trained = cast(Network, checkpoint.load(setup.checkpoint(result.cell)))
@@ -183,10 +174,8 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
 
 
 def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E].
-
-    The paper calls its model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone.
-    """
+    """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E]. The paper calls its
+    model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone."""
     model, encoder = trained.model, trained.encoder
     inputs = encoder.tokens(model, QUERY, questions)
     parts = np.array_split(np.arange(len(questions)), -(-len(questions) // BATCH_SIZE))
@@ -208,8 +197,8 @@ def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result
         found = sum(doc_id in run.get(query_id, {}) for query_id, doc_id in relevant)
         return {"recall": round(found / max(1, len(relevant)), 4)} if qrels else {}
 
-    before = {system.name: [other.name] for other, system in pairwise(table.systems)}
-    return marked(_with(results, recall), before, setup)
+    before = {system.name: other.name for other, system in pairwise(table.systems)}
+    return significance(table, _with(results, recall), setup, before)
 
 
 def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
@@ -217,16 +206,14 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
     of_families = {}
     for whole in (r.cell for r in results if r.cell.system == table.systems[0].name):
         trees = cast(Trees, checkpoint.load(setup.checkpoint(whole)))
-        for name, share in shares(trees.importances()).items():
+        for name, share in trees.importances().items():
             of_families[f"- {name}", whole.seed] = {"importance": round(share, 4)}
     return _with(results, lambda r: of_families.get((r.cell.system, r.cell.seed), {}))
 
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with a margin of error, those of models with their calibration error, too.
-
-    Models are calibrated on the other collections.
-    """
+    """The results with a margin of error, those of models with their calibration error, too. Models
+    are calibrated on the other collections."""
     judged = {r.cell: setup.judged(r.cell) for r in results}
     of_form = {(cell.reranker, cell.collection): found for cell, found in judged.items()}
 

@@ -12,7 +12,7 @@ import pytest
 from experiments import cells, reports
 from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
 from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
-from experiments.reports import draw, marked
+from experiments.reports import draw, significance
 from experiments.tables import System, read_tables, render
 from helpers.data_samples import write_answers, write_microblog
 from helpers.reranking_samples import network, small_model
@@ -158,8 +158,9 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
         write_run(setup.run_file(made.cell), run, name)
         write_run(setup.mixture_file(made.cell), graded(1), name)
         results.append(made)
-    references = ["good", "bad", "absent"]
-    good, bad = marked(results, {"good": references, "bad": references}, setup)
+    better = dict.fromkeys(["good", "bad", "absent"], "*")
+    table = dataclasses.replace(TABLES["fusion"], better=better, worse={})
+    good, bad = significance(table, results, setup)
     assert good.marks["better_than"] == {"AP": ("bad",)}  # Of 14 posts the first 30 are all.
     assert good.marks["worse_than"] == {} and bad.marks["worse_than"]["AP"] == ("good",)
     assert "AP" not in bad.marks["better_than"]

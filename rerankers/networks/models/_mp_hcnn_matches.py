@@ -3,8 +3,6 @@
 Rao et al. (AAAI 2019), Table 6, shades the words of a post by them.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, cast

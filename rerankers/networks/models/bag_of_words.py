@@ -15,15 +15,16 @@ The learning rate is fixed; the paper searches a grid.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from rerankers.errors import named
 from rerankers.logistic import logistic_regression
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker
 from rerankers.networks.layers import StopWords, WordOverlap, word_vectors
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.training.settings import OF_PAIRS
 from rerankers.text.vocabulary import Vocabulary
 
 COUNTS = 2  # Number of common words, and the sum of their IDF
@@ -41,15 +42,8 @@ class Bilinear(Reranker):
     dimensions E of word vectors."""
 
     configurations = named(count=Config(), plain=Config(count=False))
-    training_settings = Settings(
-        loss="pointwise",
-        sampling="pairs",
-        optimizer="adagrad",
-        learning_rate=0.05,
-        weight_decay=1e-4,
-        steps=47,
-        epochs=40,
-        patience=10,
+    training_settings = replace(
+        OF_PAIRS, optimizer="adagrad", learning_rate=0.05, steps=47, epochs=40, patience=10
     )
 
     coefficients: Tensor
