@@ -13,8 +13,7 @@ from rerankers.errors import RerankerError
 
 Item = TypeVar("Item")
 
-HOSTS = ("cpu",)
-"""Types of devices whose numbers can be read at once; those of a GPU have to be waited for."""
+HOSTS = ("cpu",)  # Types of devices whose numbers can be read without waiting, as for a GPU's
 
 _chosen = 0  # Threads by :func:`set_threads`; 0 before it is called
 _within = local()  # ``threads`` of a thread inside :func:`one_thread_each`

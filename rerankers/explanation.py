@@ -19,8 +19,7 @@ import numpy as np
 from rerankers.text.spans import Span, find_url, find_words
 from rerankers.text.words import STOP_WORDS, words
 
-# The shades 1 to 4 of :func:`shade_words`
-WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
+WORD_STEPS = ("related", "close in meaning", "same stem", "same word")  # Shades 1 to 4 of words
 
 RELATED, CLOSE = 0.3, 0.5
 """Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general

@@ -43,7 +43,8 @@ def is_network(name: str) -> bool:
     return name in names() and name not in trees.NAMES
 
 
-def reads(name: str) -> str | None:
-    """How a model of this name reads candidates; None for the name of none."""
-    found: str | None = find(name).reads if name in trees.NAMES else None
+def reads(name: str) -> Any:
+    """How a model of this name reads candidates, as :data:`rerankers.reranker.Reads`; None for the
+    name of none."""
+    found = find(name).reads if name in trees.NAMES else None
     return found or ("posts" if name in names() else None)

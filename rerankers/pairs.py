@@ -1,13 +1,11 @@
 """(query, post) pairs to score, what is known of them, and their lists by query."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,16 +47,16 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.query_index)
 
-    def with_resources(self, known: Resources) -> Pairs:
+    def with_resources(self, known: Resources) -> Self:
         """The same pairs with what is known of their collection, unless they have their own."""
         own = self.resources or [{}] * len(self.queries)
         return replace(self, resources=[{**known, **each} for each in own]) if known else self
 
-    def take(self, rows: Rows) -> Pairs:
+    def take(self, rows: Rows) -> Self:
         """The pairs ``rows`` [B], with all texts."""
         signals = {name: values[rows] for name, values in self.signals.items()}
-        index = {"query_index": self.query_index[rows], "post_index": self.post_index[rows]}
-        return replace(self, **index, signals=signals)
+        queries, posts = self.query_index[rows], self.post_index[rows]
+        return replace(self, query_index=queries, post_index=posts, signals=signals)
 
 
 def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:

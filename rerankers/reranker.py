@@ -44,8 +44,7 @@ Reads = Literal["posts", "lists", "searches"]
 whole, with scores or order of their first stage, or neither; ``searches``: the scores of several
 searches, whose best posts are its candidates."""
 
-Progress = Callable[[int], object]
-"""Called with numbers of pairs that have been scored since the last call."""
+Progress = Callable[[int], object]  # Called with numbers of pairs scored since the last call
 
 FEW = 2000
 """Pairs that :meth:`Model.predict` scores one block after the other, as a service does;

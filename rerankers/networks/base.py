@@ -13,12 +13,10 @@ K     features or dimensions of a representation
 ====  =======================================================================
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +40,9 @@ class Terms(NamedTuple):
     ids: Tensor  # [B, L] term identifiers; 0 is padding
     weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
-    def first(self, most: int) -> Terms:
+    def first(self, most: int) -> Self:
         """The first ``most`` terms of each text."""
-        return Terms(self.ids[:, :most], self.weights[:, :most])
+        return self._replace(ids=self.ids[:, :most], weights=self.weights[:, :most])
 
     @property
     def mask(self) -> Tensor:

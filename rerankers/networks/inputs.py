@@ -4,10 +4,9 @@ Texts differ in length, so an input of many texts is ragged; only a batch is pad
 the same few thousand words: ids, IDF and trigrams are looked up once for each distinct word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -96,7 +95,7 @@ class Tokenized:
     places: Rows | None = None  # [P] place of each pair in ``known``
 
     @classmethod
-    def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Tokenized:
+    def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Self:
         """Tokenize the texts of ``pairs`` as ``model`` reads them."""
         prior = None
         if model.reads_prior:
@@ -129,7 +128,7 @@ class Tokenized:
             None if self.prior is None else torch.from_numpy(self.prior[rows]).to(device),
         )
 
-    def take(self, rows: Rows) -> Tokenized:
+    def take(self, rows: Rows) -> Self:
         """The pairs ``rows``, with all texts."""
         names = ("query_index", "post_index", "prior", "places")
         of_pairs = {name: each for name in names if (each := getattr(self, name)) is not None}

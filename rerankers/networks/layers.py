@@ -12,8 +12,7 @@ from rerankers.text.words import STOP_WORDS
 
 Vectors = npt.NDArray[np.float32]
 
-TYPICAL_LENGTH = 6.0
-"""Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
+TYPICAL_LENGTH = 6.0  # Typical Euclidean length of a 100-dimensional GloVe vector
 
 VECTOR_KINDS = ("static", "positive")
 """Pre-trained and fixed; pre-trained and fine-tuned, unknown words positive at first, drawn from
@@ -46,9 +45,9 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
         part = codes[start : start + 2048]
         state = np.arange(part.size, dtype=np.uint64) + (start * size + seed * 2**32)
         state *= 0x9E3779B97F4A7C15
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB
-        numbers = (state >> 40) % 255
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        numbers = (state >> np.uint64(40)) % np.uint64(255)
         part[:] = (numbers.astype(np.int16) - 127).reshape(part.shape)
     return codes
 
@@ -57,14 +56,12 @@ class HashedVectors(nn.Module):
     """A fixed pseudo-random vector for each identifier from 1 on, not stored in checkpoints. There
     are ``rows`` of them besides padding (0, a zero vector), of expected length ``length``."""
 
-    table: Tensor
-
     def __init__(self, rows: int, size: int, seed: int, length: float = 1.0) -> None:
         super().__init__()
         self.size = size
         table = np.zeros((rows + 1, size), dtype=np.int8)
         table[1:] = hashed_vectors(rows, size, seed)
-        self.register_buffer("table", torch.from_numpy(table), persistent=False)
+        self.table = nn.Buffer(torch.from_numpy(table), persistent=False)
         # The standard deviation of uniform integers from -127 to 127 is 73.6.
         self.scale = length / (73.6 * size**0.5)
 
@@ -79,9 +76,6 @@ class FrozenVectors(nn.Module):
     identifiers after them belong to unknown words, whose vectors are hashed, of the expected
     Euclidean length ``unknown_length``."""
 
-    codes: Tensor
-    scales: Tensor
-
     def __init__(
         self, vectors: Vectors, buckets: int, unknown_length: float = TYPICAL_LENGTH
     ) -> None:
@@ -93,8 +87,8 @@ class FrozenVectors(nn.Module):
             codes[1:] = np.round(vectors / peak * 127)
         scales = np.zeros((known + 1, 1), dtype=np.float32)
         scales[1:] = peak / 127
-        self.register_buffer("codes", torch.from_numpy(codes))
-        self.register_buffer("scales", torch.from_numpy(scales))
+        self.codes = nn.Buffer(torch.from_numpy(codes))
+        self.scales = nn.Buffer(torch.from_numpy(scales))
         self.unknown = HashedVectors(buckets, self.size, seed=1, length=unknown_length)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -134,13 +128,11 @@ def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module
 class StopWords(nn.Module):
     """Recognises stop words by their identifiers, if they have pre-trained vectors."""
 
-    is_stop: Tensor
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
         is_stop = np.array([False, *(word in STOP_WORDS for word in vocabulary.known)])
         # Derived from the vocabulary, so not stored in checkpoints.
-        self.register_buffer("is_stop", torch.from_numpy(is_stop), persistent=False)
+        self.is_stop = nn.Buffer(torch.from_numpy(is_stop), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """1.0 where ``ids``, of any shape, are terms but not stop words."""
@@ -298,9 +290,8 @@ def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
 
 def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     """Two linear layers with a ReLU between them (Rao et al. 2019, section 3.4)."""
-    return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
-    )
+    layers = nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
+    return nn.Sequential(*layers)
 
 
 def bounded(scores: Tensor) -> Tensor:

@@ -6,8 +6,6 @@ window and looked up for every position that holds it. Queries and all after poo
 model's; tests compare the scores with those of its own forward pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,17 +23,6 @@ from rerankers.text.ragged import Ragged, Rows, distinct
 
 WINDOWS = 2048  # That pass through a layer together: their vectors stay in the processor's cache
 CPU = torch.device("cpu")
-
-
-@torch.no_grad()
-def fast_path(model: Reranker, pairs: Tokenized) -> FastPath | None:
-    """The fast path for these pairs; None if only the model's own forward pass can score them. It
-    is for MP-HCNN on the CPU without softmax, with one tower of trigrams, and for texts rather than
-    cached interactions."""
-    if not isinstance(model, Model) or pairs.places is not None:
-        return None
-    is_plain = model.config.normalization == "none" and not model.config.separate_urls
-    return FastPath(model, pairs) if is_plain and model.device_of().type in devices.HOSTS else None
 
 
 class FastPath(Tokenized):
@@ -151,3 +138,14 @@ class TabulatedTower:
             return vectors.new_ones(len(vectors), 1)
         lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
         return lengths.clamp_min_(LEAST_LENGTH).reciprocal_()
+
+
+@torch.no_grad()
+def fast_path(model: Reranker, pairs: Tokenized) -> FastPath | None:
+    """The fast path for these pairs; None if only the model's own forward pass can score them. It
+    is for MP-HCNN on the CPU without softmax, with one tower of trigrams, and for texts rather than
+    cached interactions."""
+    if not isinstance(model, Model) or pairs.places is not None:
+        return None
+    is_plain = model.config.normalization == "none" and not model.config.separate_urls
+    return FastPath(model, pairs) if is_plain and model.device_of().type in devices.HOSTS else None

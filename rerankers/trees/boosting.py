@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,6 @@ twice has two lists of trees with two seeds."""
 
 LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
 """Features of a first stage's rank, of which a model reads one."""
-
-_LEAST = np.float32(1e-4)
 
 SHOWN = 5  # Features shown of the largest positive contributions, and of the largest negative ones
 
@@ -103,7 +101,7 @@ class Trees(Model):
         """Names of the K features."""
         return features.names_of(self.families)
 
-    explains = "contributions"
+    explains: ClassVar[Literal["contributions", ""]] = "contributions"
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
         """Contributions of features and of their families, less their mean over the list. A post's
@@ -173,7 +171,7 @@ class Trees(Model):
             if trust and name == LOG_RANK:
                 yield number, trust * np.nan_to_num(column[number])
             elif trust and name == RECIPROCAL_RANK:
-                yield number, -trust * np.log(np.maximum(column[number], _LEAST))
+                yield number, -trust * np.log(np.maximum(column[number], np.float32(1e-4)))
 
     def contributions(self, pairs: Pairs) -> tuple[Floats, Floats]:
         """Features of pairs [P, K], and the contribution of each to the scores [P, K]. Shapley

@@ -26,8 +26,7 @@ from rerankers.trees.boosting import BoostingConfig, Trees
 
 SEARCHES = ("ql", "bm25", "rm3", "axiom")  # Methods of search whose scores the fusions read
 
-ADAPTED_FAMILY = f"meaning:{ADAPTED}"
-"""The family that needs word vectors adapted to the collection."""
+ADAPTED_FAMILY = f"meaning:{ADAPTED}"  # Needs word vectors adapted to the collection
 
 TEXT_FAMILIES = (
     *("first_stage", "overlap", "phrases", "links", "hashtags", "quality", "feedback"),

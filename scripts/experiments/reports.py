@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import normalize
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup, means, okapi
-from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
+from experiments.left_out import FIRST_STAGES, Judged
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post, read_posts
@@ -30,7 +30,7 @@ from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.topic import grade_text
 from pipeline.ranking.tuning import Calibration
-from pipeline.training.tuning import HeldOut
+from pipeline.training.tuning import HeldOut, calibrate
 from rerankers import checkpoint
 from rerankers.explanation import visible
 from rerankers.networks.base import QUERY
@@ -42,6 +42,7 @@ from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
 from rerankers.trees.boosting import Trees
 
 LEVEL = 0.05
+BINS = 10  # Equal parts of [0, 1] of the calibration error
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
 EXTREMES = 5  # Figures 3 and 4: number of topics listed at either end
 TOPICS, POSTS = 5, 20  # Table 5: topics with the largest gains, and posts of each
@@ -81,7 +82,7 @@ def significance(
 
     marks = {}
     for (name, system), own in seeds.items():
-        named = references if before is None else [before.get(system)]
+        named = references if before is None else [before.get(system, "")]
         others = {o: values[name, o] for o in named if (name, o) in values}
         # Only a mixture is compared with its own neural score.
         alone = {other: of for other, of in others.items() if other != system}
@@ -233,6 +234,38 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
         return added | {"ECE": calibration_error(own, calibration)}
 
     return _with(results, measures)
+
+
+def margin(own: Judged, first: Judged | None) -> float:
+    """Half of the 95 % interval over topics of a ranking's gain in AP over its first stage. Of the
+    AP itself without one. Normal approximation."""
+    (run, qrels), base = own, first[0] if first else {}
+    found, before = (evaluate(qrels, each, ["AP"])["AP"] for each in (run, base))
+    gains = [value - before[topic] for topic, value in found.items()]
+    return round(1.96 * float(np.std(gains, ddof=1)) / len(gains) ** 0.5, 4)
+
+
+def first_stage_of(form: str) -> str | None:
+    """The first stage of a form; None if it is one itself."""
+    return None if form in FIRST_STAGES else form.rpartition("/")[0] or "bm25"
+
+
+def calibrated(rankings: Sequence[Judged]) -> Calibration:
+    """Calibration on several rankings."""
+    scores = {f"{n}/{q}": of for n, (run, _) in enumerate(rankings) for q, of in run.items()}
+    grades = {f"{n}/{q}": of for n, (_, qrels) in enumerate(rankings) for q, of in qrels.items()}
+    return calibrate(scores, grades) or Calibration()
+
+
+def calibration_error(own: Judged, calibration: Calibration) -> float:
+    """Expected calibration error of a ranking's probabilities. The mean over pairs of |share of
+    relevant pairs - mean probability| of each of :data:`BINS`."""
+    (run, qrels), (slope, intercept) = own, calibration
+    pairs = [(s, qrels[q].get(d, 0) > 0) for q, scores in run.items() for d, s in scores.items()]
+    values, relevant = np.array(pairs, dtype=np.float64).T
+    chances = 1 / (1 + np.exp(-(slope * values + intercept)))
+    bins = np.minimum((chances * BINS).astype(int), BINS - 1)
+    return round(float(np.abs(np.bincount(bins, relevant - chances, BINS)).sum()) / len(pairs), 4)
 
 
 def _with(results: Sequence[Result], of: Callable[[Result], dict[str, float]]) -> list[Result]:

@@ -22,9 +22,7 @@ from rerankers.text.spans import Span, Word, find_url, find_words, trigram_spans
 
 Values = npt.NDArray[np.float32]
 
-COSINE_BOUNDS = (0.7, 0.8, 0.9, 0.99)
-"""Unrelated phrases have cosines up to about 0.7; equal ones have 1."""
-
+COSINE_BOUNDS = (0.7, 0.8, 0.9, 0.99)  # Unrelated phrases have cosines up to about 0.7
 SOFTMAX_BOUNDS = (0.1, 0.25, 0.5, 0.75)
 
 SHARES_OF_GREATEST = (0.25, 0.5, 0.75, 0.95)

@@ -46,10 +46,6 @@ class Bilinear(Reranker):
         OF_PAIRS, optimizer="adagrad", learning_rate=0.05, steps=47, epochs=40, patience=10
     )
 
-    coefficients: Tensor
-    intercept: Tensor
-    is_fitted: Tensor
-
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.needs_fit = config.count
@@ -59,9 +55,9 @@ class Bilinear(Reranker):
         self.bias = nn.Parameter(torch.zeros(()))
         if config.count:
             self.overlap = WordOverlap(vocabulary)
-            self.register_buffer("coefficients", torch.zeros(COUNTS + 1))
-            self.register_buffer("intercept", torch.zeros(()))
-            self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool))
+            self.coefficients = nn.Buffer(torch.zeros(COUNTS + 1))
+            self.intercept = nn.Buffer(torch.zeros(()))
+            self.is_fitted = nn.Buffer(torch.zeros((), dtype=torch.bool))
 
     @abstractmethod
     def compose(self, ids: Tensor) -> Tensor:

@@ -124,8 +124,7 @@ class TrigramSums(nn.Module):
         # The first trigram of a word is the only one that begins with # (class 0).
         starts = (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
         counts = starts.sum(dim=1)
-        is_on_host = ids.device.type in devices.HOSTS
-        most = max(1, int(counts.max())) if is_on_host else ids.shape[1]
+        most = max(1, int(counts.max())) if ids.device.type in devices.HOSTS else ids.shape[1]
         mask = mask_of_lengths(counts, most)  # [B, W]
         # The word of each trigram, ascending in row order; padding is of a row's last word.
         places = torch.arange(mask.numel(), device=ids.device).view(mask.shape)

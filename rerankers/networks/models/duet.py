@@ -33,6 +33,7 @@ Deviations, and choices where the paper is silent:
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -84,7 +85,7 @@ class Model(base.Reranker):
         super().__init__(config)
         if config.terms == "words":
             size = vocabulary.vectors.shape[1]
-            self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+            self.vectors: Any = word_vectors(vocabulary, "static", unknown=0.25)
         else:
             size = config.trigram_size
             self.vectors = TrigramSums(size, TRIGRAM_COUNT, 0.25)

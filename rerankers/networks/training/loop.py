@@ -239,12 +239,9 @@ class Examples:
 
     def topics(self) -> list[TopicRows]:
         """Topics with at least one positive and one negative: no others can be learned from."""
-        topics = []
-        for rows in lists_of(self.pairs.query_index):
-            positives, negatives = rows[self.relevant[rows]], rows[~self.relevant[rows]]
-            if len(positives) and len(negatives):
-                topics.append((positives, negatives))
-        return topics
+        lists = lists_of(self.pairs.query_index)
+        topics = ((rows[self.relevant[rows]], rows[~self.relevant[rows]]) for rows in lists)
+        return [(own, others) for own, others in topics if len(own) and len(others)]
 
     def steps_of_epoch(self, settings: Settings) -> int:
         """Steps an epoch of a training on all pairs, or on lists of all positives."""
