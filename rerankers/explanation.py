@@ -78,8 +78,7 @@ class Reasons:
     """Text and URL once more, by title, in the shades of other matches."""
     features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
-    numbers: str = ""
-    """Numbers beside the text and their places in the list: ``likes 37, 4th of 100``."""
+    numbers: str = ""  # Those beside the text, and their places: ``likes 37, 4th of 100``
 
 
 @dataclass(frozen=True)

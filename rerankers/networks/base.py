@@ -83,8 +83,7 @@ class Reranker(nn.Module, ABC):
     """Default settings of training; 0 epochs for a model without steps."""
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
-    decay_shares: ClassVar[Mapping[str, float]] = {}
-    """Part of a parameter's name -> factor of its weight decay."""
+    decay_shares: ClassVar[Mapping[str, float]] = {}  # Part of a name -> factor of weight decay
     has_matches: ClassVar[bool] = False
     """Whether its matches of query and post can be shown as the reasons of a score."""
 

@@ -62,10 +62,8 @@ class PairMatches(NamedTuple):
     query_words: list[str]
     weights: Values  # IDF of each query word
     post_words: list[Word]
-    url: tuple[Span, ...]
-    """Span of the URL at the centre of each of its trigrams; empty without a URL."""
-    matches: dict[str, list[Matches]]
-    """Perspective, one of :data:`PERSPECTIVES` -> its matches at each depth."""
+    url: tuple[Span, ...]  # Of the centre of each trigram of the URL; empty without a URL
+    matches: dict[str, list[Matches]]  # One of PERSPECTIVES -> its matches at each depth
 
 
 def find_matches(

@@ -87,8 +87,7 @@ from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading
 
-MEAN_SCALE = 5.0
-"""Factor of mean similarities without softmax: it makes them about as large as the maxima."""
+MEAN_SCALE = 5.0  # Factor of mean similarities without softmax: about as large as the maxima
 
 WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""

@@ -6,13 +6,11 @@ and filters compares a pair in the same way in every epoch: keeping the result (
 numbers) turns minutes of training into seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +44,48 @@ Measure = Callable[[npt.NDArray[np.float32]], float]
 
 Progress = Callable[[int, int, str], object]
 """Called with the epoch, the step (0 at the end of the epoch) and a message."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Pairs with labels [P]."""
+
+    pairs: Tokenized
+    relevant: npt.NDArray[np.bool_]
+
+    def topics(self) -> list[TopicRows]:
+        """Topics with at least one positive and one negative: no others can be learned from."""
+        lists = lists_of(self.pairs.query_index)
+        topics = ((rows[self.relevant[rows]], rows[~self.relevant[rows]]) for rows in lists)
+        return [(own, others) for own, others in topics if len(own) and len(others)]
+
+    def steps_of_epoch(self, settings: Settings) -> int:
+        """Steps an epoch of a training on all pairs, or on lists of all positives."""
+        count, size = len(self.relevant), settings.batch_pairs
+        if settings.sampling != "pairs":
+            count = sum(len(positives) for positives, _ in self.topics())
+            size = settings.batch_topics
+        return settings.steps or -(-count // size)
+
+    def take(self, rows: Rows) -> Self:
+        """The examples ``rows`` alone."""
+        return replace(self, pairs=self.pairs.take(rows), relevant=self.relevant[rows])
+
+
+def compared_once(model: Reranker, pairs: Tokenized, progress: PairProgress = silent) -> Tokenized:
+    """The pairs with their interactions; ``progress`` is called with numbers of compared pairs."""
+    batches, parts = network.batches_of(pairs, network.BATCH_SIZE), list[Interactions]()
+    with network.evaluating(model), torch.no_grad():
+        way = fast_path(model, pairs) or pairs
+        for rows in batches:
+            parts.append(way.compared(model, rows))
+            progress(len(rows))
+    known = dict[str, Tensor]()
+    for name in parts[0]:
+        most = max(part[name].shape[1] for part in parts)
+        padded = [F.pad(each[name], (0, 0, 0, most - each[name].shape[1])) for each in parts]
+        known[name] = torch.cat(padded)
+    return replace(pairs, known=known, places=np.argsort(np.concatenate(batches)))
 
 
 @dataclass
@@ -228,48 +268,6 @@ def listwise(scores: Tensor, positives: int) -> Tensor:
 
 
 LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "pointwise": pointwise}
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Pairs with labels [P]."""
-
-    pairs: Tokenized
-    relevant: npt.NDArray[np.bool_]
-
-    def topics(self) -> list[TopicRows]:
-        """Topics with at least one positive and one negative: no others can be learned from."""
-        lists = lists_of(self.pairs.query_index)
-        topics = ((rows[self.relevant[rows]], rows[~self.relevant[rows]]) for rows in lists)
-        return [(own, others) for own, others in topics if len(own) and len(others)]
-
-    def steps_of_epoch(self, settings: Settings) -> int:
-        """Steps an epoch of a training on all pairs, or on lists of all positives."""
-        count, size = len(self.relevant), settings.batch_pairs
-        if settings.sampling != "pairs":
-            count = sum(len(positives) for positives, _ in self.topics())
-            size = settings.batch_topics
-        return settings.steps or -(-count // size)
-
-    def take(self, rows: Rows) -> Examples:
-        """The examples ``rows`` alone."""
-        return Examples(self.pairs.take(rows), self.relevant[rows])
-
-
-def compared_once(model: Reranker, pairs: Tokenized, progress: PairProgress = silent) -> Tokenized:
-    """The pairs with their interactions; ``progress`` is called with numbers of compared pairs."""
-    batches, parts = network.batches_of(pairs, network.BATCH_SIZE), list[Interactions]()
-    with network.evaluating(model), torch.no_grad():
-        way = fast_path(model, pairs) or pairs
-        for rows in batches:
-            parts.append(way.compared(model, rows))
-            progress(len(rows))
-    known = dict[str, Tensor]()
-    for name in parts[0]:
-        most = max(part[name].shape[1] for part in parts)
-        padded = [F.pad(each[name], (0, 0, 0, most - each[name].shape[1])) for each in parts]
-        known[name] = torch.cat(padded)
-    return replace(pairs, known=known, places=np.argsort(np.concatenate(batches)))
 
 
 class BatchSampler:
