@@ -231,12 +231,12 @@ class Service:
         hits = len(pairs)
         if scores is None:
             scorer, name = model.scorer, model.name
-            hits_before, ask = scorer.counts(name).hits, partial(scorer.ask, name, pairs)
+            hits_before, ask = scorer.counts(name)["hits"], partial(scorer.ask, name, pairs)
             scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
             self.metrics.of("te_batch_next_size").observe(len(pairs))
             record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
-            hits = min(max(0, scorer.counts(name).hits - hits_before), len(pairs))
+            hits = min(max(0, scorer.counts(name)["hits"] - hits_before), len(pairs))
         record.cache_hits += hits
         if key:
             self._windows[key] = scores

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -39,7 +40,6 @@ from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.requests import Limits
 from rerankers.errors import RerankerError
-from rerankers.reranker import Counts
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
@@ -117,8 +117,8 @@ class GatedScorer:
         self.seen: list[int] = []  # Number of pairs of each call
         self.first_texts: list[str] = []  # First text of each call
 
-    def counts(self, name: str) -> Counts:
-        return Counts()
+    def counts(self, name: str) -> Counter[str]:
+        return Counter()
 
     def ask(self, name: str, given: Any) -> Any:
         self.seen.append(len(given))

@@ -43,7 +43,7 @@ from pipeline.service.proxy.search import (
 )
 from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.requests import LOG, ErrorFormat, Record, RequestError, apart, unless_gone
-from rerankers.interpolation import minmax, mix
+from rerankers.reranker import minmax, mix
 
 SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
