@@ -40,13 +40,11 @@ from pipeline.service.proxy.search import (
     read_search,
 )
 from pipeline.service.proxy.upstream import Upstream
-from pipeline.service.record import LOG
-from pipeline.service.requests import ErrorFormat, RequestError, unless_gone
+from pipeline.service.requests import LOG, ErrorFormat, RequestError, apart, unless_gone
 
 SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
 """Responses without hits to a window's search that the caller's own search may not get."""
-_THREAD = 200_000  # Bytes that are read in a thread of their own
 _MOST_PLACES = 1000  # Whose hits are known to lack fields: the names in them are the callers'
 _PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
 """Kind of a call around searches -> part of the grammar of its body."""
@@ -165,11 +163,8 @@ class Proxy:
                 raise RequestError("many", problem)
         if request.kind.startswith("template"):
             bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
-
-        def read() -> list[Search | RequestError]:
-            return [self._one(*pair, request) for pair in zip(headers, bodies, strict=True)]
-
-        return await asyncio.to_thread(read) if len(request.body) > _THREAD else read()
+        pairs = zip(headers, bodies, strict=True)
+        return await apart(len(request.body), lambda: [self._one(*p, request) for p in pairs])
 
     def _one(self, line: bytes, body: bytes, call: EngineRequest) -> Search | RequestError:
         """A search as the engine is to see it, with its header; or the reason why it may not."""
@@ -235,7 +230,7 @@ class Proxy:
         if response.status_code == 200:
             with suppress(*ResponseError):
                 read = partial(read_responses, content, request.is_several, windows)
-                parts = await asyncio.to_thread(read) if len(content) > _THREAD else read()
+                parts = await apart(len(content), read)
         is_again, may_own = False, response.status_code in OWN_SEARCH_FAILED
         for row, window in enumerate(windows):
             if window and parts and parts[row].hits is not None:
