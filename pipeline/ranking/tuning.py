@@ -5,7 +5,6 @@ Shipped files are never written: a λ tuned here for a shipped checkpoint is
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from indexes.files import atomic_directory, write_bytes
+from indexes.manifest import json_sha256
 from pipeline.collections.collection import OWN, models_directory
 from pipeline.collections.trec import Run, single_precision
 from pipeline.errors import DataError, UsageError
@@ -22,10 +22,6 @@ from rerankers.reranker import TUNING_FILE
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]
-
-
-def _sha256(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Calibration(NamedTuple):
@@ -68,7 +64,7 @@ class Tuning:
         fields = dataclasses.asdict(self)
         del fields["path"]
         fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
-        fields["sha256"] = _sha256(fields)
+        fields["sha256"] = json_sha256(fields)
         text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
 
@@ -86,7 +82,7 @@ class Tuning:
         """Read a file of :meth:`save`."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content.pop("sha256", None) not in (None, _sha256(content)):
+            if content.pop("sha256", None) not in (None, json_sha256(content)):
                 raise ValueError("it was changed")
             curve = {float(weight): float(value) for weight, value in content["curve"].items()}
             tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
@@ -95,9 +91,8 @@ class Tuning:
                 raise ValueError(f"the weight {weight} is not from 0 to 1")
             if calibration := content.get("calibration"):
                 content["calibration"] = Calibration(*map(float, calibration))
-            return cls(
-                **{**content, **tuples, "curve": curve, "weight": weight, "path": Path(path)}
-            )
+            content |= {**tuples, "curve": curve, "weight": weight, "path": Path(path)}
+            return cls(**content)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
