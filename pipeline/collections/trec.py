@@ -41,8 +41,7 @@ NAMES = (
 )
 """Names of the query's id, the post's id and the grade in a table of judgments, BEIR's for one."""
 
-# trec_eval allocates a table with an entry for each grade up to the highest one.
-HIGHEST_GRADE = 1_000_000
+HIGHEST_GRADE = 1_000_000  # trec_eval allocates a table with an entry for each grade up to it
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _TRACK = re.compile(r"(?:[A-Za-z]{1,6}|[A-Za-z]+[0-9]*[-_:])?0*([0-9]+)")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from indexes.files import atomic_directory, write_bytes
 from indexes.manifest import json_sha256
@@ -50,8 +50,7 @@ class Tuning:
     first_stage: str = ""
     checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
     date: str = ""
-    calibration: Calibration | None = None
-    """Of the neural scores; None for those that do not grow with relevance."""
+    calibration: Calibration | None = None  # None: the scores do not grow with relevance
     path: Path | None = dataclasses.field(default=None, compare=False)  # Its file, once it is read
 
     @property
