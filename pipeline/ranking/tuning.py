@@ -17,8 +17,7 @@ from pipeline.collections.collection import OWN, models_directory
 from pipeline.collections.trec import Run, single_precision
 from pipeline.errors import DataError, UsageError
 from rerankers import checkpoint as checkpoints
-from rerankers.interpolation import minmax, mix
-from rerankers.reranker import TUNING_FILE
+from rerankers.reranker import TUNING_FILE, minmax, mix
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]
