@@ -18,8 +18,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-note = cache(say)
-"""Print a text on stderr, once."""
+note = cache(say)  # Once for each text
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:
