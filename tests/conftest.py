@@ -34,10 +34,8 @@ def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPag
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
-        context = served(folder)
-        page = context.__enter__()
-    yield page
-    context.__exit__(None, None, None)
+        with served(folder) as page:
+            yield page
 
 
 Command = Callable[..., Result]  # Name of a module of ``pipeline``, arguments -> result

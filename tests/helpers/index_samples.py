@@ -40,6 +40,6 @@ TOPICS = [
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
     """Write rows as JSON, or lines as they are, in the compression of the name."""
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    content = "".join(f"{line}\n" for line in lines).encode()
+    content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
-import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
@@ -31,7 +30,7 @@ from helpers.reranking_samples import POSTS
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
 from pipeline.service.app import Access, Service, build
-from pipeline.service.connections import config
+from pipeline.service.connections import Certificate, Server, config
 from pipeline.service.models import Models
 from pipeline.service.page.page import Grades, SearchPage, routes
 from pipeline.service.proxy.routes import Proxy
@@ -87,15 +86,16 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 
 
 @contextmanager
-def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
+def listening(app: ASGIApp, port: int = 0, certificate: Certificate | None = None) -> Iterator[str]:
     """The address, without a slash at its end, where an application answers in this process."""
-    server = uvicorn.Server(config(app, port=port, log_level="warning"))
+    server = Server(config(app, certificate, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()

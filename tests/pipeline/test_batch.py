@@ -182,30 +182,6 @@ def test_awkward_texts_come_back_as_they_were(tmp_path: Path, score: Any) -> Non
     assert np.isfinite(scores(found)).all()
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "code", "problem"),
-    [
-        ("", "", 1, "found no row with a post"),
-        ("{}\n", "", 1, "in.jsonl:1: query_id: found nothing"),
-        ('{"query_id": 1, "query": "a", "posts": []}', "", 1, "found no row with a post"),
-        (nested()[0], "--order scores", 1, "no first_stage_score in the first row"),
-        (pairs(nested())[0] | {"score": 1}, "", 1, "in.jsonl:1: score: found '1', expected no"),
-        (nested()[0], "--reranker mphcnn --checkpoint none", 2, "did you mean 'mp_hcnn'"),
-        (nested()[0], "--reranker mphcnn --checkpoint none", 2, "there is no folder none"),
-        (nested()[0], "--input none", 2, "--input: found none"),
-        (nested()[0], "--output out.parquet", 2, "expected another file, of the input's format"),
-        (pairs(nested())[0], "--address local", 1, "found pairs, expected rows with posts"),
-    ],
-)
-def test_what_cannot_be_done_is_an_error(
-    tmp_path: Path, command: Command, content: Any, options: str, code: int, problem: str
-) -> None:
-    source, output = write_lines(tmp_path / "in.jsonl", [content]), tmp_path / "out"
-    job = ("batch", "--input", source, "--output", output, *options.split())
-    assert problem in command(*job, code=code).err
-    assert not output.exists()
-
-
 def test_nothing_half_written_is_left(tmp_path: Path, command: Command, monkeypatch: Patch) -> None:
     monkeypatch.setattr("pipeline.batch.TOGETHER", 1)
     rows, output = pairs(nested(first_stage=True)), tmp_path / "out"

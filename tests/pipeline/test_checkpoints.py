@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import Patch
 
 from pipeline.collections.named import find
 from pipeline.errors import DataError
@@ -19,7 +20,7 @@ from rerankers.errors import RerankerError
 
 
 @pytest.fixture
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shipped(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder of shipped fusions in the place of ours: ``all`` has seen mb2012 and stackfaq."""
     folder = tmp_path / "shipped"
     monkeypatch.setattr(checkpoint, "SHIPPED", folder)
@@ -59,12 +60,9 @@ def test_no_fusion_is_taken_that_has_seen_the_collection(shipped: Path) -> None:
         assert default_directory("fusion", "mb2012") == shipped / "fusion" / "mb2012"
 
 
-def test_what_is_lost_or_of_another_collection_is_refused(
-    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_lost_or_of_another_collection_is_refused(shipped: Path, tmp_path: Path) -> None:
     """It is never passed over for a shipped model."""
-    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
-    mine = tmp_path / "checkpoints" / "fusion" / "own" / "mine"
+    mine = tmp_path / "home" / "checkpoints" / "fusion" / "own" / "mine"
     mine.mkdir(parents=True)
     metrics = {"trained_on": ["other"], "collection_file": "other.toml"}
     (mine / "metrics.json").write_text(json.dumps(metrics))
@@ -78,7 +76,7 @@ def test_what_is_lost_or_of_another_collection_is_refused(
     refused("mine: found a model trained for other, expected one for mine")
     mine.rename(f"{mine}-adapted")
     refused("mine-adapted: found no word vectors adapted to own/mine")
-    of_another = tmp_path / "lambda" / "fusion" / "all" / "own" / "mine.json"
+    of_another = tmp_path / "home" / "lambda" / "fusion" / "all" / "own" / "mine.json"
     tuning = Tuning(0.5, {0.0: 0.1}, 0.1, (), "AP", "minmax", 2, 1, (), ("other",))
     replace(tuning, checkpoint="fusion/all").save(of_another)
     with pytest.raises(DataError, match=r"λ of fusion/all tuned on other, expected .* mine"):

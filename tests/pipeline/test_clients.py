@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from conftest import Patch
 from helpers.processes import ROOT
 from helpers.service_samples import QUERY, TEXTS, app_of, chance, listening, models
 
@@ -73,7 +74,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def _silent(monkeypatch: Patch) -> None:
     """No client reports its use to its makers."""
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
 

@@ -249,26 +249,6 @@ def test_runs_against_another(table: Table) -> None:
     assert output[3].split()[:3] == ["worse", "0.0000", "+0.0000"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ("qrels", 2, "runs is missing"),
-        ("qrels base -m foo -m P_5", 2, "did you mean 'P@5'?"),
-        ("qrels base -m ndcg_cut_10", 2, "did you mean 'nDCG@10'?"),
-        ("qrels base -m Rprcc", 2, "did you mean 'Rprec'?"),
-        ("qrels base nope", 2, "runs: there is no file nope"),
-        ("qrels base --against nope", 2, "--against: there is no file nope"),
-        ("qrels base --against ./base", 2, "--against: found no other run"),
-        ("nope.txt base", 2, "there is no file of judgments nope.txt"),
-        ("base base", 1, "base:1: found 6 columns"),
-        ("qrels qrels", 1, "qrels:1: found 4 columns"),
-    ],
-)
-def test_bad_arguments(table: Table, arguments: str, code: int, message: str) -> None:
-    output, errors = table(arguments, code)
-    assert not output and message in "\n".join(errors)
-
-
 def test_names_of_collections(table: Table) -> None:
     output, _ = table("sample base")
     assert (output[0], output[1].split()) == ("sample, 20 judged topics", ["AP", "P@30"])

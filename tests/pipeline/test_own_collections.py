@@ -376,17 +376,3 @@ def test_from_a_log_of_clicks_to_a_trained_model(sample: Path, command: Command)
     assert tuning.measure == "AP(judged_only=True)"
     assert JUDGED not in load(folder).resources
     assert open_collection(toml, qrels=SAMPLE / "qrels.txt").measures == DEFAULT_MEASURES
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "give one of --test NAME, --collection FILE and --transfer"),
-        ({"collection": "mb2012"}, "expected the file of an own collection"),
-        ({"test": "mine.toml"}, "tune on it by --collection"),
-        ({"collection": "mine.toml", "reranker": "fusion"}, "has no λ"),
-    ],
-)
-def test_tuning_needs_a_collection(arguments: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        tune.main(tune.Options(**arguments))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import requests
+from conftest import Patch
 from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from indexes.methods import METHODS, EngineQuery
@@ -216,9 +217,7 @@ def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
         assert found["posts"] == []
 
 
-def test_too_many_waiting_searches_are_refused(
-    served_page: ServedPage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_waiting_searches_are_refused(served_page: ServedPage, monkeypatch: Patch) -> None:
     monkeypatch.setattr(searching, "MOST_WAITING", 0)
     response = get(served_page, "/api/collection")
     assert (response.status_code, response.headers["Retry-After"]) == (429, "1")

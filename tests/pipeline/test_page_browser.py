@@ -43,11 +43,9 @@ class Tab:
     def __init__(self, browser: Browser, served: ServedPage, size: tuple[int, int], **options: Any):
         self.served, self.problems, self.requests = served, list[str](), list[str]()
         self.ended: list[str] = []  # URLs of requests
-        viewport = {"width": size[0], "height": size[1]}
-        context = browser.new_context(viewport=viewport, **options)  # type: ignore[arg-type]
+        options |= {"viewport": {"width": size[0], "height": size[1]}}
         # Nothing glides: places are those of the end.
-        self.page: Page = context.new_page()
-        self.page.emulate_media(reduced_motion="reduce")
+        self.page: Page = browser.new_page(reduced_motion="reduce", **options)
         self.page.set_default_timeout(15_000)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("requestfinished", lambda request: self.ended.append(request.url))
@@ -104,7 +102,7 @@ def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
     for tab in opened:
         outside = [url for url in tab.requests if not url.startswith((tab.served.address, "data"))]
         problems = [*tab.problems, *outside]
-        tab.page.context.close()
+        tab.page.close()
         assert not problems
 
 

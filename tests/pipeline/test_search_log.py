@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Command
+from conftest import Command, Patch
 from helpers import service_samples
 from helpers.processes import run_python
 from helpers.proxy_samples import StubEngine, search, stub_engine
@@ -244,7 +244,7 @@ def test_a_full_disk_costs_lines(tmp_path: Path) -> None:
     assert re.search(r"lines are lost until now: (\[Errno 27\]|the disk)", done.stderr)
 
 
-def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: Patch) -> None:
     log, can_write = SearchLog(tmp_path), threading.Event()
     append = log._append
     monkeypatch.setattr(log, "_append", lambda *lines: (can_write.wait(), append(*lines)))

@@ -1,19 +1,27 @@
-"""Training sets of microblog years, of answer selection, and of trees."""
+"""Training sets; the command ``train``, and searches with its models, on small made-up data."""
 
+import gzip
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Capture, Command, Patch
 from helpers.data_samples import write_answers, write_microblog, write_part
+from safetensors.numpy import load_file
 
 from indexes.posts import Post
+from pipeline import train as command
+from pipeline import tune
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import write_run
+from pipeline.collections.trec import read_run, write_run
+from pipeline.command.options import parse_arguments
 from pipeline.errors import DataError
+from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training.first_stages import MemoryRetriever, bm25
 from pipeline.training.fusion import _disguised, window_lists
@@ -26,6 +34,9 @@ from pipeline.training.training_set import (
     split_topics,
 )
 from pipeline.training.trees import LOST, LOST_MEANING, _weights, _with_losses
+from pipeline.training.tuning import HeldOut
+from rerankers import checkpoint
+from rerankers.networks.models.bag_of_words import Bilinear
 from rerankers.pairs import PRIOR
 from rerankers.text.words import words
 
@@ -191,3 +202,158 @@ def test_a_disguised_list_keeps_scores_judgments_links_and_mentions() -> None:
     assert post.url == "http://t.co" and "@bbc" in post.text and "http://t.co/x 2011" in post.text
     (query,) = words(found.topics[0].text)
     assert query in words(post.text) and not query.isascii()
+
+
+# The command ``train``
+
+
+def settings(*changes: str) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+SMALL = [*settings("training.epochs=3", "training.steps=4"), "--folds", "2"]
+FILES = {"config.json", "model.safetensors", "vocabulary.json", "metrics.json", "held_out.run.gz"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_microblog(tmp_path_factory.mktemp("data"))
+
+
+def train(data: Path, *arguments: str | Path) -> None:
+    """Run the command in this process."""
+    common = ["--vectors", data / "vectors.txt", "--data", data, "--device", "cpu"]
+    texts = [str(argument) for argument in (*arguments, *common)]
+    command.main(parse_arguments(command.Options, "train", None, texts))
+
+
+@pytest.fixture
+def pipeline(command: Command, data: Path, monkeypatch: Patch) -> Command:
+    """Commands that read the made-up data folder."""
+    monkeypatch.setenv("TWEETRERANK_DATA", str(data))
+    return command
+
+
+SEARCH = ["search", "--topics", "mb2012"]
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder trained without 2012."""
+    folder = tmp_path_factory.mktemp("trained") / "mp_hcnn" / "mb2012"
+    train(data, "mp_hcnn", *SMALL, "--test", "mb12", "--output", folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_weights_are_independent_of_the_test_years_judgments(trained: Path, tmp_path: Path) -> None:
+    other = write_microblog(tmp_path / "other")
+    qrels = other / "microblog" / "qrels.microblog2012.txt"
+    lines = [line.rsplit(" ", 1) for line in qrels.read_text().splitlines()]
+    qrels.write_text("".join(f"{head} {1 - int(grade)}\n" for head, grade in lines))
+    train(other, "mp_hcnn", *SMALL, "--test", "mb2012", "--output", tmp_path / "again")
+    first, second = (load_file(f / "model.safetensors") for f in (trained, tmp_path / "again"))
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_other_years_keeps_its_tuned_weight(
+    pipeline: Command, trained: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert {path.name for path in trained.iterdir()} == FILES
+    assert [path.name for path in trained.parent.iterdir()] == ["mb2012"]
+    metrics = checkpoint.read_json(trained / "metrics.json")
+    assert metrics["trained_on"] == (others := ["mb2011", "mb2013", "mb2014"])
+    assert metrics["left_out"] == "mb2012"
+    assert metrics["topics"] == 24 and 0 < metrics["validation"]["AP"] <= 1
+    held_out = read_run(trained / "held_out.run.gz")
+    assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 33)]}
+
+    folder = tmp_path / "home" / "checkpoints" / "mp_hcnn" / "mb2012"
+    shutil.copytree(trained, folder)
+    tune.main(tune.Options(test="mb2012"))
+    content = checkpoint.read_json(folder / "lambda.json")
+    assert (content["collections"], content["checkpoint"]) == (others, "mp_hcnn/mb2012")
+    assert len(content["curve"]) == 21
+    assert "<- chosen" in capsys.readouterr().out
+    mixed = ["--candidates", "ql", "--reranker", "mp_hcnn", "--output", tmp_path / "run.txt"]
+    found = pipeline(*SEARCH, *mixed, code=0)
+    assert f"λ = {content['weight']:g} (tuned on mb2011, mb2013, mb2014; {folder}" in found.err
+    assert len(read_run(tmp_path / "run.txt")) == 8
+
+
+@pytest.mark.slow
+def test_windows_are_drawn_from_a_part_of_the_topics(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Anew for each first stage; and the model has a calibration by topics held out in folds."""
+    lists = []
+    for topics in (1, 4):
+        folder = tmp_path / str(topics)
+        small = settings(f"topics={topics}", "trees=3", "minimum_leaf=1")
+        train(data, "window", "--test", "mb12", *small, "--folds", "2", "--output", folder)
+        assert checkpoint.read_json(folder / "lambda.json")["calibration"]
+        assert checkpoint.read_json(folder / "config.json")["config"]["topics"] == topics
+        lists.append(checkpoint.read_json(folder / "metrics.json")["topics"])
+    assert "AP of folds is over the lists of the training, windows and" in capsys.readouterr().out
+    # A window of each first stage, a set and one batch or more.
+    assert 3 * 7 <= lists[0] < 3 * 8 * 4 <= lists[1]
+
+
+@pytest.mark.slow
+def test_leaked_topics_are_refused_or_warned_of(
+    pipeline: Command, data: Path, tmp_path: Path
+) -> None:
+    everything = tmp_path / "everything"
+    train(data, "mp_hcnn", *SMALL, "--output", everything)
+    output = ("--output", tmp_path / "run.txt")
+    warned = pipeline(*SEARCH, "--candidates", "ql", "--checkpoint", everything, *output)
+    assert "was trained on mb2012" in warned.err
+    scores = everything / "held_out.run.gz"
+    for content, message in (
+        (scores.read_bytes(), "none of the collections that mb2012 may be tuned on"),
+        (gzip.compress(b"1 Q0 2 1 x tag\n"), r"held_out.run.gz:1"),
+        (None, r"held_out.run.gz: .*pipeline.train MODEL --test mb2012"),
+    ):
+        scores.unlink()
+        if content:
+            scores.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            HeldOut.read(everything, "mb2012", data)
+
+
+@pytest.mark.slow
+def test_checkpoint_of_a_training_part(tmp_path: Path, capsys: Capture) -> None:
+    """Held-out scores and figures are those of the development part."""
+    answers = write_answers(tmp_path / "answers")
+    small = [*SMALL[:4], *settings("training.batch_pairs=8")]
+    train(answers, "bigram", "--collection", "trecqa-raw", *small)
+    printed = capsys.readouterr()
+    assert "training bigram on trecqa-raw" in printed.err
+    folder = tmp_path / "home" / "checkpoints" / "bigram" / "trecqa-raw"
+    assert {path.name for path in folder.iterdir()} == FILES
+
+    metrics = checkpoint.read_json(folder / "metrics.json")
+    expected = {"trained_on": ["trecqa-raw"], "left_out": None, "folds": None}
+    expected |= {"topics": 8, "candidates": "given candidates"}
+    assert expected.items() <= metrics.items()
+    history = metrics["histories"]["training"]
+    assert [set(epoch) for epoch in history] == [{"training_loss", "validation_map"}] * 3
+    best = max(range(3), key=lambda epoch: (history[epoch]["validation_map"], -epoch))
+    assert metrics["epochs"] == best + 1
+
+    loaded = checkpoint.load(folder, "bigram")
+    assert isinstance(loaded.model, Bilinear) and bool(loaded.model.is_fitted)
+    assert {"storm", "library", "where"} <= set(loaded.encoder.vocabulary.known)
+    development = load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
+    scores = loaded.score(development.candidates.pairs())
+    held_out = read_run(folder / "held_out.run.gz")
+    keys = development.candidates.keys()
+    assert [held_out[query_id][doc_id] for query_id, doc_id in keys] == pytest.approx(
+        scores, rel=1e-4, abs=1e-5
+    )
+    figure = mean(evaluate(development.qrels, held_out, ["AP"])["AP"])
+    assert list(metrics["validation"]["by_fold"]) == ["development"]
+    assert metrics["validation"]["AP"] == pytest.approx(figure, abs=1e-4)
+    assert f"development: AP {figure:.4f} on the development part" in printed.out
