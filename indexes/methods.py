@@ -21,6 +21,8 @@ PLACE = "place"  # Field of the posts' places, equal to their numbers in Lucene,
 
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
 
+# Whether to close the readers, the readers, and those of documents
+_OF_READERS = "(Z{0}{0})V".format("[Lorg/apache/lucene/index/CompositeReader;")
 # Far more words than any query has; Lucene's own limit is 1024.
 _MAX_CLAUSES = 1 << 16
 
@@ -179,6 +181,11 @@ class Ranker:
     """
 
     def __init__(self, reader: Any, with_analyzer: Any, method: Method, hits: int) -> None:
+        if isinstance(method, RM3 | Axiomatic):
+            # Anserini reads each result's document, which takes longer than the search: here none
+            # has a field, and their term vectors are those of the index.
+            parts = java_class("org.apache.lucene.index.ParallelCompositeReader")
+            reader = parts(True, [reader], [], signature=_OF_READERS)
         searcher_class = java_class("org.apache.lucene.search.IndexSearcher")
         searcher_class.setMaxClauseCount(_MAX_CLAUSES)
         self._searcher = searcher_class(

@@ -213,8 +213,7 @@ def rows_of(table: Any, what: str, ready: Any) -> Iterator[tuple[str, Any]]:
 
 def is_doc_id(text: str) -> bool:
     """Whether a run file can hold this id: not empty, without white space and NUL."""
-    is_word = len(text.split()) == 1 and text.strip() == text and "\0" not in text
-    return is_word and is_encodable(text)
+    return text.split() == [text] and "\0" not in text and is_encodable(text)
 
 
 def well_formed(text: str) -> str:

@@ -131,13 +131,13 @@ def run_of(run: Any) -> Run:
             raise TypeError(f"{value!r} is no {what}")
         return str(value) if what == "id" else float(value)
 
+    def scores_of(of: Any) -> dict[str, float]:
+        if {*map(type, of), *map(type, of.values())} == {str, float}:  # As of our own runs
+            return dict(of)
+        return {checked(d, str | Integral, "id"): checked(s, Real, "score") for d, s in of.items()}
+
     try:
-        return {
-            checked(query_id, str | Integral, "id"): {
-                checked(d, str | Integral, "id"): checked(s, Real, "score") for d, s in of.items()
-            }
-            for query_id, of in run.items()
-        }
+        return {checked(q, str | Integral, "id"): scores_of(of) for q, of in run.items()}
     except (AttributeError, TypeError) as error:
         raise UsageError(
             f"`run`: found {short(repr(run))} ({error}), expected query_id -> doc_id -> score"
@@ -240,24 +240,29 @@ def _read_table(
     """Read query_id, doc_id and a value at three ``places`` among ``columns``, between which stands
     ``comma``; None are spaces and tabs."""
     found: dict[str, dict[str, Value]] = {}
-    numbers: dict[tuple[str, str], int] = {}
+    numbers: dict[str, list[int]] = {}  # Query_id -> line of each of its documents
+    width, (of_query, of_doc, of_value) = len(columns.split()), places
     for number, line in lines:
-        fields = line.split(comma) if line.strip() else []
-        if not fields:
-            continue
-        where = f"{path}:{number}"
-        if len(fields) != len(columns.split()) or "\0" in line:
+        fields = line.split(comma)
+        if len(fields) != width or "\0" in line:
+            if not line.strip():
+                continue
             problem = "a NUL byte" if "\0" in line else f"{len(fields)} columns"
+            where = f"{path}:{number}"
             raise DataError(f"{where}: found {problem} in {short(line)}, expected {columns}")
-        query_id, doc_id, value = (fields[place] for place in places)
         if comma:
-            query_id, doc_id, value = (text.strip(' "') for text in (query_id, doc_id, value))
-        if (first := numbers.setdefault((query_id, doc_id), number)) != number:
+            fields = [text.strip(' "') for text in fields]
+        query_id, doc_id = fields[of_query], fields[of_doc]
+        if (known := found.get(query_id)) is None:
+            known, numbers[query_id] = found.setdefault(query_id, {}), []
+        if doc_id in known:
+            first = numbers[query_id][[*known].index(doc_id)]
             raise DataError(
-                f"{where}: found document {doc_id} of topic {query_id} again, "
+                f"{path}:{number}: found document {doc_id} of topic {query_id} again, "
                 f"expected it once; the first is on line {first}"
             )
-        found.setdefault(query_id, {})[doc_id] = parse(value, where)
+        known[doc_id] = parse(fields[of_value], f"{path}:{number}")
+        numbers[query_id].append(number)
     return found
 
 
