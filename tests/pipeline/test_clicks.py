@@ -154,7 +154,6 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
     ],
 )
 def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path: Path) -> None:
-    """And named, the first ones with the reason."""
     right = record("y", ["1"], ["1"], query_id=1)
     log = write_lines(tmp_path / "log", [right, *[line] * (5 if line == "{" else 1)])
     found = read_click_log(log)
@@ -165,7 +164,6 @@ def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path
 
 
 def test_ids_of_queries(tmp_path: Path) -> None:
-    """They are those of the text in any log; a given one names one text."""
     named = [record(text, ["1"], ["1"], query_id=1) for text in "xy"]
     named.insert(0, record("Ｓtorm damage", ["1"], ["1"]))
     log = read_click_log(write_lines(tmp_path / "log", named))

@@ -54,7 +54,6 @@ def snippets() -> list[str]:
 
 
 def snippet(client: str) -> str:
-    """The one of a client."""
     (actual,) = (block for block in snippets() if re.search(rf"\b{re.escape(client)}\(", block))
     return actual
 
@@ -80,7 +79,6 @@ def _silent(monkeypatch: Patch) -> None:
 
 
 def ranking_of(source: str) -> list[tuple[str, float]]:
-    """What a snippet shows."""
     names: dict[str, Any] = {}
     try:
         exec(compile(source, str(README), "exec"), names)

@@ -8,7 +8,6 @@ from typing import Any
 import pandas
 import pytest
 from conftest import Command, Patch
-from helpers.data_samples import write_answers
 from helpers.index_samples import write_lines
 from helpers.reranking_samples import network, small_model
 
@@ -197,14 +196,6 @@ def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: Patch) -> None:
 # Questions with given answers
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up collections; WikiQA's test part has no labels."""
-    folder = write_answers(tmp_path_factory.mktemp("data"))
-    (folder / "wikiqa" / "test" / "sim.txt").unlink()
-    return folder
-
-
 NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa", "trecqa-all-raw", "trecqa-all-clean"]
 SIZES = {"3.1": 6, "3.2": 7, "3.3": 5, "3.4": 6}
 """Questions of TrecQA's raw test part -> number of answers."""
@@ -254,8 +245,8 @@ def test_bad_folders(tmp_path: Path, name: str, lines: list[str] | None, message
         PairFolders([folder_of(tmp_path)]).posts()
 
 
-def test_the_test_part_is_found(data: Path) -> None:
-    raw, clean = (named.find(name, data) for name in NAMES[:2])
+def test_the_test_part_is_found(answers: Path) -> None:
+    raw, clean = (named.find(name, answers) for name in NAMES[:2])
     assert [topic.query_id for topic in raw.topics] == list(SIZES)
     assert raw.topics[0].text.startswith("where is the library ")
     assert raw.qrels is not None and clean.qrels is not None
@@ -266,25 +257,25 @@ def test_the_test_part_is_found(data: Path) -> None:
     assert raw.qrels == {**clean.qrels, "3.4": raw.qrels["3.4"]}
 
 
-def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
+def test_missing_data_says_how_to_fetch_it(tmp_path: Path, answers: Path) -> None:
     absent = r"a\.toks and 2 more not found"
-    microblog, answers = (named.find(name, tmp_path) for name in ("mb2012", "trecqa-clean"))
+    microblog, questions = (named.find(name, tmp_path) for name in ("mb2012", "trecqa-clean"))
     # What may not be passed on is put there by hand.
     part = named.find_answers("trecqa-all-raw", tmp_path).part("train")
     for read, problem in (
         (lambda: microblog.topics, "tweetrerank fetch mb2012"),
         (lambda: [*microblog.posts()], "tweetrerank fetch mb2012"),
-        (lambda: answers.topics, rf"{absent}(.|\n)*trecqa-clean"),
-        (lambda: [*answers.posts()], rf"{absent}(.|\n)*trecqa-clean"),
+        (lambda: questions.topics, rf"{absent}(.|\n)*trecqa-clean"),
+        (lambda: [*questions.posts()], rf"{absent}(.|\n)*trecqa-clean"),
         (part.require_files, rf"train-all/{absent}.*xuchen/jacana"),
         (lambda: named.training_collections("mb2012", tmp_path), "tweetrerank fetch"),
     ):
         with pytest.raises(DataError, match=problem):
             read()
-    test = named.find("wikiqa", data)
+    test = named.find("wikiqa", answers)
     assert not test.missing() and microblog.qrels is test.qrels is None
     assert "mb2012 has no judgments" in microblog.missing_judgments
-    assert str(data / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
+    assert str(answers / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
 
 
 def test_only_these_collections_have_given_answers() -> None:
@@ -302,7 +293,6 @@ def test_only_these_collections_have_given_answers() -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder with a small checkpoint for each collection, trained on it as it says."""
     folder = tmp_path_factory.mktemp("home")
     for name in NAMES:
         model = network(small_model("mp_hcnn", "robust"), metrics={"trained_on": [name]})
@@ -311,11 +301,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def search(command: Command, home: Path, data: Path, tmp_path: Path, monkeypatch: Patch) -> Command:
+def search(command: Command, home: Path, answers: Path, tmp_path: Path, monkeypatch: Patch) -> Any:
     """Runs a search with the home and data of this file, without Java; it writes ``run``."""
     monkeypatch.setitem(sys.modules, "jnius", None)
     monkeypatch.setenv("TWEETRERANK_HOME", str(home))
-    monkeypatch.setenv("TWEETRERANK_DATA", str(data))
+    monkeypatch.setenv("TWEETRERANK_DATA", str(answers))
     monkeypatch.chdir(tmp_path)
     # The small checkpoints' frequencies are made up, so the source is to be named.
     return partial(command, "search", "--idf", "wordfreq", "--output", "run", "--topics")

@@ -97,9 +97,7 @@ def test_a_bad_download_leaves_nothing_and_begins_anew(
     assert [path.name for path in place(tmp_path).parent.iterdir()] == ["file.bin"]
 
 
-def test_files_that_are_there_are_checked(
-    entry: script.Entry, server: Server, tmp_path: Path
-) -> None:
+def test_present_files_are_checked(entry: script.Entry, server: Server, tmp_path: Path) -> None:
     assert script.state(entry, tmp_path) == "missing"
     place(tmp_path).parent.mkdir()
     place(tmp_path).write_bytes(b"y" * len(CONTENT))

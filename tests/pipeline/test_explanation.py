@@ -31,7 +31,6 @@ HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
 
 @pytest.fixture(scope="module")
 def matching() -> Model:
-    """A small model whose explanations are matches."""
     return small("mp_hcnn", "robust")
 
 
@@ -195,9 +194,7 @@ def test_named_posts_on_a_page(command: Command, run: Run, tmp_path: Path) -> No
     assert str(tmp_path) not in content
 
 
-def test_a_window_is_explained_in_colours_by_what_its_features_contribute(
-    command: Command, run: Run, monkeypatch: Patch
-) -> None:
+def test_contributions_in_colours(command: Command, run: Run, monkeypatch: Patch) -> None:
     given = (*SAMPLE, "--candidates", "small.run", "--show", "3")
     output = command("explain", *given, code=0).out
     assert f"{len(run['1'])}, by small.run" in output and "meaning:general" in output

@@ -52,7 +52,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def toml(folder: Path) -> Path:
-    """The file of the collection."""
     return folder / "harbour.toml"
 
 
@@ -110,7 +109,6 @@ def test_lists_a_name_and_columns(folder: Path, toml: Path, capsys: Capture) -> 
 
 
 def test_judgments_of_others_are_told(folder: Path, toml: Path, command: Command) -> None:
-    """Of other posts and other topics, as are topics without results."""
     run, qrels = folder / "run.txt", folder / "qrels.txt"
     (others := folder / "others.txt").write_text("x 0 1 1\ny 0 2 1\n")
     (half := folder / "half.run").write_text("a Q0 1 1 1 t\n")

@@ -249,7 +249,6 @@ def test_without_a_collection() -> None:
 
 @contextmanager
 def opened(collection: Collection, **served: ServedModel) -> Iterator[SearchPage]:
-    """A page over a collection, with these models."""
     page = SearchPage(collection, lambda: served)
     try:
         yield page

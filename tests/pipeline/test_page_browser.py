@@ -74,13 +74,11 @@ class Tab:
             quiet = quiet + 1 if len(self.ended) == len(self.requests) else 0
 
     def order(self, side: str) -> list[str]:
-        """doc_ids of a list."""
         script = "items => items.map(item => item.post.doc_id)"
         return list(self.page.locator(f"#{side} .post").evaluate_all(script))
 
     @property
     def state(self) -> dict[str, str]:
-        """Parameters of the URL."""
         return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).query).items()}
 
     def is_too_wide(self) -> bool:
@@ -161,9 +159,7 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
     expect(page.locator("#after-title")).to_contain_text(f"{relevant} of the first 10 relevant")
 
 
-def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
-    tabs: Any, served_page: ServedPage
-) -> None:
+def test_figures_of_seen_judgments_are_not_shown(tabs: Any, served_page: ServedPage) -> None:
     collection, seen = served_page.page.collection, replace(models().default)
     trained_on = {"trained_on": ["mb2011", collection.name]}
     vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=trained_on)

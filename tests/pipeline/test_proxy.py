@@ -195,7 +195,6 @@ def test_other_searches(client: TestClient, direct: Client, engine: StubEngine, 
 
 
 def test_passages_of_long_texts(client: TestClient, direct: Client, engine: StubEngine) -> None:
-    """And come back whole."""
     lunch, cuts = "lunch was good today , see you " * 100, POSTS[0][0]
     for row, text in ((50, lunch + cuts), (51, f"{cuts} {lunch}"), (52, lunch)):
         engine.posts[row]["contents"] = text
@@ -386,7 +385,6 @@ WRAPPER = {"wrapper": {"query": "e30="}}
 
 
 def test_an_allow_list_decides(limited: TestClient, engine: StubEngine) -> None:
-    """Wherever a part stands; and what is refused does not reach the engine."""
     for body in SEARCHES["forbidden"]:
         for path, content in (
             ("_search", json.dumps(body)),
@@ -434,7 +432,6 @@ def test_a_share_of_the_model(engine: StubEngine, client: TestClient, weight: fl
 
 @pytest.mark.parametrize("is_several", [False, True])
 def test_templates_are_rendered_checked_and_reranked(engine: StubEngine, is_several: bool) -> None:
-    """By the engine, in a call of its own."""
     with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts",))) as client:
         path, body = "/posts/_search/template", json.dumps({"source": "{…}", "params": {"a": 1}})
         if is_several:
@@ -499,7 +496,6 @@ HEADERS: list[Any] = [
     ],
 )
 def test_other_indexes(limited: TestClient, engine: StubEngine, path: str, content: str) -> None:
-    """Those of the engine itself first; nothing of the request reaches it."""
     method, _, rest = path.partition(":") if path[:2].isupper() else ("POST", "", path)
     answer = limited.request(method, f"/{rest}", content=content)
     assert answer.status_code in (400, 403), answer.text

@@ -88,7 +88,6 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 @pytest.fixture
 def real(served: Served) -> Served:
-    """An engine that knows all words."""
     if served.name == "stub":
         pytest.skip("an engine of few words")
     return served

@@ -29,7 +29,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train_small(data: Path, *more: object) -> None:
-    """Train a small model that has not seen mb2012."""
     words = "sm_cnn --test mb2012 --folds 1 --set filters=4 --threads 1"
     words += f" --set training.steps=2 --set training.epochs=1 --data {data}"
     words = [*words.split(), "--vectors", *map(str, (data / "vectors.txt", *more))]
@@ -38,7 +37,6 @@ def train_small(data: Path, *more: object) -> None:
 
 @pytest.fixture(scope="module")
 def home(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder with a small model."""
     folder = tmp_path_factory.mktemp("home")
     with Patch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder))

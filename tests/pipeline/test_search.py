@@ -110,7 +110,6 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def build(command: Command, files: list[Path]) -> Command:
-    """Indexes the files."""
     return partial(command, "index", *(f"--posts={file}" for file in files), "--index")
 
 

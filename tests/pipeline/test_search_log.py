@@ -18,7 +18,7 @@ import pytest
 from conftest import Command, Patch
 from helpers import service_samples
 from helpers.processes import run_python
-from helpers.proxy_samples import StubEngine, search, stub_engine
+from helpers.proxy_samples import search, stub_engine
 from helpers.service_samples import QUERY, running
 from starlette.testclient import TestClient
 
@@ -33,9 +33,9 @@ from pipeline.service.requests import RequestError
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[str, StubEngine]]:
-    with stub_engine() as opened:
-        yield opened
+def engine() -> Iterator[str]:
+    with stub_engine() as (url, _):
+        yield url
 
 
 @contextmanager
@@ -58,14 +58,12 @@ def logged(folder: Path, is_event: bool = False) -> list[dict[str, Any]]:
     return [record for record in map(json.loads, lines) if ("action_name" in record) is is_event]
 
 
-def test_from_searches_to_judgments_and_a_comparison(
-    served: tuple[str, StubEngine], tmp_path: Path, command: Command
-) -> None:
+def test_from_searches_to_judgments(engine: str, tmp_path: Path, command: Command) -> None:
     """The walk of the README."""
     log = tmp_path / "log"
     more = ("--log", log, "--log-queries", "plain", "--challenger", "mp_hcnn", "--share", "1")
-    engine = ("--engine", served[0], "--engine-index", "posts", "--threads", "1")
-    with running(*engine, *more, "--rerank-timeout", "60") as service:
+    more += ("--engine", engine, "--engine-index", "posts", "--threads", "1")
+    with running(*more, "--rerank-timeout", "60") as service:
         for number in range(3):
             path = "/posts/_search"
             answer = service.post(search(f"{QUERY} {number}", size=10), path)
@@ -89,10 +87,8 @@ def test_from_searches_to_judgments_and_a_comparison(
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_a_search_and_its_click_are_logged(
-    served: tuple[str, StubEngine], tmp_path: Path, is_plain: bool, command: Command
-) -> None:
-    with client_of(served[0], SearchLog(tmp_path, is_plain)) as client:
+def test_logs_of_searches(engine: str, tmp_path: Path, is_plain: bool, command: Command) -> None:
+    with client_of(engine, SearchLog(tmp_path, is_plain)) as client:
         long = f"{QUERY}  {'storm ' * 300}"
         answer = client.post("/posts/_search", json=search(long, size=5))
         search_id = answer.headers["x-search-id"]
@@ -121,10 +117,10 @@ def test_a_search_and_its_click_are_logged(
         assert "found searches without their queries" in errors
 
 
-def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> None:
+def test_ubi_is_understood(engine: str, tmp_path: Path) -> None:
     """Its id is that of the search, and the engine, which may lack the plugin, does not see it."""
     ubi = {"query_id": "mine", "client_id": "me"}
-    with client_of(served[0], SearchLog(tmp_path, True)) as client:
+    with client_of(engine, SearchLog(tmp_path, True)) as client:
         answer = client.post("/posts/_search", json=search(ext={"ubi": ubi}))
         signed = answer.headers["x-search-id"]
         ext = {"tweetrerank": {"search_id": signed}, "ubi": {"query_id": "mine"}}
@@ -159,10 +155,8 @@ def test_ubi_is_understood(served: tuple[str, StubEngine], tmp_path: Path) -> No
         ([click("KNOWN", "b")] * (MOST_EVENTS + 1), 400),
     ],
 )
-def test_wrong_events_are_refused(
-    served: tuple[str, StubEngine], tmp_path: Path, body: Any, status: int
-) -> None:
-    with client_of(served[0], SearchLog(tmp_path), "secret") as client:
+def test_wrong_events_are_refused(engine: str, tmp_path: Path, body: Any, status: int) -> None:
+    with client_of(engine, SearchLog(tmp_path), "secret") as client:
         assert client.post("/events", json=click("a", "b")).status_code == 401
         search_id = client.post("/posts/_search", json=search()).headers["x-search-id"]
         body = json.loads(json.dumps(body).replace("KNOWN", search_id))
@@ -176,12 +170,10 @@ def test_wrong_events_are_refused(
     assert not logged(tmp_path, True)
 
 
-def test_all_pages_of_a_search_are_one_list(
-    served: tuple[str, StubEngine], tmp_path: Path, command: Command
-) -> None:
+def test_all_pages_of_a_search_are_one_list(engine: str, tmp_path: Path, command: Command) -> None:
     """A click on a post of the challenger is a win of it."""
     ubi = {"query_id": "mine"}
-    with client_of(served[0], SearchLog(tmp_path, share=1), challenger="window") as client:
+    with client_of(engine, SearchLog(tmp_path, share=1), challenger="window") as client:
         pages = [
             client.post("/posts/_search", json=search(ext={"ubi": ubi}, **{"from": start})).json()
             for start in (0, 10, 10)
@@ -267,9 +259,7 @@ OLD, OLDER, NEW = "2020-03-01", "2020-01-01", "2999-01-01"
 @pytest.mark.parametrize(
     ("days", "kept"), [([OLDER, OLD, NEW], [OLD, NEW]), ([OLDER], [OLDER]), ([NEW], [NEW])]
 )
-def test_old_days_are_deleted_by_the_newest(
-    tmp_path: Path, days: list[str], kept: list[str]
-) -> None:
+def test_old_days_are_deleted(tmp_path: Path, days: list[str], kept: list[str]) -> None:
     """Whatever the clock says; other files stay."""
     for name in [*(f"searches-{day}-ab.jsonl" for day in days), "mine.jsonl"]:
         (tmp_path / name).touch()
@@ -314,7 +304,6 @@ def test_a_large_log_is_compared_in_little_memory(tmp_path: Path) -> None:
 
 
 def test_team_draft() -> None:
-    """Both rankings get their best posts; where they agree, clicks are nobody's."""
     champion, challenger = [0, 1, 2, 3, 4, 5], [0, 1, 5, 4, 3, 2]
     drafts = [team_draft(champion, challenger, str(seed)) for seed in range(400)]
     for order, teams in drafts:

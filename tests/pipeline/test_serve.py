@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import Command
-from helpers.batch_samples import read_lines, write_lines
+from helpers.index_samples import write_lines
 from helpers.reranking_samples import POSTS, all_pairs, network, small_model, vocabulary
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
 from starlette.testclient import TestClient
@@ -311,7 +311,6 @@ def documents(scores: list[float] | None = None) -> list[dict[str, Any]]:
 
 
 def scores_by(client: TestClient, body: dict[str, Any], path: str = "/v2/rerank") -> list[float]:
-    """Scores in the order of the documents."""
     results = client.post(path, json=body).json()["results"]
     scores = {item["index"]: item["relevance_score"] for item in results}
     return [scores[row] for row in range(len(scores))]
@@ -336,9 +335,7 @@ def window() -> Iterator[TestClient]:
         ({"query": f"{QUERY} 2"}, {"in_order": True}),
     ],
 )
-def test_a_request_is_ranked_as_in_python(
-    window: TestClient, fields: dict[str, Any], how: dict[str, Any]
-) -> None:
+def test_a_request_is_ranked_as_in_python(window: TestClient, fields: Any, how: Any) -> None:
     body = {"query": QUERY, "raw_scores": True, "documents": documents(), **fields}
     slope, intercept = models("window").default.calibration
     scores = rerankers.load("window").predict([(body["query"], post) for post in LISTED], **how)
@@ -405,9 +402,7 @@ LONG = FILLER + "bbc world service cuts: 650 jobs go. " + FILLER
 
 
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])
-def test_an_answer_far_into_a_document_ranks_first(
-    name: str, command: Command, tmp_path: Path
-) -> None:
+def test_answers_far_into_a_document(name: str, command: Command, tmp_path: Path) -> None:
     """As its best passage would, also in Python and in ``batch``."""
     texts = ["a storm on the coast", FILLER, LONG]
     body = {"query": QUERY, "documents": texts}
@@ -423,7 +418,7 @@ def test_an_answer_far_into_a_document_ranks_first(
     posts = [{"doc_id": str(n), "text": text} for n, text in enumerate(texts)]
     rows = write_lines(tmp_path / "in.jsonl", [{"query_id": 1, "query": QUERY, "posts": posts}])
     command("batch", "--input", rows, "--output", tmp_path / "out", "--reranker", name, code=0)
-    (row,) = read_lines(tmp_path / "out")
+    row = json.loads((tmp_path / "out").read_text())
     assert max(row["posts"], key=lambda post: post["score"])["doc_id"] == "2"
 
 

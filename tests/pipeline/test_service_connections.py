@@ -160,7 +160,6 @@ HEAD = b"POST /rerank HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 
 
 def test_headers_are_bounded(port: int) -> None:
-    """Many, a single one, and small ones."""
     large = b"y" * 1_000_000
     lines = {b"X: " + large + b"\r\n": b"400", large: b"400", b"X: y\r\n": b"431"}
     for line, status in lines.items():

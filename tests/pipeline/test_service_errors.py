@@ -81,9 +81,7 @@ def message_of(wire: Wire, response: Response) -> str:
         (5, ": Expected `array | null`, got `int`"),
     ],
 )
-def test_wrong_documents_have_a_path(
-    client: TestClient, wire: Wire, documents: Any, problem: str
-) -> None:
+def test_wrong_documents(client: TestClient, wire: Wire, documents: Any, problem: str) -> None:
     status = wire.wrong
     if "documents" in problem:
         status = 422 if documents and wire is WIRES["tei"] else 400
@@ -260,7 +258,6 @@ def test_request_ids(client: TestClient) -> None:
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
-    """The log's lines of requests."""
     written = map(JsonFormatter().format, caplog.records)
     return [line for line in map(json.loads, written) if "request_id" in line]
 
@@ -352,9 +349,7 @@ def test_health_needs_scores_and_ready_needs_room(monkeypatch: Patch) -> None:
         assert statuses() == [503, 503, 200]
 
 
-def test_a_mistake_of_ours_is_answered_in_shape(
-    wire: Wire, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mistake_of_ours_has_the_shape(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
     scorer = GatedScorer()
     scorer.gate.set()
     with client_of(models=scored_by(scorer)) as client:

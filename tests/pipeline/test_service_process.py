@@ -287,7 +287,6 @@ def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], l
 
 
 def test_threads_get_their_own_answers(checkpoint: Model) -> None:
-    """Those of the checkpoint; an error is of one request only."""
     (scorer, _), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
@@ -332,9 +331,7 @@ def test_a_process_that_hangs_is_replaced(checkpoint: Model, monkeypatch: Patch)
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_again_and_again_is_started_ever_later(
-    checkpoint: Model, monkeypatch: Patch
-) -> None:
+def test_a_process_that_dies_again_is_started_later(checkpoint: Model, monkeypatch: Patch) -> None:
     scorer, processes = scorer_of(checkpoint.directory, 1)
     starts, fork = [], serving.Workers.fork
 
@@ -358,7 +355,6 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
 
 
 def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
-    """Not before it is loaded as a whole."""
     folder = tmp_path / "model"
     shutil.copytree(checkpoints.find("mp_hcnn"), folder)
     scorer, processes = scorer_of(folder)
