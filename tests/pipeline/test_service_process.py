@@ -286,12 +286,12 @@ def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], l
     return scorer, lambda: [pid for pid in descendants(os.getpid()) if pid not in before]
 
 
-def test_threads_get_their_own_answers(checkpoint: Model) -> None:
-    (scorer, _), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
+def test_threads_get_their_own_answers_until_the_scorer_ends(checkpoint: Model) -> None:
+    (scorer, processes), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
     with ThreadPoolExecutor(2) as pool:  # One for each process
-        answers = pool.map(lambda part: scorer.ask("m", PAIRS.take(part)), parts)
+        answers = pool.map(scorer.ask, ["m"] * len(parts), map(PAIRS.take, parts))
         for part, scores in zip(parts, answers, strict=True):
             np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
     assert scorer.ask("m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
@@ -300,16 +300,11 @@ def test_threads_get_their_own_answers(checkpoint: Model) -> None:
         scorer.ask("m", broken)
     # Where it happened is not lost.
     assert any("in ask" in note for note in raised.value.__notes__)
-    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, atol=4e-6)
-
-
-def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
-    scorer, processes = scorer_of(checkpoint.directory)
     assert len(processes()) == 3
     for process in processes():
         os.kill(process, signal.SIGTERM)  # It is for the service.
-    assert scorer.ask("m", PAIRS).shape == (len(PAIRS),)
-    del scorer
+    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, atol=4e-6)
+    del scorer, raised
     end = time.monotonic() + 10
     while processes() and time.monotonic() < end:
         time.sleep(0.01)
