@@ -100,13 +100,12 @@ def test_mistakes_are_explained(
     monkeypatch.chdir(tmp_path)
     qrels = find("sample").qrels or {}
     write_run("small.run", {q: dict.fromkeys(qrels[q], 1.0) for q in ("1", "2")})
+    places = {"SAMPLE": SAMPLE, "SHIPPED": SHIPPED, "DATA": home, "NOWHERE": "http://127.0.0.1:9"}
+    row = json.loads(re.sub("|".join(places), lambda found: str(places[found[0]]), json.dumps(row)))
     for name, content in row.get("files", {}).items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
     line, before = row["command"], {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-    places = {"SAMPLE": SAMPLE, "SHIPPED": SHIPPED, "DATA": home, "NOWHERE": "http://127.0.0.1:9"}
-    for name, place in places.items():
-        line = line.replace(name, str(place))
     done = command(*line.split(), code=row["code"])
     assert [told for told in row["told"] if told not in done.err] == []
     assert "Traceback" not in done.err and "hush" not in done.err

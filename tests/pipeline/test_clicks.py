@@ -1,5 +1,6 @@
 """Click logs: the position-based model, the judgments and the command."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import Command
 from helpers.index_samples import write_lines
+from helpers.processes import ROOT
 
 from pipeline.collections.clicks import ClickLog, fit, judgments, read_click_log
 from pipeline.collections.topics import query_id, read_topics
@@ -133,33 +135,17 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "Expecting property name"),
-        ('{"query": "\udcff"}', "can't decode byte 0xff"),
-        ("[1]", "found '[1]', expected a JSON object"),
-        ({"qeury": "x", "shown": []}, "found the query 'null', expected a text"),
-        (record("x", "4", []), 'found \'"4"\' under "shown", expected a list of ids'),
-        (record(" ", [], []), "found the query '\" \"'"),
-        (record("x", ["1", "1"], []), "found a post twice in the list"),
-        (record("x", [True], []), "found 'true', expected an id"),
-        (record("x", ["1"], ["2"]), "found a click on '2', expected one of the shown posts"),
-        (record("x", ["1"], [], query_id="a b"), "found query_id 'a b', expected one word"),
-        ({"query_id": "s", "query_response_hit_ids": ["1"], "start": -1}, "found the start -1"),
-        ({"query_id": "s", "query_response_hit_ids": ["1"], "teams": [1, 2]}, "2 teams of 1 posts"),
-        ({"query_id": [], "query_response_hit_ids": ["1"]}, "found '[]', expected an id"),
-        ({"query_id": "x" * 600, "query_response_hit_ids": ["1"]}, "expected an id"),
-        ('{"query": "x", "shown": ["1"], "crc32": 2}', "found a changed line, expected the CRC-32"),
-    ],
-)
-def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path: Path) -> None:
-    right = record("y", ["1"], ["1"], query_id=1)
-    log = write_lines(tmp_path / "log", [right, *[line] * (5 if line == "{" else 1)])
+BAD = (ROOT / "tests/helpers/bad_clicks.jsonl").read_text("utf-8").splitlines()
+
+
+@pytest.mark.parametrize("row", [*map(json.loads, BAD)], ids=lambda row: row["message"])
+def test_lines_in_another_form_are_passed_over(row: dict[str, Any], tmp_path: Path) -> None:
+    right, times = record("y", ["1"], ["1"], query_id=1), 5 if row["line"] == "{" else 1
+    log = write_lines(tmp_path / "log", [right, *[row["line"]] * times])
     found = read_click_log(log)
-    assert (found.impressions, len(found.notes)) == (1, 4 if line == "{" else 1)
-    assert found.notes[0].startswith(f"{log}:2: ") and message in found.notes[0]
-    if line == "{":
+    assert (found.impressions, len(found.notes)) == (1, min(times, 4))
+    assert found.notes[0].startswith(f"{log}:2: ") and row["message"] in found.notes[0]
+    if times == 5:
         assert found.notes[-1] == f"{log}: 5 lines in all were passed over"
 
 
@@ -181,14 +167,7 @@ def test_no_id_becomes_another_line_of_judgments(tmp_path: Path, command: Comman
     assert len((tmp_path / "qrels.topics.tsv").read_text().splitlines()) == 1
 
 
-def test_logs_that_cannot_be_used(tmp_path: Path, command: Command) -> None:
-    output, log = tmp_path / "qrels.txt", tmp_path / "log.jsonl"
-    for records, impressions in (([], 0), ([record("x", ["1"], []), "{"], 1)):
-        told = command("clicks", write_lines(log, records), "--output", output, code=1).err
-        assert f"{log}: found {impressions} impressions and no click" in told
-        assert ("log.jsonl:2: " in told) is bool(records)
-    told = command("clicks", write_lines(log, RECORDS), "--output", log, code=2).err
-    assert f"--output: found {log}, expected another file than the log" in told
+def test_logs_that_cannot_be_used(tmp_path: Path) -> None:
     damaged, empty = write_lines(tmp_path / "log.jsonl.gz", RECORDS), tmp_path / "empty"
     damaged.write_bytes(damaged.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"log\.jsonl\.gz: cannot be read"):
@@ -197,4 +176,3 @@ def test_logs_that_cannot_be_used(tmp_path: Path, command: Command) -> None:
     for path in (tmp_path / "missing", empty):
         with pytest.raises(DataError, match="found no JSON lines"):
             read_click_log(path)
-    assert not output.exists()

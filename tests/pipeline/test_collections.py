@@ -353,14 +353,6 @@ def test_a_run_of_ones_own_is_mixed(search: Command) -> None:
     assert "not in the collection (3.1-9)" in result.err
 
 
-def test_nothing_says_how_to_search(search: Command) -> None:
-    options = {"--method": "ql", "--mu": 5, "--parameter": "mu=1", "--index": ".", "--hits": 5}
-    result = search("trecqa-raw", *(word for pair in options.items() for word in pair), code=2)
-    for flag in options:
-        assert f"  {flag}: trecqa-raw is not searched, its candidates are given" in result.err
-    assert not Path("run").exists()
-
-
 def test_the_real_collections(data_dir: Path) -> None:
     sizes = {}
     for name in NAMES:

@@ -19,7 +19,7 @@ from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
-from pipeline.errors import DataError, UsageError
+from pipeline.errors import DataError
 from pipeline.ranking.build import default_reranker
 from pipeline.ranking.checkpoints import load_model
 from pipeline.ranking.retrievers import retriever_for
@@ -195,17 +195,6 @@ def test_some_topics_are_for_training(folder: Path, toml: Path) -> None:
     assert ids(own_training_set(collection).training.candidates.topics) == ["c", "b"]
 
 
-def test_absent_file_and_name_of_another_collection(folder: Path) -> None:
-    (folder / "mb12.toml").write_text(TOML)
-    for name, problem in (
-        ("harbor.toml", r"found no file .*harbor\.toml; .* has harbour\.toml"),
-        ("harbour", r"did you mean '.*harbour\.toml'\?"),
-        ("mb12.toml", "mb12 is the name of another collection"),
-    ):
-        with pytest.raises((UsageError, DataError), match=problem):
-            find(str(folder / name))
-
-
 @pytest.mark.slow
 def test_commands_take_the_file(folder: Path, toml: Path, command: Command) -> None:
     """The index is built at the first search, used by the next, and new posts need another."""
@@ -261,9 +250,6 @@ def checkpoint_of(sample: Path, model: str) -> tuple[Path, Tuning]:
 def test_training_tunes_and_compares_on_held_out_topics(sample: Path, command: Command) -> None:
     toml, run = sample / "sample2.toml", sample / "run.txt"
     quick = ["--set", "training.epochs=3", "--vectors", sample / "vectors.txt", "--threads", 1]
-    absent = command("search", "--collection", toml, "--reranker", "knrm", code=1)
-    assert f"no knrm trained for {toml} here" in absent.err
-    assert f"pipeline.train knrm --collection {toml}`" in absent.err
     trained = command("train", "knrm", "--collection", toml, *quick, code=0)
     assert "20 held-out topics:" in trained.out
     rows = [line.split() for line in trained.out.splitlines()]
@@ -285,10 +271,6 @@ def test_training_tunes_and_compares_on_held_out_topics(sample: Path, command: C
     tuned = sample / "home" / "lambda" / "mp_hcnn" / "all" / "own" / f"{folder.name}.json"
     told = f"λ = {Tuning.load(tuned).weight:g} (tuned on sample2; {tuned}"
     assert told in command(*search, "mp_hcnn").err
-    (sample / "qrels.txt").write_text("1 0 101 1\n")
-    toml.write_text(toml.read_text().replace(f"{SAMPLE / 'qrels.txt'}", "qrels.txt"))
-    with pytest.raises(DataError, match="found 1 judged topic to train on"):
-        tune.main(tune.Options(collection=str(toml), reranker="knrm"))
 
 
 @pytest.mark.slow

@@ -149,8 +149,6 @@ def test_without_judgments_there_are_runs_and_no_report(rerank: Rerank, home: Pa
     (line,), _ = rerank(*given, topics="mb2014")
     assert line.startswith("no report: mb2014 has no judgments here")
     assert len(read_run("runs/reranked/ql.sm_cnn")) == 6 and not Path("report.csv").exists()
-    _, errors = rerank("ql", "--reranker", "knrm", topics="mb2013", code=1)
-    assert "python -m pipeline.train knrm --test mb2013" in errors
 
 
 def test_a_model_that_does_not_read_ranks(rerank: Rerank, data: Path) -> None:

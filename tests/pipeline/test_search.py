@@ -1,6 +1,5 @@
 """The commands ``search`` and ``index``, on the sample and on files of one's own."""
 
-import gzip
 import re
 import shlex
 from functools import partial
@@ -100,45 +99,21 @@ def test_a_search_without_pytorch(tmp_path: Path) -> None:
     assert len(read_run(tmp_path / "run")) == 20
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    plain, packed = tmp_path / "monday.jsonl", tmp_path / "tues day.jsonl.gz"
-    plain.write_text('{"id": 1, "text": "alpha"}\n{"id": 2, "text": ""}\n')
-    packed.write_bytes(gzip.compress(b'{"id_str": "30", "full_text": "alpha bravo"}\n'))
-    return [plain, packed]
-
-
-@pytest.fixture
-def build(command: Command, files: list[Path]) -> Command:
-    return partial(command, "index", *(f"--posts={file}" for file in files), "--index")
-
-
-def test_own_posts(build: Command, tmp_path: Path, files: list[Path]) -> None:
+def test_own_posts(command: Command, tmp_path: Path) -> None:
+    monday = [{"id": 1, "text": "alpha"}, {"id": 2, "text": ""}]
+    tuesday = [{"id_str": "30", "full_text": "alpha bravo"}]
+    files = [write_lines(tmp_path / "monday.jsonl", monday)]
+    files.append(write_lines(tmp_path / "tues day.jsonl.gz", tuesday))
+    given = [word for file in files for word in ("--posts", str(file))]
     place = tmp_path / "my new" / "index"
-    done = build(place, code=0)
+    done = command("index", *given, "--index", place, code=0)
     first, second = done.out.splitlines()
     assert first.startswith("3 posts (1 empty) in ") and first.endswith(" posts/s")
     assert (second, done.err) == (f"index: {place}", "")  # no progress bar, no words of Java's
     with LuceneIndex.open(place, files) as opened:
         assert opened.posts.get_many(["30"]) == {"30": Post("30", "alpha bravo")}
-        given = [word for file in files for word in ("--posts", str(file))]
         words = ["python", "-m", "pipeline.index", *given, "--index", str(place)]
         assert shlex.split(opened.manifest.rebuild) == words
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"id": 1}', 'monday.jsonl:1: found the keys "id", expected a text under "text"'),
-        ('{"id": 30, "text": "again"}', "monday.jsonl:1, FOLDER/tues day.jsonl.gz:1), "),
-    ],
-)
-def test_bad_posts(build: Command, tmp_path: Path, line: str, message: str) -> None:
-    (tmp_path / "monday.jsonl").write_text(line + "\n")
-    told = build(tmp_path / "index", code=1).err
-    assert message.replace("FOLDER", str(tmp_path)) in told
-    assert told.startswith("python -m pipeline.index: error: ")
-    assert not (tmp_path / "index").exists()
 
 
 def test_a_named_collection(command: Command, tmp_path: Path) -> None:
