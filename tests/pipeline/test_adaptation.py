@@ -142,11 +142,6 @@ def unit_vectors(count: int) -> Array:
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-def counts(texts: list[str]) -> Array:
-    rows = [[words(text).count(word) for word in VOCABULARY] for text in texts]
-    return np.array(rows) / np.sqrt([[len(words(text))] for text in texts])
-
-
 def ridge_regression(matrix: Array, targets: Array, ridge: float) -> Array:
     size = matrix.shape[1]
     padded = np.concatenate([matrix, np.sqrt(ridge) * np.eye(size)])
@@ -157,7 +152,9 @@ def ridge_regression(matrix: Array, targets: Array, ridge: float) -> Array:
 def test_vectors_are_those_of_least_squares(ridge: float) -> None:
     texts, targets = posts(60), unit_vectors(60)
     centred = targets - targets.mean(axis=0)
-    matrix, base = counts(texts), general().vectors(VOCABULARY).astype(np.float64)
+    rows = [[words(text).count(word) for word in VOCABULARY] for text in texts]
+    matrix = np.array(rows) / np.sqrt([[len(words(text))] for text in texts])
+    base = general().vectors(VOCABULARY).astype(np.float64)
     linear = ridge_regression(matrix @ base, centred, ridge)
     added = ridge_regression(matrix, centred - matrix @ base @ linear, ridge)
     rounds: list[int] = []
