@@ -1,4 +1,4 @@
-"""Random posts, topics about them, and a writer of JSON lines."""
+"""Random posts, topics about them, a writer of JSON lines, and tables of test cases."""
 
 import gzip
 import json
@@ -43,3 +43,8 @@ def write_lines(path: Path, rows: Iterable[Any]) -> Path:
     content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
+
+
+def table(name: str) -> list[Any]:
+    """Rows of a file beside this one."""
+    return [*map(json.loads, (Path(__file__).parent / name).read_text("utf-8").splitlines())]

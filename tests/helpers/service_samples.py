@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import json
 import math
 import os
 import signal
@@ -25,6 +24,7 @@ import numpy as np
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
+from helpers.index_samples import table
 from helpers.processes import ROOT, end_with_parent
 from helpers.reranking_samples import POSTS
 from pipeline.collections.named import SAMPLE
@@ -258,19 +258,7 @@ def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> 
         reader.join()
 
 
-HOSTILE = [
-    {
-        "id": "168731105250123001",
-        "text": "<script>hacked=1</script> xylophone \"quoted\" 'one' &amp; &lt; & \u202e\x07"
-        " <img src=x>",
-        "url": "javascript:hacked=1",
-    },
-    {
-        "id": "168731105250123002",
-        "text": "xylophone </p><b>bold</b> \ufeff \U0001f469\u200d\U0001f680 מוזיקה",
-        "url": 'http://x.org/"><script>hacked=1</script>',
-    },
-]
+HOSTILE = table("hostile.jsonl")
 HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
 
 
@@ -284,10 +272,9 @@ class ServedPage(NamedTuple):
 @contextmanager
 def served(folder: Path) -> Iterator[ServedPage]:
     """The page in this process, over a collection that is made in ``folder``."""
-    (folder / "hostile.jsonl").write_text("".join(json.dumps(post) + "\n" for post in HOSTILE))
     description = folder / "pages.toml"
     description.write_text(
-        f'posts = ["{SAMPLE}/posts.jsonl", "hostile.jsonl"]\n'
+        f'posts = ["{SAMPLE}/posts.jsonl", "{ROOT}/tests/helpers/hostile.jsonl"]\n'
         f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
     )
     grades = Grades(folder / "grades.txt")

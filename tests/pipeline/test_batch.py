@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import Command, Patch, Result
 from helpers import index_samples
-from helpers.processes import ROOT, run_python
+from helpers.processes import run_python
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, network, small_model
 
 from pipeline.ranking.tuning import interpolate
@@ -174,7 +174,7 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
     assert pa.types.is_dictionary(found.schema.field("kind").type)
 
 
-BAD = dict(map(json.loads, (ROOT / "tests/helpers/bad_rows.jsonl").read_text().splitlines()))
+BAD = dict(index_samples.table("bad_rows.jsonl"))
 BAD["[" * 100_000] = "row: found '[["
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import Capture, Command, Patch, Result
 from helpers.data_samples import write_microblog
+from helpers.index_samples import table
 from helpers.processes import ROOT, run_python
 
 from indexes.errors import CollectionError
@@ -88,10 +89,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_microblog(tmp_path_factory.mktemp("home"))
 
 
-MISTAKES = (ROOT / "tests/helpers/mistakes.jsonl").read_text().splitlines()
-
-
-@pytest.mark.parametrize("row", [*map(json.loads, MISTAKES)], ids=lambda row: row["command"])
+@pytest.mark.parametrize("row", table("mistakes.jsonl"), ids=lambda row: row["command"])
 def test_mistakes_are_explained(
     row: dict[str, Any], command: Command, home: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:

@@ -1,6 +1,5 @@
 """Click logs: the position-based model, the judgments and the command."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Command
-from helpers.index_samples import write_lines
-from helpers.processes import ROOT
+from helpers.index_samples import table, write_lines
 
 from pipeline.collections.clicks import ClickLog, fit, judgments, read_click_log
 from pipeline.collections.topics import query_id, read_topics
@@ -135,10 +133,7 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
     ]
 
 
-BAD = (ROOT / "tests/helpers/bad_clicks.jsonl").read_text("utf-8").splitlines()
-
-
-@pytest.mark.parametrize("row", [*map(json.loads, BAD)], ids=lambda row: row["message"])
+@pytest.mark.parametrize("row", table("bad_clicks.jsonl"), ids=lambda row: row["message"])
 def test_lines_in_another_form_are_passed_over(row: dict[str, Any], tmp_path: Path) -> None:
     right, times = record("y", ["1"], ["1"], query_id=1), 5 if row["line"] == "{" else 1
     log = write_lines(tmp_path / "log", [right, *[row["line"]] * times])

@@ -8,7 +8,7 @@ from typing import Any
 import pandas
 import pytest
 from conftest import Command, Patch
-from helpers.index_samples import write_lines
+from helpers.index_samples import table, write_lines
 from helpers.reranking_samples import network, small_model
 
 import indexes
@@ -129,24 +129,14 @@ def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
     assert texts_of(mine) == {"1": "storm"}
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"posts": [{"text": "a"}]}, r'posts\[0\]: found the keys "text", expected an id under'),
-        ({"posts": ["a"]}, r"posts\[0\]: found '\"a\"', expected a dictionary"),
-        ({"topics": {"a": 1}}, r"topics\[0\]: found text '1', expected a text"),
-        ({"topics": [{"qid": "a"}]}, r'topics\[0\]: found the keys "qid", expected a text under'),
-        ({"qrels": {"a": {"1": "x"}}}, r"qrels\[0\]: found the relevance .*x.*, expected a whole"),
-        ({"qrels": {"a": {"1": 0.5}}}, r"qrels\[0\]: found the relevance '0.5', expected a whole"),
-        ({"qrels": {}}, "qrels: found no judgment, expected rows"),
-        ({"qrels": {"x": {"1": 1}}}, "has judgments for no topic of"),
-        ({"topics": None}, "found no topics, expected a file of them"),
-    ],
-)
-def test_malformed_values(values: dict[str, Any], message: str) -> None:
+BAD = table("bad_values.jsonl")
+
+
+@pytest.mark.parametrize("row", [row for row in BAD if "values" in row])
+def test_malformed_values(row: dict[str, Any]) -> None:
     good = {"posts": [{"id": 1, "text": "a"}], "topics": {"a": "storm"}}
-    with pytest.raises((DataError, CollectionError), match=message):
-        _ = named.open_collection(**good | values).topics
+    with pytest.raises((DataError, CollectionError), match=row["message"]):
+        _ = named.open_collection(**good | row["values"]).topics
 
 
 def test_a_post_with_the_query_s_id_does_not_count(beir: Path, command: Command) -> None:
@@ -226,21 +216,10 @@ def test_answers_are_counted_where_only_questions_have_ids(tmp_path: Path) -> No
     assert answers.candidates() == {"Q11": dict.fromkeys(ids[:2], 0.0), "Q2": {ids[2]: 0.0}}
 
 
-@pytest.mark.parametrize(
-    ("name", "lines", "message"),
-    [
-        ("sim.txt", ["1", "2", "0"], r"sim\.txt:2: found '2', expected 0 or 1"),
-        ("id.txt", ["1", " ", "2"], r"id\.txt:2: found '', expected one word: the id of a"),
-        ("id.txt", ["1", "1", "1 Q0 7 1 2 x"], r"id\.txt:3: found '1 Q0 7 1 2 x', expected one"),
-        ("id.txt", ["Q1-0", "Q1-1", "Q1-0"], r"id\.txt:3: found the answer 'Q1-0' again, .* 1$"),
-        ("b.toks", None, r"found no b\.toks; expected"),
-        ("b.toks", ["one", "two"], r"b\.toks: found 2 lines, expected as many"),
-        ("sim.txt", ["0"] * 4, r"a\.toks: found 3 lines, expected as many"),
-    ],
-)
-def test_bad_folders(tmp_path: Path, name: str, lines: list[str] | None, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Answers({"test": folder_of(tmp_path, **{name: lines})}).topics()
+@pytest.mark.parametrize("row", [row for row in BAD if "file" in row])
+def test_bad_folders(tmp_path: Path, row: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=row["message"]):
+        Answers({"test": folder_of(tmp_path, **{row["file"]: row["lines"]})}).topics()
     with pytest.raises(DataError, match=r"id\.txt:1: found '32\.1', expected `query_id Q0 doc_id"):
         PairFolders([folder_of(tmp_path)]).posts()
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Capture, Command
-from helpers.index_samples import write_lines
-from helpers.processes import ROOT
+from helpers.index_samples import table, write_lines
 
 from indexes.jvm import java_class, start
 from pipeline import tune
@@ -71,10 +70,7 @@ def test_file_describes_a_collection(folder: Path, toml: Path) -> None:
     assert open_collection(toml, qrels=folder / "qrels.txt").qrels is not None
 
 
-BAD = (ROOT / "tests/helpers/bad_collections.jsonl").read_text().splitlines()
-
-
-@pytest.mark.parametrize("row", [*map(json.loads, BAD)])
+@pytest.mark.parametrize("row", table("bad_collections.jsonl"))
 def test_all_problems_are_named_at_once(folder: Path, toml: Path, row: dict[str, Any]) -> None:
     (folder / "others.txt").write_text("x 0 1 1\n")
     (folder / "other-text.tsv").write_text("b\tbus tickets\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 from conftest import Patch
-from helpers.processes import ROOT
+from helpers.index_samples import table
 from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from indexes.methods import METHODS, EngineQuery
@@ -100,10 +100,7 @@ def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
     assert all(post["time"] < "2012-02-01" for post in over["posts"])
 
 
-BAD = (ROOT / "tests/helpers/bad_page_requests.jsonl").read_text("utf-8").splitlines()
-
-
-@pytest.mark.parametrize("row", [*map(json.loads, BAD)], ids=lambda row: row["problem"])
+@pytest.mark.parametrize("row", table("bad_page_requests.jsonl"), ids=lambda row: row["problem"])
 def test_refusals_name_their_parameter(served_page: ServedPage, row: dict[str, Any]) -> None:
     if row["path"] == "grade":
         response = post_grade(served_page, **row["parameters"])

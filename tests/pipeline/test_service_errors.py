@@ -445,8 +445,9 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
 @pytest.mark.slow
 def test_the_service_keeps_to_its_description(tmp_path: Path) -> None:
     """All checks of schemathesis, by valid and invalid requests; a wrong key, too."""
-    helpers = {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
-    with listening(app_of(keys=[KEY])) as address:
+    helpers, scorer = {"PYTHONPATH": str(ROOT / "tests" / "helpers")}, GatedScorer()
+    scorer.gate.set()
+    with listening(app_of(keys=[KEY], models=scored_by(scorer))) as address:
         done = subprocess.run(
             [
                 *(Path(sys.executable).with_name("schemathesis"), "run", f"{address}/openapi.json"),
