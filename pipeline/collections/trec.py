@@ -84,6 +84,14 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
     return joined
 
 
+def merged(tables: Iterable[Mapping[str, Mapping[str, Value]]]) -> dict[str, dict[str, Value]]:
+    """Runs or judgments in one; of two values of a document that of the later table counts."""
+    found: dict[str, dict[str, Value]] = {}
+    for query_id, values in chain.from_iterable(table.items() for table in tables):
+        found.setdefault(query_id, {}).update(values)
+    return found
+
+
 def read_run(path: Path | str) -> Run:
     """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none; as in trec_eval only
     the score counts."""
@@ -182,9 +190,7 @@ def best_of(run: Run, hits: int) -> Run:
 
 def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str]:
     """Yield a run's lines, without line ends: topics as given, documents by the tie rule.
-
-    UsageError: the tag is not one word. DataError: a score is no number, or an id not one word.
-    """
+    UsageError: the tag is not one word. DataError: a score is no number, or an id not one word."""
     if not is_doc_id(tag):
         raise UsageError(f"the tag of a run: found {short(tag)}, expected one word")
     for query_id, scores in run.items():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -33,10 +34,9 @@ from pipeline.ranking.build import Source
 from pipeline.ranking.tuning import TUNING_FILE
 from pipeline.serve import Options, read_again, read_keys
 from pipeline.service import models as serving
-from pipeline.service.connections import Certificate
+from pipeline.service.connections import tls_of
 from pipeline.service.models import Workers
-from pipeline.service.record import LOG
-from pipeline.service.requests import RequestError
+from pipeline.service.requests import LOG, RequestError
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import Model
 
@@ -114,7 +114,7 @@ def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             (None, "the old keys stay: .*No such", [401, 200]),
         ):
             file.unlink() if content is None else file.write_bytes(content)
-            read_again(Options(api_key_file=file), keys, None)
+            read_again(Options(api_key_file=file), keys, lambda: None)
             assert re.search(told, caplog.messages[-1])
             headers = [{"authorization": f"Bearer {key}"} for key in ("old", "new")]
             assert [client.get("/info", headers=h).status_code for h in headers] == statuses
@@ -152,21 +152,23 @@ def test_certificates_are_read_again(tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority")
     files = issue(authority, tmp_path)
-    options, loaded = Options(ssl_certfile=files[0]), Certificate(*files, tmp_path / "authority")
-    with listening(app_of(), certificate=loaded) as address:
+    load_tls = partial(tls_of, *files, tmp_path / "authority")
+    options, tls = Options(ssl_certfile=files[0]), load_tls()
+    again = partial(load_tls, known=tls)
+    with listening(app_of(), tls=tls) as address:
         assert status(address, authority, authority) == 200
         with pytest.raises(httpx.TransportError):
             status(address, authority)
         issue(other, tmp_path)
-        read_again(options, [], loaded)
+        read_again(options, [], again)
         assert status(address, other, authority) == 200
         files[0].write_text("nothing")
-        read_again(options, [], loaded)
+        read_again(options, [], again)
         assert status(address, other, authority) == 200
         with pytest.raises(httpx.ConnectError):
             status(address, authority, authority)
     with pytest.raises(DataError, match="expected a certificate, its key without a password"):
-        Certificate(*files, None)
+        tls_of(*files, None)
 
 
 @pytest.mark.slow

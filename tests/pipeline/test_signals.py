@@ -126,7 +126,7 @@ def test_service_and_batch(
     rows, output = tmp_path / "rows.jsonl", tmp_path / "scored.jsonl"
     listed = [{"doc_id": row, **post} for row, post in enumerate(posts)]
     rows.write_text(json.dumps({"query_id": 1, "query": QUERY, "posts": listed}))
-    files = ["--input", rows, "--output", output, "--checkpoint", served.default.directory]
+    files = ["--input", rows, "--output", output, "--checkpoint", served.default.source.folder]
     assert "stats.likes: unknown of 12 posts" in command("batch", *files, code=0).err
     scores = [-post["score"] for post in json.loads(output.read_text())["posts"]]
     assert np.argsort(scores, kind="stable").tolist() == expected

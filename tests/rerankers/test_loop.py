@@ -15,8 +15,7 @@ from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import Tokenized
 from rerankers.networks.training import loop
-from rerankers.networks.training.examples import CachedInteractions, Examples
-from rerankers.networks.training.loop import History, train
+from rerankers.networks.training.loop import Examples, History, compared_once, train
 from rerankers.networks.training.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -35,7 +34,7 @@ def model_of(name: str = "mp_hcnn", configuration: str = "robust") -> Reranker:
 def examples_of(model: Reranker, labels: np.ndarray = LABELS) -> Examples:
     pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
     is_fixed = model.interactions_are_fixed
-    return Examples(CachedInteractions.compute(model, pairs) if is_fixed else pairs, labels)
+    return Examples(compared_once(model, pairs) if is_fixed else pairs, labels)
 
 
 def run(model: Reranker, settings: Settings = FAST, measure: Any = None, **more: Any) -> History:

@@ -11,9 +11,9 @@ import torch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 
 from rerankers.errors import RerankerError
+from rerankers.networks import network
 from rerankers.networks.inputs import Tokenized
-from rerankers.networks.training import examples
-from rerankers.networks.training.examples import BatchSampler, Examples
+from rerankers.networks.training.loop import BatchSampler, Examples
 from rerankers.networks.training.settings import Settings
 
 # Topic 0 has both kinds, 1 only negatives, 2 only positives, 3 one of each, 4 many; mixed up.
@@ -58,7 +58,7 @@ def test_mined_lists_hold_the_nearest(
 ) -> None:
     model: Any = None
     vectors = torch.from_numpy(VECTORS).float()
-    monkeypatch.setattr(examples, "represent_tokenized", lambda model, pairs: vectors)
+    monkeypatch.setattr(network, "represent_tokenized", lambda model, pairs: vectors)
     sampler = sampler_of(sampling, negatives=count)
     sampler.start_epoch(model, 2)
     mined, others = {"max": count, "mix": (count + 1) // 2}[sampling], set[int]()
@@ -75,7 +75,7 @@ def test_mined_lists_hold_the_nearest(
 
 def test_missing_faiss_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr(examples, "represent_tokenized", lambda model, pairs: torch.ones(39, 5))
+    monkeypatch.setattr(network, "represent_tokenized", lambda model, pairs: torch.ones(39, 5))
     model: Any = None
     with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*`sampling` random"):
         sampler_of("max").start_epoch(model, 2)
