@@ -27,31 +27,26 @@ def reranker() -> Model:
     return rerankers.load("mp_hcnn")
 
 
-@pytest.mark.parametrize(
-    ("work", "absent"),
-    [
-        ("", {"torch", "numpy", "jnius", "pyserini"}),
-        (".load()", HEAVY),
-        (".load().rank('storm', ['a storm', 'lunch'])", {"torch", "pandas", "lightgbm"}),
-        pytest.param(".load('mp_hcnn')", HEAVY, marks=pytest.mark.slow),
-    ],
-)
-def test_packages_that_are_not_needed_are_not_imported(work: str, absent: set[str]) -> None:
-    done = run_python("-c", f"import sys, rerankers; rerankers{work}; print(*sys.modules)")
-    assert done.returncode == 0, done.stderr
-    assert not absent & {*done.stdout.split()}
-
-
-def test_a_network_without_pytorch_is_an_error_that_names_the_extra() -> None:
-    code = "import sys, rerankers; sys.modules['torch'] = None; rerankers.load('mp_hcnn')"
+def test_trees_import_little_and_a_network_names_the_extra_that_it_needs() -> None:
+    steps = {
+        "import sys, rerankers": {"torch", "numpy", "jnius", "pyserini"},
+        "rerankers.load()": HEAVY,
+        "rerankers.load().rank('storm', ['a storm', 'lunch'])": {"torch", "pandas", "lightgbm"},
+    }
+    code = "".join(f"{step}; print(*sys.modules)\n" for step in steps)
+    done = run_python("-c", f"{code}sys.modules['torch'] = None; rerankers.load('mp_hcnn')")
     expected = "no PyTorch, which mp_hcnn needs; install it: pip install 'tweetrerank[neural]'"
-    assert f"found {expected}" in run_python("-c", code).stderr
+    assert f"found {expected}" in done.stderr
+    for (step, absent), modules in zip(steps.items(), done.stdout.splitlines(), strict=True):
+        assert not absent & {*modules.split()}, step
 
 
 @pytest.mark.slow
-def test_a_later_import_of_nltk_is_a_whole_one() -> None:
-    code = "import rerankers.text.stems, nltk; print(nltk.corpus, nltk.pos_tag)"
-    assert "function" in run_python("-c", code).stdout
+def test_a_network_imports_little_and_a_later_import_of_nltk_is_a_whole_one() -> None:
+    code = "import sys, rerankers; rerankers.load('mp_hcnn'); print(*sys.modules)\n"
+    code += "import rerankers.text.stems, nltk; print(nltk.corpus, nltk.pos_tag)"
+    modules, _, later = run_python("-c", code).stdout.partition("\n")
+    assert not HEAVY & {*modules.split()} and "function" in later
 
 
 def test_public_names(reranker: Model) -> None:
@@ -173,7 +168,7 @@ def test_models_travel_as_their_folders(name: str) -> None:
     assert copy.deepcopy(model).rank("water", POSTS) == expected
     assert elsewhere(model.rank, "water", POSTS) == expected
     with pytest.raises(RerankerError, match="without a folder"):
-        elsewhere(dataclasses.replace(model, directory=Path()).rank, "water", POSTS)
+        copy.copy(dataclasses.replace(model, directory=Path()))
 
 
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])

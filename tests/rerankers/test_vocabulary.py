@@ -169,8 +169,8 @@ def test_frequencies_of_other_languages_are_of_our_words() -> None:
     both = listed["açık"] + listed["acık"]
     assert word_frequencies("tr")("acık") == pytest.approx(both)
     assert word_frequencies("tr")("2014") == wordfreq.word_frequency("2014", "en")
-    pairs = word_frequencies("ja")
-    assert pairs("京都") >= wordfreq.get_frequency_dict("ja", "best")["京都"] > pairs("都京")
+    pairs = word_frequencies("ko")
+    assert pairs("한국") >= wordfreq.get_frequency_dict("ko", "best")["한국"] > pairs("국한")
 
 
 @pytest.mark.parametrize(
