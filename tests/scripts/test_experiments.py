@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Patch
 from experiments import cells, reports
 from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
 from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
@@ -107,9 +108,7 @@ def test_cells_pick_right_answers_with_and_without_training(tmp_path: Path) -> N
     assert measured.measures == cells.measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
 
 
-def test_vectors_of_questions_have_length_1_in_any_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_questions_have_length_1_in_any_batch(monkeypatch: Patch) -> None:
     trained = network(small_model("cntn", "cntn_v"), name="cntn")
     questions = ["where is the water", "who", "is it", "where is the water"]
     vectors = reports.question_vectors(trained, questions)
@@ -243,13 +242,9 @@ def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> No
 
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
     depths = [made_up(TABLES["figure2"].systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
-    made = {
-        "figure2": depths,
-        "question-retrieval": read_csv(RESULTS / TABLES["question-retrieval"].csv),
-    }
-    for name, results in made.items():
-        table = TABLES[name]
-        draw(tmp_path / f"{name}.png", table, results, Setup(tmp_path))
+    questions = read_csv(RESULTS / TABLES["question-retrieval"].csv)
+    for name, results in (("figure2", depths), ("question-retrieval", questions)):
+        draw(tmp_path / f"{name}.png", TABLES[name], results, Setup(tmp_path))
         assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
 
 

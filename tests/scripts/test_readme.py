@@ -2,7 +2,7 @@
 
 A block without a language, or of ``text``, right behind a block of code is its output; in it ``…``
 stands for anything. Blocks that speak to a server are run by the tests of servers, those with
-adapters by ``test_adapters``.
+adapters by ``test_python_api``.
 """
 
 import gzip
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from conftest import Patch
 from helpers.processes import ROOT, run_program, run_python
 
 from pipeline.command.main import COMMANDS
@@ -35,7 +36,7 @@ def named(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=named)
-def test_links_and_commands_exist(path: Path) -> None:
+def test_links_commands_and_options_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
         if not target.startswith("http"):
@@ -51,6 +52,11 @@ def test_links_and_commands_exist(path: Path) -> None:
     for row in "".join(re.findall(tables, text, re.MULTILINE)).splitlines():
         names = re.findall(r"`([^`]+)`", row.split("|")[1])
         assert names and all(any(path.parent.glob(name)) for name in names), row
+    shown = r"^(tweetrerank \w+|python -m pipeline\.\w+|python scripts/\w+\.py)( .*)$"
+    for command, rest in re.findall(shown, text, re.MULTILINE):
+        program = command.replace("tweetrerank ", "python -m pipeline.").split()[1:]
+        for option in re.findall(r"(?<!\S)--?[a-z][-a-z]*", rest.split("#")[0]):
+            assert option in help_of(*program), f"{command}{rest}"
 
 
 @cache
@@ -69,16 +75,6 @@ def help_of(*program: str) -> str:
             run_command(module.Options, module.main, "", "", ["--help"])
         return printed.getvalue()
     return run_python(*program, "--help").stdout
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=named)
-def test_options_that_are_shown_exist(path: Path) -> None:
-    """Each option after a command is in that command's help."""
-    shown = r"^(tweetrerank \w+|python -m pipeline\.\w+|python scripts/\w+\.py)( .*)$"
-    for command, rest in re.findall(shown, path.read_text(encoding="utf-8"), re.MULTILINE):
-        words = command.replace("tweetrerank ", "python -m pipeline.").split()[1:]
-        for option in re.findall(r"(?<!\S)--?[a-z][-a-z]*", rest.split("#")[0]):
-            assert option in help_of(*words), f"{command}{rest}"
 
 
 def test_every_model_is_in_the_table_of_models() -> None:
@@ -117,27 +113,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-SEPARATOR = "\n=== block ===\n"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", READMES, ids=named)
-def test_the_python_prints_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
-    """All blocks of a README in one process, in their order."""
-    of_python = [block for block in blocks(path) if block.language == "python"]
-    chosen = [block for block in of_python if not any(word in block.code for word in ELSEWHERE)]
-    if not chosen:
-        return
+def test_the_python_prints_what_is_shown(
+    path: Path, tmp_path: Path, home: Path, monkeypatch: Patch
+) -> None:
+    """All blocks of a README in their order, with the names of those before."""
     posts = (ROOT / "pipeline" / "sample" / "posts.jsonl").read_bytes()
     (tmp_path / "posts.jsonl.gz").write_bytes(gzip.compress(posts))
-    script = tmp_path / "blocks.py"
-    script.write_text(f"print({SEPARATOR!r}, end='')\n".join(block.code for block in chosen))
-    done = run_python(script, cwd=tmp_path, TWEETRERANK_HOME=str(home))
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.split(SEPARATOR)
-    for block, output in zip(chosen, printed, strict=True):
-        if block.output is not None:
-            assert_printed(output, block.output)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
+    names: dict[str, object] = {}
+    for block in blocks(path):
+        if block.language == "python" and not any(word in block.code for word in ELSEWHERE):
+            with redirect_stdout(StringIO()) as printed:
+                exec(block.code, names)
+            if block.output is not None:
+                assert_printed(printed.getvalue(), block.output)
 
 
 @pytest.mark.slow
