@@ -30,9 +30,7 @@ _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its line end); only ``\\n`` and ``\\r\\n`` end a line.
-
-    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped.
-    """
+    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped."""
     number = 0
     try:
         with _OPEN.get(Path(path).suffix.lower(), open)(path, "rb") as stream:
@@ -58,10 +56,8 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
 
 def read_records(path: Path | str) -> Records:
     """Yield (number of its first line, record) from a file, plain or compressed (.gz, .bz2).
-
     ``.csv`` and ``.tsv`` files are tables with a header. Others are JSON: an object a line, an
-    array of objects, or objects over several lines.
-    """
+    array of objects, or objects over several lines."""
     lines = numbered_lines(path)
     if is_table(path):
         yield from table_rows(path, lines)
@@ -213,8 +209,7 @@ def rows_of(table: Any, what: str, ready: Any) -> Iterator[tuple[str, Any]]:
 
 def is_doc_id(text: str) -> bool:
     """Whether a run file can hold this id: not empty, without white space and NUL."""
-    is_word = len(text.split()) == 1 and text.strip() == text and "\0" not in text
-    return is_word and is_encodable(text)
+    return text.split() == [text] and "\0" not in text and is_encodable(text)
 
 
 def well_formed(text: str) -> str:

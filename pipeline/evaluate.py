@@ -8,8 +8,6 @@ Measures are trec_eval's, under ir_measures' names. Every judged topic counts; o
 counts as 0.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of R
 2019); for window and the fusions the contribution of each family of features to a post's score.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

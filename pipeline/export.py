@@ -8,8 +8,6 @@ The folder holds all that the model needs: words and weights that it shares with
 calibration, judgments, and for a collection the word vectors adapted to it.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -11,8 +11,6 @@ Word vectors are cut from GloVe's archive at the end, and hold the words of the 
 there then.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import sys

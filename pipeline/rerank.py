@@ -36,7 +36,6 @@ from pipeline.command.ranking import ModelOptions
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW, NONE
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import Evaluator, Values, mean, warn_of_gaps
-from pipeline.evaluation.significance import paired_t_test
 from pipeline.runtime import bar, provenance
 from pipeline.text import print_table
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from pipeline.ranking.retrievers import Candidates
 
 MEASURES = ("P@30", "AP")  # Measures of the report; places are by the first
-
 _SAME = 9  # Decimals of means in comparisons: sums in another order differ in the last bits
 
 DEFAULT_WEIGHT = 0.3
@@ -290,6 +288,8 @@ def reranked_name(name: str, model: str) -> str:
 def compare(results: Mapping[str, tuple[Values, Values]]) -> list[Row]:
     """A row for each run, by the first measure of the original run, then by name; a place is 1 +
     the number of the others with a larger value."""
+    from pipeline.evaluation.significance import paired_t_test
+
     changes = {
         name: {
             measure: Change(

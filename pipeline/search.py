@@ -113,15 +113,13 @@ def main(options: Options) -> None:
 
 def _show(ranker: Ranker, query: str, options: Options) -> None:
     """Print the best posts for one query."""
-    from pipeline.collections.trec import ranked, write_run
+    from pipeline.collections.trec import write_run
     from pipeline.text import print_posts
 
     ranking = ranker.rank(query, options.hits or DEFAULT_HITS)
-    posts, [scores] = ranking.candidates.posts, list(ranking.run.values()) or [{}]
     rows = [
-        [str(rank), f"{score:.4f}", doc_id, f"{posts[doc_id].text} {posts[doc_id].url}"]
-        for rank, (doc_id, score) in enumerate(ranked(scores)[:SHOWN], start=1)
-        if doc_id in posts
+        [str(rank), f"{hit.score:.4f}", hit.doc_id, f"{hit.text} {hit.url}"]
+        for rank, hit in enumerate(ranking.best(SHOWN), start=1)
     ]
     if rows:
         print_posts(rows)

@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -267,16 +267,18 @@ def serve(
     from pipeline.service.log import SearchLog
     from pipeline.service.models import Models
     from pipeline.service.page.page import Grades, SearchPage, routes
-    from pipeline.service.record import log_as_json
-    from pipeline.service.requests import Limits
+    from pipeline.service.requests import Limits, log_as_json
 
     files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
-    certificate = connections.Certificate(*files) if options.ssl_certfile else None
+    load_tls = partial(connections.tls_of, *files)
+    tls = load_tls() if options.ssl_certfile else None
     device, threads = choose_device(options.device), options.threads or len(os.sched_getaffinity(0))
     served, challenger = collections if options.collection else (), options.challenger
     models = Models(options.checkpoint, options.cache, threads, served, device, challenger)
     documents, body = options.max_documents, options.max_body
-    limits = Limits(documents, body, 10 * documents, held=32 * body)
+    hosts = options.allow_host or (LOOPBACK_NAMES if options.host in LOOPBACK else ())
+    callers: Any = {"keys": keys, "origins": options.cors_origin, "rate": options.client_requests}
+    limits = Limits(documents, body, 10 * documents, held=32 * body, hosts=hosts, **callers)
     is_ordered = options.order == "first_stage"
     service = app.Service(models, limits, threads, options.log_texts, is_ordered)
     grades, page = Grades(options.grades) if options.grades else None, None
@@ -290,16 +292,14 @@ def serve(
 
     def reload() -> None:
         indexes.update(behind_aliases(options, collections))
-        read_again(options, keys, certificate)
+        read_again(options, keys, partial(load_tls, known=tls))
         models.reload()
         if page:
             page.reload()
 
-    hosts = options.allow_host or (LOOPBACK_NAMES if options.host in LOOPBACK else ())
-    access = app.Access(keys, hosts, options.cors_origin, options.client_requests)
     connections.Connection.most_of_client = options.client_connections
-    built = app.build(service, access, routes(page), proxy, log, reload, is_watched=True)
-    config = connections.config(built, certificate, loop="uvloop")
+    built = app.build(service, routes(page), proxy, log, reload)
+    config = connections.config(built, tls, loop="uvloop")
     if not keys and options.host not in LOOPBACK:
         LOG.warning("everybody who reaches %s is served", options.host)
     listen(connections.Server(config), listening, models.served)
@@ -334,7 +334,7 @@ def end(lines: QueueListener, *opened: Any) -> None:
         os._exit(0)  # The interpreter's end would wait for them, as for an engine.
 
 
-def read_again(options: Options, keys: list[str], certificate: Any) -> None:
+def read_again(options: Options, keys: list[str], load_tls: Callable[[], object]) -> None:
     """Read keys and certificate as they are now; those that cannot be read stay, which is told."""
     try:
         if options.api_key_file:
@@ -343,8 +343,8 @@ def read_again(options: Options, keys: list[str], certificate: Any) -> None:
     except DataError as error:
         LOG.error("--api-key-file: the old keys stay: %s", error)
     try:
-        if certificate:
-            certificate.load()
+        if options.ssl_certfile:
+            load_tls()
             LOG.info("--ssl-certfile: read again")
     except DataError as error:
         LOG.error("--ssl-certfile: the old certificate stays: %s", error)
@@ -388,10 +388,8 @@ def fields_of(options: Options, address: Any = None) -> PostFields:
     from indexes.engines.layout import SIGNALS, TEXT, URL
     from pipeline.service.proxy.search import PostFields
 
-    text, url = (
-        getattr(options, name) or getattr(address, name, None)
-        for name in ("text_field", "url_field")
-    )
+    text = options.text_field or getattr(address, "text_field", None)
+    url = options.url_field or getattr(address, "url_field", None)
     of_ours = address.signals if address and address.has_methods else ()
     signals = (*((name, f"{SIGNALS}.{name}") for name in of_ours), *options.signals)
     return PostFields((text or TEXT,), url or (None if text else URL), signals)

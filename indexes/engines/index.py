@@ -88,6 +88,11 @@ class EngineIndex(Closing, ABC):
         """Number of posts."""
         return self._engine.count()
 
+    @property
+    def id_range(self) -> tuple[str, str] | None:
+        """The lowest and the highest id, None if the ids are not all whole numbers."""
+        return None
+
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
@@ -190,7 +195,7 @@ class OwnIndex(EngineIndex):
 
     @cached_property
     def id_range(self) -> tuple[str, str] | None:
-        """The lowest and the highest id, None if the ids are not all whole numbers."""
+        """See :attr:`EngineIndex.id_range`."""
         if not self.manifest.numeric_ids:
             return None
         ends = {
@@ -208,8 +213,6 @@ class OwnIndex(EngineIndex):
 
 class ForeignIndex(EngineIndex):
     """An index that somebody has made for other purposes, with its own query and fields."""
-
-    id_range = None  # Ids are texts.
 
     def __init__(self, engine: Engine, description: Mapping[str, Any], directory: Path) -> None:
         address, settings = engine.address, description["settings"]["index"]

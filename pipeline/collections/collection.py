@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
+import platformdirs
+
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
 from indexes.posts import Post
@@ -26,13 +28,15 @@ from indexes.records import listed
 from indexes.store import POSTS_FILE, PostStore
 from pipeline.collections.sources import Answers, ForeignIndex, PostFiles, PostSource
 from pipeline.collections.topics import Topic, read_topics
-from pipeline.collections.trec import Qrels, Run, joined_qrels
+from pipeline.collections.trec import Qrels, Run, joined_qrels, merged
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
+from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
     from indexes.engines.client import EngineAddress
-    from indexes.methods import Posts, SearchIndex
+    from indexes.engines.index import EngineIndex, KeptPosts
+    from indexes.index import LuceneIndex
     from rerankers.features.judged import JudgedPosts
     from rerankers.text.spaces import AdaptedSpace
 
@@ -68,8 +72,6 @@ def models_directory() -> Path:
 @cache
 def _platform_folder(kind: str) -> Path:
     """The platform's folder for this; one for temporary files where there is none to write to."""
-    import platformdirs
-
     try:
         found: Path = getattr(platformdirs, kind)("tweetrerank")
         nearest = next(path for path in (found, *found.parents) if path.exists())
@@ -100,8 +102,7 @@ def default_vectors(data: Path | None = None) -> Path:
 @cache
 def catalogue() -> dict[str, Any]:
     """Collections and their files, and the terms of use of these by prefix of their groups."""
-    path = Path(__file__).parent / "catalogue.json"
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    return dict(json.loads(Path(__file__).with_name("catalogue.json").read_bytes()))
 
 
 def by_hand(path: Path) -> str:
@@ -211,11 +212,7 @@ class Collection:
     @cached_property
     def training_qrels(self) -> Qrels | None:
         """The judgments of topics to search and to train on, or None without any."""
-        qrels: Qrels = {}
-        for part in self._grades:
-            for query_id, grades in part.items():
-                qrels.setdefault(query_id, {}).update(grades)
-        return qrels or None
+        return merged(self._grades) or None
 
     @cached_property
     def qrels(self) -> Qrels | None:
@@ -308,7 +305,7 @@ class Collection:
         return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
 
     @contextmanager
-    def _indexed_posts(self) -> Iterator[Posts | None]:
+    def _indexed_posts(self) -> Iterator[PostStore | KeptPosts | None]:
         """The posts of an own collection's index; None before it is built."""
         if self.index and (self.post_source is None or (self.file and self.engine)):
             yield self.open_index().posts
@@ -377,7 +374,7 @@ class Collection:
 
         return tuple(RANKED) if self.engine.has_methods else ()
 
-    def open_index(self) -> SearchIndex:
+    def open_index(self) -> LuceneIndex | EngineIndex:
         """The index of the posts; one in the home folder is built at the first use. UsageError: the
         candidates are given. DataError: it is damaged, or does not fit the posts."""
         place, files = self.place(), self.post_files()
@@ -450,7 +447,6 @@ class Collection:
         path, posts = self.adapted_path, (self.index_directory or Path()) / POSTS_FILE
         if path is None or not path.exists():
             return None
-        from rerankers.errors import RerankerError
         from rerankers.text.spaces import description_of
 
         made = description_of(path)

@@ -84,6 +84,14 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
     return joined
 
 
+def merged(tables: Iterable[Mapping[str, Mapping[str, Value]]]) -> dict[str, dict[str, Value]]:
+    """Runs or judgments in one; of two values of a document that of the later table counts."""
+    found: dict[str, dict[str, Value]] = {}
+    for query_id, values in chain.from_iterable(table.items() for table in tables):
+        found.setdefault(query_id, {}).update(values)
+    return found
+
+
 def read_run(path: Path | str) -> Run:
     """Read a run: ``query_id Q0 doc_id rank score tag`` lines, possibly none; as in trec_eval only
     the score counts."""
@@ -131,13 +139,13 @@ def run_of(run: Any) -> Run:
             raise TypeError(f"{value!r} is no {what}")
         return str(value) if what == "id" else float(value)
 
+    def scores_of(of: Any) -> dict[str, float]:
+        if {*map(type, of), *map(type, of.values())} == {str, float}:  # As of our own runs
+            return dict(of)
+        return {checked(d, str | Integral, "id"): checked(s, Real, "score") for d, s in of.items()}
+
     try:
-        return {
-            checked(query_id, str | Integral, "id"): {
-                checked(d, str | Integral, "id"): checked(s, Real, "score") for d, s in of.items()
-            }
-            for query_id, of in run.items()
-        }
+        return {checked(q, str | Integral, "id"): scores_of(of) for q, of in run.items()}
     except (AttributeError, TypeError) as error:
         raise UsageError(
             f"`run`: found {short(repr(run))} ({error}), expected query_id -> doc_id -> score"
@@ -182,9 +190,7 @@ def best_of(run: Run, hits: int) -> Run:
 
 def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str]:
     """Yield a run's lines, without line ends: topics as given, documents by the tie rule.
-
-    UsageError: the tag is not one word. DataError: a score is no number, or an id not one word.
-    """
+    UsageError: the tag is not one word. DataError: a score is no number, or an id not one word."""
     if not is_doc_id(tag):
         raise UsageError(f"the tag of a run: found {short(tag)}, expected one word")
     for query_id, scores in run.items():
@@ -240,24 +246,29 @@ def _read_table(
     """Read query_id, doc_id and a value at three ``places`` among ``columns``, between which stands
     ``comma``; None are spaces and tabs."""
     found: dict[str, dict[str, Value]] = {}
-    numbers: dict[tuple[str, str], int] = {}
+    numbers: dict[str, list[int]] = {}  # Query_id -> line of each of its documents
+    width, (of_query, of_doc, of_value) = len(columns.split()), places
     for number, line in lines:
-        fields = line.split(comma) if line.strip() else []
-        if not fields:
-            continue
-        where = f"{path}:{number}"
-        if len(fields) != len(columns.split()) or "\0" in line:
+        fields = line.split(comma)
+        if len(fields) != width or "\0" in line:
+            if not line.strip():
+                continue
             problem = "a NUL byte" if "\0" in line else f"{len(fields)} columns"
+            where = f"{path}:{number}"
             raise DataError(f"{where}: found {problem} in {short(line)}, expected {columns}")
-        query_id, doc_id, value = (fields[place] for place in places)
         if comma:
-            query_id, doc_id, value = (text.strip(' "') for text in (query_id, doc_id, value))
-        if (first := numbers.setdefault((query_id, doc_id), number)) != number:
+            fields = [text.strip(' "') for text in fields]
+        query_id, doc_id = fields[of_query], fields[of_doc]
+        if (known := found.get(query_id)) is None:
+            known, numbers[query_id] = found.setdefault(query_id, {}), []
+        if doc_id in known:
+            first = numbers[query_id][[*known].index(doc_id)]
             raise DataError(
-                f"{where}: found document {doc_id} of topic {query_id} again, "
+                f"{path}:{number}: found document {doc_id} of topic {query_id} again, "
                 f"expected it once; the first is on line {first}"
             )
-        found.setdefault(query_id, {})[doc_id] = parse(value, where)
+        known[doc_id] = parse(fields[of_value], f"{path}:{number}")
+        numbers[query_id].append(number)
     return found
 
 

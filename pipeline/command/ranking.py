@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from indexes.engines.client import check_url, query_file
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
 from pipeline.defaults import (
     AUTO,
@@ -26,17 +27,9 @@ if TYPE_CHECKING:
 
 def addresses(text: str) -> str:
     """Addresses of nodes, separated by commas."""
-    from indexes.engines.client import check_url
-
     for url in text.split(","):
         check_url(url.strip())
     return text
-
-
-def _query(text: str) -> Path | str:
-    from indexes.engines.client import query_file
-
-    return query_file(text, Path())
 
 
 @dataclass(frozen=True)
@@ -79,7 +72,7 @@ class ForeignOptions(EngineOptions):
     query: Path | str | None = option(
         "file of its query, JSON with {{query}} for the topic's text, or id of a search template "
         "with the parameter query (default: match on the text field)",
-        parse=_query,
+        parse=query_file,
         metavar="FILE|ID",
     )
 

@@ -5,8 +5,8 @@ Measures have ir_measures' names: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@100
 relevant document. Grades of 1 or more are relevant.
 """
 
-import math
 import re
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,6 @@ from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean
 
 Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
-
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000
 
@@ -67,10 +66,7 @@ class Evaluator:
 
 def mean(values: Mapping[str, float] | Iterable[float]) -> float:
     """Arithmetic mean, of a mapping's values or of numbers; ValueError if there are none."""
-    numbers = list(values.values() if isinstance(values, Mapping) else values)
-    if not numbers:
-        raise ValueError("the mean of no values")
-    return math.fsum(numbers) / len(numbers)
+    return statistics.fmean(values.values() if isinstance(values, Mapping) else values)
 
 
 def heading(measure: str) -> str:
@@ -101,8 +97,7 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         try:
             measure = measures[name] = _library().parse_measure(name)
-            # Checks the parameters, too, by an assertion.
-            is_supported = library.supports(measure)
+            is_supported = library.supports(measure)  # Checks the parameters, too, by an assertion
         except (NameError, ValueError, AssertionError, TypeError, KeyError):
             is_supported = False
         if not is_supported:

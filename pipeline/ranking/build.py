@@ -1,7 +1,5 @@
 """The one function that makes a ranker of a collection, of names, and of checkpoints."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,12 +14,7 @@ from pipeline.collections.collection import Collection
 from pipeline.collections.named import open_collection
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import heading
-from pipeline.ranking.checkpoints import (
-    best_trained,
-    directory_for,
-    load_model,
-    note_elsewhere,
-)
+from pipeline.ranking.checkpoints import best_trained, directory_for, load_model, note_elsewhere
 from pipeline.ranking.fusion import Fusion, UnionRetriever
 from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
@@ -176,11 +169,9 @@ def mixed(
     key: str = "",
     advice: str = "choose one by --lambda",
 ) -> Model:
-    """A model with its λ: the given ``weight``, or the one that was tuned with the checkpoint.
-
-    1 without scores of a first stage; a model that reads these itself has none but a given one.
-    ``key`` is that of the collection, ``advice`` what to do where none was tuned.
-    """
+    """A model with its λ: the given ``weight``, or the one that was tuned with the checkpoint; 1
+    without scores of a first stage. A model that reads these itself has none but a given one.
+    ``key`` is that of the collection, ``advice`` what to do where none was tuned."""
     if not has_scores:
         return Mixed.of(model, 1.0, "nothing to mix: the candidates are given without scores")
     if weight is not None:

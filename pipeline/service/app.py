@@ -12,20 +12,19 @@ import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence, Set
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import orjson
 from cachetools import LRUCache
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -37,26 +36,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
-from pipeline.service.models import Models, Queue, Result, ServedModel, give_back
-from pipeline.service.record import LOG, Metrics, Record
+from pipeline.service.models import Models, Queue, ServedModel, give_back
 from pipeline.service.requests import (
+    LOG,
     BodyReader,
     ErrorFormat,
     Limits,
+    Metrics,
+    Record,
     RequestError,
+    apart,
     check_media_type,
     deadline_of,
     unless_gone,
 )
 from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, Pairs, places_of, prior_of_rank
-from rerankers.text.passages import best_passages
 from rerankers.text.words import MAX_CHARACTERS
 
 WINDOWS = 8_000_000
 """Bytes of the scores of the last lists, kept for their caller: the next page of a search needs
 them."""
 HANGS = 30.0  # Seconds without a turn of the event loop after which the service ends
-LARGE = 256_000  # Bytes of a body that is not read in the event loop
 TRIM = 10  # Seconds between two returns of free memory to the system
 MOST_HEADERS = 200
 MOST_CLIENTS = 10_000  # Clients whose requests are counted
@@ -75,35 +75,23 @@ _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 # --- Routes ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Access:
-    """Limits of callers."""
-
-    keys: Sequence[str] = ()  # Of which a request needs one, if there are any; they may change
-    hosts: Sequence[str] = ()  # Names in the header Host, or ``*.example.com``; none is any
-    origins: Sequence[str] = ()  # Of pages in browsers, for our own paths
-    rate: int | None = None  # Requests of a client in a second
-
-
 def build(
     service: Service,
-    access: Access = Access(),
     page: Sequence[BaseRoute] = (),
     proxy: Any = None,  # pipeline.service.proxy.routes.Proxy, of an engine's searches
     events: Any = None,  # pipeline.service.log.SearchLog
-    reload: Callable[[], None] | None = None,  # After SIGHUP; else the models are loaded again
-    is_watched: bool = False,  # Whether the process ends if the event loop hangs
+    reload: Callable[[], None] | None = None,  # After SIGHUP
 ) -> ASGIApp:
-    """The application, with the routes of its page."""
+    """The application, with the routes of its page. With ``reload`` it is alone in its process,
+    which ends if the event loop hangs."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        with suppress(RuntimeError, ValueError):  # Only the main thread has signals.
-            soon = reloading(reload or service.models.reload)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, soon)
-        watch = asyncio.create_task(_watch()) if is_watched else None
+        if reload:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading(reload))
+            watch = asyncio.create_task(_watch())
         yield
-        if watch:
+        if reload:
             watch.cancel()
             faulthandler.cancel_dump_traceback_later()
         await asyncio.to_thread(service.queue.pool.shutdown)
@@ -112,7 +100,7 @@ def build(
 
     paths = [path for name in PATHS for path in dict.fromkeys((name, f"{name.rstrip('/')}/"))]
     own = [*(Route(path, service.endpoint, methods=["POST"]) for path in paths), *page]
-    own += _information(service, bool(access.keys))
+    own += _information(service)
     if events:
         own.append(_events(service, events))
     app = Starlette(
@@ -125,7 +113,7 @@ def build(
         app.router.default = proxy.respond
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
     paths = [getattr(route, "path", "") for route in own]
-    return ServiceMiddleware(app, service, access, frozenset(paths) if proxy else None)
+    return ServiceMiddleware(app, service, frozenset(paths) if proxy else None)
 
 
 def reloading(work: Callable[[], None]) -> Callable[[], None]:
@@ -193,7 +181,7 @@ class Service:
             WINDOWS, lambda scores: scores.nbytes + 100
         )
         self.queue = Queue(threads, limits.waiting_documents, limits.waiting_requests)
-        self.metrics = Metrics(lambda: self.queue.queued, lambda: models.served.values())
+        self.metrics = Metrics()
 
     async def endpoint(self, request: Request) -> Response:
         """The response to a request for scores; raises RequestError."""
@@ -207,31 +195,21 @@ class Service:
         state.format = TEI if b'"texts"' in body else PATHS[path]
         deadline = deadline_of(request) or record.started + self.limits.answer
         read = partial(formats.read, body, self.limits.documents, self.models.numbers)
-        wanted = await self._apart(read, deadline) if len(body) > LARGE else read()
+        wanted = await apart(len(body), read)
         wire = state.format = TEI if wanted.is_tei else PATHS[path]
         record.format = wire.name
-        if wire.needs_media_type:
+        if wanted.is_tei:
             check_media_type(request)
         model = self.models.choose(wanted.model, True)
-        response = await self.score(wanted, model, record, deadline, wire.later_first)
+        response = await self.score(wanted, model, record, deadline)
         content = orjson.dumps(wire.write(response, record))
         record.total = time.perf_counter() - record.started
         named = model.name.encode("ascii", "backslashreplace").decode()
         headers = record.headers() | {"x-mix": response.mix, "x-model": named}
         return Response(content, headers=headers, media_type="application/json")
 
-    async def _apart(self, work: Callable[[], Result], deadline: float | None) -> Result:
-        """The result of work that would hold Python's lock for long, by a process that scores."""
-        call: Callable[[], Result] = partial(self.models.default.scorer.ask, "", work)
-        return (await self.queue.run(call, deadline=deadline))[0]
-
     async def score(
-        self,
-        request: ScoreRequest,
-        model: ServedModel,
-        record: Record,
-        deadline: float | None,
-        later_first: bool = False,
+        self, request: ScoreRequest, model: ServedModel, record: Record, deadline: float
     ) -> ScoreResponse:
         """The scores of a request, whose sizes and times are added to the record; RequestError if
         the queue is full, or the deadline is past."""
@@ -242,12 +220,9 @@ class Service:
         record.characters += sum(map(len, [request.query, *texts]))
         if self.log_texts:
             record.texts = [*record.texts, request.query, *texts]
-        if long := sum(len(text) > MAX_CHARACTERS for text in texts):
-            record.split += long
-            passages = partial(best_passages, [request.query] * len(texts), texts)
-            texts = await self._apart(passages, deadline)
+        record.split += sum(len(text) > MAX_CHARACTERS for text in texts)
         in_order = self._in_order if request.in_order is None else request.in_order
-        pairs, rows = pairs_of(replace(request, texts=texts, in_order=in_order), model)
+        pairs, rows = pairs_of(replace(request, in_order=in_order), model)
         numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
         record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
@@ -256,22 +231,21 @@ class Service:
         hits = len(pairs)
         if scores is None:
             scorer, name = model.scorer, model.name
-            hits_before, ask = scorer.counts(name).hits, partial(scorer.ask, name, pairs)
+            hits_before, ask = scorer.counts(name)["hits"], partial(scorer.ask, name, pairs)
             scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
-            self.metrics.batches.observe(len(pairs))
+            self.metrics.of("te_batch_next_size").observe(len(pairs))
             record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
-            hits = min(max(0, scorer.counts(name).hits - hits_before), len(pairs))
+            hits = min(max(0, scorer.counts(name)["hits"] - hits_before), len(pairs))
         record.cache_hits += hits
         if key:
             self._windows[key] = scores
-        return model.respond(request, scores[rows], later_first)
+        return model.respond(request, scores[rows])
 
 
 def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
-    """The distinct pairs of a request without long texts, and the pair [D] of each document: equal
-    ones are scored once, so that they get the same score, but by a model of lists in their places.
-    """
+    """The distinct pairs of a request, and the pair [D] of each document: equal ones are scored
+    once, so that they get the same score, but by a model of lists in their places."""
     texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
     signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
     if request.in_order:
@@ -327,13 +301,11 @@ class ServiceMiddleware:
     """Wraps an application: a request's id, who may ask, the line in the log, the metrics.
     ``own``: paths that are ours, and need a key; None is all."""
 
-    def __init__(
-        self, app: ASGIApp, service: Service, access: Access, own: Set[str] | None
-    ) -> None:
-        self.app, self.service, self._access, self._own = app, service, access, own
+    def __init__(self, app: ASGIApp, service: Service, own: Set[str] | None) -> None:
+        self.app, self.service, self._limits, self._own = app, service, service.limits, own
         self._cors = CORSMiddleware(
             app,
-            access.origins,
+            service.limits.origins,
             ("GET", "POST"),
             allow_headers=("*",),
             expose_headers=("x-request-id", "x-mix", "x-model", "x-search-id", "retry-after"),
@@ -366,8 +338,8 @@ class ServiceMiddleware:
         try:
             own = self._own
             is_own = own is None or path in own or path.startswith("/v1/models/")
-            app = self._cors if self._access.origins and is_own else self.app
-            if error := self._refused(scope["method"], path, headers, is_own, client):
+            app = self._cors if self._limits.origins and is_own else self.app
+            if error := self._refused(record, headers, is_own):
                 app = wire.refuse(error, record)
             await app(scope, receive, send_with_id)
         except Exception:
@@ -381,32 +353,31 @@ class ServiceMiddleware:
             if record.format or record.engine:
                 self.service.metrics.request(record)
 
-    def _refused(
-        self, method: str, path: str, headers: Headers, is_own: bool, client: str
-    ) -> RequestError | None:
+    def _refused(self, record: Record, headers: Headers, is_own: bool) -> RequestError | None:
         """Why a request is not answered."""
+        path, method = record.path, record.method
         if len(headers) > MOST_HEADERS:
             problem = f"found {len(headers)} headers, expected at most {MOST_HEADERS}"
             return RequestError("headers", problem)
         host = re.sub(r":\d*$", "", headers.get("host", "").lower())
-        hosts = [*self._access.hosts] if host else []
+        hosts = [*self._limits.hosts] if host else []
         if hosts and host not in hosts and f"*.{host.partition('.')[2]}" not in hosts:
             problem = f"found the host {host[:100]!r}, expected {', '.join(hosts)}; name others by "
             return RequestError("host", problem + "--allow-host")
-        if self._access.rate and path not in PROBES and self._is_too_often(client):
-            return RequestError("rate", f"found more than {self._access.rate} requests in a second")
+        if self._limits.rate and path not in PROBES and self._is_too_often(record.client):
+            return RequestError("rate", f"found more than {self._limits.rate} requests in a second")
         # The path of the page is that of scores, too.
         is_public = path in PUBLIC and (path, method) != ("/", "POST")
         is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
-        is_free = is_public or not is_own or (is_preflight and self._access.origins)
-        if self._access.keys and not is_free and not _is_known(headers, self._access.keys):
+        is_free = is_public or not is_own or (is_preflight and self._limits.origins)
+        if self._limits.keys and not is_free and not _is_known(headers, self._limits.keys):
             problem = "found no known key, expected `Authorization: Bearer KEY`"
             return RequestError("key", problem)
         return None
 
     def _is_too_often(self, client: str) -> bool:
         """Whether a client's bucket, which fills by the rate, is empty."""
-        rate, now = self._access.rate or 1, time.monotonic()
+        rate, now = self._limits.rate or 1, time.monotonic()
         left, then = self._buckets.get(client, (rate, now))
         left = min(rate, left + (now - then) * rate)
         self._buckets[client] = max(0.0, left - 1), now
@@ -424,12 +395,19 @@ def _is_known(headers: Headers, keys: Sequence[str]) -> bool:
 # --- The service itself ---------------------------------------------------------------------------
 
 
-def _information(service: Service, needs_key: bool) -> list[Route]:
+def _information(service: Service) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
     models, limits, queue = service.models, service.limits, service.queue
-    described = openapi(needs_key)
+    described = openapi(needs_key=bool(limits.keys))
 
-    async def info(request: Request) -> Response:
+    async def health(request: Request) -> Response:
+        return _status(await queue.is_well(models.default.scorer, models.default.name))
+
+    def metrics(request: Request) -> Response:
+        content = service.metrics.text(queue.queued, models.served.values())
+        return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    def info(request: Request) -> Response:
         model = models.default
         content = {
             "model_id": model.name,
@@ -452,31 +430,23 @@ def _information(service: Service, needs_key: bool) -> list[Route]:
         }
         return JSONResponse(content)
 
-    async def one_model(request: Request) -> Response:
+    def one_model(request: Request) -> Response:
         request.state.format = formats.RERANK
         return JSONResponse(_described(models.choose(request.path_params["id"], False)))
 
-    async def listed(request: Request) -> Response:
+    def listed(request: Request) -> Response:
         data = [*map(_described, models.served.values())]
         return JSONResponse({"object": "list", "data": data})
 
-    async def health(request: Request) -> Response:
-        return _status(await queue.is_well(models.default.scorer, models.default.name))
-
-    async def ready(request: Request) -> Response:
-        return _status(not queue.is_full)
-
-    async def metrics(request: Request) -> Response:
-        content = generate_latest(service.metrics.registry)
-        return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    async def description(request: Request) -> Response:
-        return JSONResponse(described)
-
-    endpoints = {"/health": health, "/ping": health, "/ready": ready, "/metrics": metrics}
-    endpoints |= {"/info": info, "/models": listed, "/v1/models": listed}
-    endpoints |= {"/v1/models/{id}": one_model, "/openapi.json": description}
-    return [Route(path, endpoint) for path, endpoint in endpoints.items()]
+    return [
+        *(Route(path, health) for path in ("/health", "/ping")),
+        Route("/ready", lambda request: _status(not queue.is_full)),
+        Route("/metrics", metrics),
+        Route("/info", info),
+        *(Route(path, listed) for path in ("/models", "/v1/models")),
+        Route("/v1/models/{id}", one_model),
+        Route("/openapi.json", lambda request: JSONResponse(described)),
+    ]
 
 
 def _described(model: ServedModel) -> dict[str, Any]:
@@ -491,25 +461,8 @@ def _status(is_well: bool) -> Response:
 
 
 def openapi(needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI description: ``openapi.json``, which has the paths, descriptions of fields, and
-    the texts that are taken for a number or a flag, with the models of requests as schemas."""
+    """The OpenAPI description, whose schemas are the structures of ``formats.py``."""
     description: dict[str, Any] = json.loads(DESCRIPTION.read_text("utf-8"))
-    texts, lax = description.pop("x-descriptions"), description.pop("x-lax")
-    kinds = formats.Request, formats.RankFieldsRequest
-    template = "#/components/schemas/{name}"
-    strict = json.dumps(msgspec.json.schema_components(kinds, ref_template=template)[1])
-    schemas = json.loads(strict, object_hook=lambda each: each | lax.get(each.get("type"), {}))
-    some = {"type": "array", "minItems": 1}
-    for kind in kinds:
-        schema = schemas[kind.__name__]
-        for name, text in texts.items():
-            schema["properties"][name]["description"] = text
-        schema["anyOf"] = [
-            {"properties": {name: some}, "required": [name]} for name in ("documents", "texts")
-        ]
-    schemas["RankFieldsRequest"]["required"].append("rank_fields")
-    schemas["RankFieldsRequest"]["properties"]["rank_fields"] |= some
-    description["components"]["schemas"] = schemas
     description["info"]["version"] = version("tweetrerank")
     if not needs_key:
         del description["security"], description["components"]["securitySchemes"]

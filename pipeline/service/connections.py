@@ -42,9 +42,8 @@ class Connection(H11Protocol):
             self.head_seconds, self.timeout_keep_alive_handler
         )
         every = [c for c in self.connections if isinstance(c, Connection)]
-        hosts = [c.client[0] for c in every if c.client]
-        most = self.most_of_client
-        if most and self.client and hosts.count(self.client[0]) > most:
+        of_client = [c for c in every if c.client and self.client and c.client[0] == self.client[0]]
+        if self.most_of_client and len(of_client) > self.most_of_client:
             transport.abort()
         elif len(every) > self.most:
             others = [c for c in every if c.is_idle]
@@ -78,29 +77,25 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
-class Certificate:
-    """TLS by files in PEM: the certificate, with those between it and its authority, its key, if it
-    is not in the same file, and authorities of clients, which need a certificate then."""
-
-    def __init__(self, *files: Path | None) -> None:
-        self._files, self.context = files, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.verify_mode = ssl.CERT_REQUIRED if files[2] else ssl.CERT_NONE
-        self.load()
-
-    def load(self) -> None:
-        """Read the files, for new connections; raises DataError, and changes nothing then."""
-        certificate, key, authorities = self._files
-        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):  # First for a check
-            try:
-                # A password is not asked for, but refused.
-                each.load_cert_chain(certificate, key, lambda: b"")  # type: ignore[arg-type]
-                if authorities:
-                    each.load_verify_locations(authorities)
-            except OSError as error:
-                files = ", ".join(str(path) for path in self._files if path)
-                expected = "a certificate, its key without a password, and authorities, in PEM"
-                problem = getattr(error, "reason", None) or error.strerror or error
-                raise DataError(f"{files}: {problem}; expected {expected}") from None
+def tls_of(*files: Path | None, known: ssl.SSLContext | None = None) -> ssl.SSLContext:
+    """A context of files in PEM, or the ``known`` one with them, for new connections: certificate,
+    with those between it and its authority, key, if it is not in the same file, and authorities of
+    clients, which need a certificate then. Raises DataError, and changes nothing then."""
+    certificate, key, authorities = files
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for each in filter(None, (made, known)):  # First for a check
+        try:
+            # A password is not asked for, but refused.
+            each.load_cert_chain(certificate, key, lambda: b"")  # type: ignore[arg-type]
+            if authorities:
+                each.load_verify_locations(authorities)
+                each.verify_mode = ssl.CERT_REQUIRED
+        except OSError as error:
+            expected = "a certificate, its key without a password, and authorities, in PEM"
+            problem = getattr(error, "reason", None) or error.strerror or error
+            named = ", ".join(str(path) for path in files if path)
+            raise DataError(f"{named}: {problem}; expected {expected}") from None
+    return known or made
 
 
 class Server(uvicorn.Server):
@@ -114,7 +109,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
 
-def config(app: ASGIApp, certificate: Certificate | None = None, **options: Any) -> uvicorn.Config:
+def config(app: ASGIApp, context: ssl.SSLContext | None = None, **options: Any) -> uvicorn.Config:
     """uvicorn's settings for this service; its open files are raised to what it needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < (soft_needed := MOST + OTHER_FILES):
@@ -134,5 +129,5 @@ def config(app: ASGIApp, certificate: Certificate | None = None, **options: Any)
         **options,
     )
     made.load()
-    made.ssl = certificate.context if certificate else None
+    made.ssl = context
     return made

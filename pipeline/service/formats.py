@@ -6,11 +6,11 @@ clients of Cohere, Jina, vLLM, LiteLLM and Voyage read, but for ``/infinity/rera
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from operator import ne
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 from orjson import Fragment
 
-from pipeline.service.record import Record
-from pipeline.service.requests import ErrorFormat, RequestError
+from pipeline.service.requests import ErrorFormat, Record, RequestError
 from rerankers.pairs import number_of
 from rerankers.text.words import MAX_CHARACTERS
 
@@ -41,6 +40,7 @@ Order = Literal["first_stage", "unknown"]
 
 Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Scores are in single precision
 Count = Annotated[int, Meta(ge=0)]
+Names = Annotated[list[str], Meta(max_length=100)]  # All are looked for in each document
 
 
 class Document(Struct):
@@ -49,10 +49,6 @@ class Document(Struct):
     text: str
     url: Annotated[str | None, Meta(description="that the post links to")] = None
     first_stage_score: Score | None = None
-
-
-_OWN = {each.name for each in msgspec.structs.fields(Document)}
-_SIGNAL = "signal_"  # Before the number of a signal, as the attribute of a document
 
 
 class Request(Struct, kw_only=True):
@@ -71,7 +67,7 @@ class Request(Struct, kw_only=True):
     max_tokens_per_doc: Count | None = None
     truncate: bool | None = None
     truncation: bool | None = None
-    rank_fields: list[str] | None = None
+    rank_fields: Names | None = None
     mix: Mix | None = None
     order: Order | None = None
     links: Literal["around"] | None = None
@@ -80,9 +76,10 @@ class Request(Struct, kw_only=True):
 
 
 class RankFieldsRequest(Request, kw_only=True):
-    """A request whose documents are any objects, of which ``rank_fields`` are read."""
+    """A request whose documents are any objects, of which ``rank_fields`` and signals are read."""
 
     documents: list[str | dict[str, Raw]] | None = None  # type: ignore[assignment]
+    texts: list[str | dict[str, Raw]] | None = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -124,14 +121,16 @@ class ScoreResponse:
 def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
     """The request of a body, of at most so many documents with these numbers, checked: their number
     first. Raises RequestError."""
-    signals = tuple(name for name in signals if name not in _OWN)
-    kind, document = _kinds(signals)
-    request: Any = decoded(body, RankFieldsRequest) if b'"rank_fields"' in body else None
+    request: Any = None
+    objects: Sequence[str | dict[str, Raw]] = ()
+    if signals or b'"rank_fields"' in body:
+        request = decoded(body, RankFieldsRequest)
+        objects = request.texts or request.documents or ()
     if not (request and request.rank_fields):
-        request = decoded(body, kind)
+        request = decoded(body, Request)
     is_tei = request.texts is not None and (bool(request.texts) or not request.documents)
     name = "texts" if is_tei else "documents"
-    posts = _posts(request, name, most, document)
+    posts = _posts(request, name, most)
     texts, urls = [post.text for post in posts], [post.url or "" for post in posts]
     for row, post in enumerate(posts if request.links else ()):
         if not post.url:
@@ -161,25 +160,8 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
         in_order=None if request.order is None else request.order == "first_stage",
         truncated=truncated,
         is_tei=is_tei,
-        signals={
-            each: [number_of(getattr(post, f"{_SIGNAL}{number}")) for post in posts]
-            for number, each in enumerate(signals)
-        },
+        signals={name: [_number(post, name) for post in objects] for name in signals},
     )
-
-
-@cache
-def _kinds(signals: tuple[str, ...]) -> tuple[type[Request], type[Document]]:
-    """Requests and documents that have fields with these names, of any type."""
-    fields = [
-        (f"{_SIGNAL}{number}", Any, msgspec.field(name=name, default=None))
-        for number, name in enumerate(signals)
-    ]
-    document: Any = msgspec.defstruct("Document", fields, bases=(Document,))
-    listed = list[str | document] | None
-    names = [(name, listed, None) for name in ("documents", "texts")]
-    request: Any = msgspec.defstruct("Request", names, bases=(Request,), kw_only=True)
-    return request, document
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -205,31 +187,35 @@ def decoded(body: bytes, kind: type[Value]) -> Value:
     raise AssertionError
 
 
-def _posts(request: Request, name: str, most: int, kind: type[Document]) -> Sequence[Any]:
+def _posts(request: Request, name: str, most: int) -> Sequence[Document]:
     """The documents of a request's field ``name``; raises RequestError."""
-    documents, fields = getattr(request, name) or (), request.rank_fields
+    documents, fields = getattr(request, name) or (), request.rank_fields or ()
     if not documents:
         raise RequestError("empty", f"{name}: found no documents, expected at least one")
     if len(documents) > most:
         problem = f"{name}: found {len(documents)} documents, expected at most {most}"
         raise RequestError("many", problem)
     try:
-        posts = [_joined(post, fields, kind) for post in documents] if fields else documents
+        posts = [_joined(post, fields) if isinstance(post, dict) else post for post in documents]
     except (ValueError, RecursionError) as error:
         problem = f"{name}: found a field that cannot be read: {error}"
         raise RequestError("value", problem) from None
-    return [kind(post) if isinstance(post, str) else post for post in posts]
+    return [Document(post) if isinstance(post, str) else post for post in posts]
 
 
-def _joined(post: Any, names: Sequence[str], kind: type[Document]) -> Any:
+def _joined(post: Mapping[str, Raw], names: Sequence[str]) -> Document:
     """A document of the values of some fields, which are JSON if not texts; raises ValueError."""
-    if not isinstance(post, dict):
-        return post
     values = [bytes(post[name]) for name in names if name in post]
     texts = [str(msgspec.json.decode(v)) if v[:1] == b'"' else v.decode() for v in values]
-    own = {each.encode_name for each in msgspec.structs.fields(kind)} & post.keys()
+    own = {*Document.__struct_fields__} & post.keys()
     read = {name: msgspec.json.decode(post[name]) for name in own}
-    return msgspec.convert({**read, "text": " ".join(texts)}, kind, strict=False)
+    return msgspec.convert({**read, "text": " ".join(texts)}, Document, strict=False)
+
+
+def _number(post: str | dict[str, Raw], name: str) -> float:
+    """A number beside the text of a document, NaN if it lacks it."""
+    has_one = isinstance(post, dict) and name in post
+    return number_of(decoded(bytes(post[name]), Any)) if has_one else math.nan
 
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
@@ -238,15 +224,11 @@ def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence
     known = [score for score in scores if score is not None]
     if len(known) == len(posts):
         return known
-    if not known and not needed:
-        return None
-    problem = f"{name}[{scores.index(None)}].first_stage_score: found none, "
-    problem += (
-        f"but {len(known)} of the {len(posts)} documents have one; expected one for all or for none"
-        if known
-        else "expected one for each document, as mix is interpolated"
-    )
-    raise RequestError("value", problem)
+    if known or needed:
+        some = f"{len(known)} of the {len(posts)} documents have one" if known else "mix needs them"
+        problem = f"{name}[{scores.index(None)}].first_stage_score: found none, but {some}"
+        raise RequestError("value", f"{problem}; expected one for each document")
+    return None
 
 
 _LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
@@ -270,8 +252,6 @@ class Rerank(ErrorFormat):
     """``results`` as Cohere, Jina and vLLM have them, and Voyage's ``data``; a wire format."""
 
     name = "rerank"
-    needs_media_type: ClassVar[bool] = False  # Whether a body has to call itself JSON
-    later_first: ClassVar[bool] = False  # Which of two documents of equal scores comes first
     echoes: ClassVar[bool] = False  # Whether texts come back to a request that does not say
 
     def write(self, response: ScoreResponse, record: Record) -> Any:
@@ -312,7 +292,6 @@ class Tei(Rerank):
     """Text Embeddings Inference of Hugging Face: a bare array as the response."""
 
     name = "tei"
-    needs_media_type = later_first = True
     statuses: ClassVar = {"many": 422, "model": 422, "internal": 424}
     types: ClassVar = {"empty": "Empty", "overload": "Overloaded", "deadline": "Overloaded"}
     types |= {"internal": "Backend", "unready": "Unhealthy", "key": "Unauthorized"}

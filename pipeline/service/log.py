@@ -29,8 +29,7 @@ from pipeline.collections.clicks import CHALLENGER, CHAMPION, WRONG, checked_lin
 from pipeline.errors import DataError
 from pipeline.service.models import Models, ServedModel
 from pipeline.service.proxy.search import Hit, Window
-from pipeline.service.record import LOG, Record
-from pipeline.service.requests import RequestError
+from pipeline.service.requests import LOG, Record, RequestError
 from rerankers.text.words import MAX_CHARACTERS
 
 MOST_WAITING, PLACE = 32_000_000, 1000  # Bytes of lines that wait; of a place in the queue

@@ -17,6 +17,7 @@ import socket
 import struct
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,10 +26,9 @@ from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.util import Finalize
-from pathlib import Path
 from queue import LifoQueue
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,13 +39,13 @@ from pipeline.ranking.build import Source, best_source, mixed
 from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.tuning import Calibration, tuning_of
 from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
-from pipeline.service.record import LOG, json_handler
-from pipeline.service.requests import RequestError
+from pipeline.service.requests import LOG, RequestError, json_handler
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.errors import RerankerError
-from rerankers.pairs import FIRST_STAGE, numbers_of
-from rerankers.reranker import SOME, Counts, Model
+from rerankers.pairs import FIRST_STAGE, Pairs, numbers_of
+from rerankers.reranker import SOME, Model
+from rerankers.text.passages import best_passages
 
 CONTEXT = multiprocessing.get_context("forkserver")
 """A process with threads, as a service is, cannot be forked safely."""
@@ -61,7 +61,7 @@ RECENT = 0.1  # Share of the last request in the mean seconds of a pair
 CERTAIN = 1e-9  # Least distance of a mixture from 0 and 1 where its logit is asked for
 DAMAGES = RerankerError, DataError, OSError, ValueError
 
-Result = TypeVar("Result")
+Scores = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,6 @@ class ServedModel:
     name: str
     source: Source
     version: str  # Of its files
-    directory: Path
     device: str
     signals: set[str]
     reads_lists: bool  # Whether each score depends on all documents
@@ -90,30 +89,26 @@ class ServedModel:
         """Names of the numbers beside the texts that it reads."""
         return numbers_of(self.signals)
 
-    def respond(
-        self, request: ScoreRequest, scores: npt.NDArray[np.floating], later_first: bool = False
-    ) -> ScoreResponse:
+    def respond(self, request: ScoreRequest, scores: Scores) -> ScoreResponse:
         """Probabilities or logits, and order of the documents, from the model's scores [D]; of
-        equal ones the earlier document comes first, or the later one (``later_first``)."""
+        equal ones the earlier document comes first, or, in TEI, the later one."""
         is_given = request.mix != "neural" and request.first_stage is not None
-        keys = scores.astype(np.float64)
-        if is_given and not self.reads_lists and FIRST_STAGE in self.signals:
-            keys = chances = keys.round(12)  # A mixture
+        if is_given and not self.reads_lists and FIRST_STAGE in self.signals:  # A mixture
+            keys = chances = scores.astype(np.float64).round(12)
             certain = np.clip(keys, CERTAIN, 1 - CERTAIN)
             logits = np.log(certain / (1 - certain))
         else:
-            keys, (slope, intercept) = keys.round(9), self.calibration
-            logits = slope * keys + intercept
+            keys = scores.astype(np.float64).round(9)
+            logits = self.calibration.slope * keys + self.calibration.intercept
             chances = np.exp(-np.logaddexp(0.0, -logits))
         if request.raw or request.shift:
-            logits = logits - logits.min() if request.shift else logits
+            logits -= logits.min() if request.shift else 0.0
             shown = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in logits.tolist()]
         else:
             shown = [*map(probability, chances.tolist())]
-        order = np.argsort(keys if later_first else -keys, kind="stable")
-        order = order[::-1] if later_first else order
+        order = np.argsort(keys if request.is_tei else -keys, kind="stable").tolist()
         mix: Mix = "interpolated" if is_given else "neural"
-        return ScoreResponse(request, self.name, mix, shown, order.tolist())
+        return ScoreResponse(request, self.name, mix, shown, order[:: -1 if request.is_tei else 1])
 
 
 def probability(value: float) -> str:
@@ -126,13 +121,11 @@ def load(name: str, source: Source, cache: int, device: str) -> tuple[Model, Ser
     version, tuning = source.version, tuning_of(source.folder)
     plain = checkpoints.load(source.folder, device=device, adapted=source.adapted)
     check_reads_given(plain)
-    model = mixed(plain, has_scores=True)
+    model = mixed(plain, has_scores=True).remembering(cache)
     if source.version != version:
         raise RerankerError(f"{source.folder}: has changed while it was read")
-    model = model.remembering(cache)
     model.warm_up()
-    signals, weight = model.signals, getattr(model, "weight", 1.0)
-    how = model.directory, model.device, signals, plain.reads == "lists", weight
+    how = model.device, model.signals, plain.reads == "lists", getattr(model, "weight", 1.0)
     calibration = (tuning and tuning.calibration) or Calibration()
     return model, ServedModel(name, source, version, *how, calibration)
 
@@ -148,14 +141,15 @@ class Scorer:
             except Exception as error:
                 self.loaded[name] = error
 
-    def ask(self, name: str, given: Any) -> Any:
-        """Scores [P] of given pairs by a model, or, for the name "", the result of a function;
-        raises RerankerError, and what the function raises."""
-        return self._models[name].score(given) if name else given()
+    def ask(self, name: str, pairs: Pairs) -> Scores:
+        """Scores [P] of the pairs of a query by a model, of long texts by their best passages;
+        raises RerankerError."""
+        texts = best_passages([*pairs.queries[:1]] * len(pairs.texts), pairs.texts)
+        return self._models[name].score(replace(pairs, texts=texts))
 
-    def counts(self, name: str) -> Counts:
+    def counts(self, name: str) -> Counter[str]:
         """Hits, misses and bytes of a model's kept posts."""
-        return self._models[name].counts if name else Counts()
+        return self._models[name].counts
 
 
 @dataclass
@@ -164,7 +158,7 @@ class Worker:
 
     connection: Connection
     pid: int
-    counts: dict[str, Counts] = field(default_factory=dict)  # As of the last answers
+    counts: dict[str, Counter[str]] = field(default_factory=dict)  # As of the last answers
     pause: float = 0.0  # Seconds before the next start, if it dies again
     next_start: float = 0.0  # On the clock of time.monotonic
 
@@ -182,14 +176,14 @@ class Workers(Scorer):
         for worker in reversed(self._workers):
             self._free.put(worker)
 
-    def ask(self, name: str, given: Any) -> Any:
+    def ask(self, name: str, pairs: Pairs) -> Scores:
         """As of a :class:`Scorer`; RequestError if no process can be started, or they die: one that
         has died, or does not answer in time, is replaced, once."""
         worker = self._free.get()
         try:
             for _ in range(2):
                 try:
-                    worker.connection.send((name, given))
+                    worker.connection.send((name, pairs))
                     answer, worker.counts[name] = worker.connection.recv()
                 except (EOFError, OSError) as error:
                     self._replace(worker, is_late=isinstance(error, BlockingIOError))
@@ -197,14 +191,14 @@ class Workers(Scorer):
                 worker.pause = 0.0
                 if isinstance(answer, Exception):
                     raise answer
-                return answer
+                return np.asarray(answer)
         finally:
             self._free.put(worker)
         raise RequestError("unready", "the process that scores has died twice of the same request")
 
-    def counts(self, name: str) -> Counts:
+    def counts(self, name: str) -> Counter[str]:
         """As of a :class:`Scorer`."""
-        return sum((worker.counts.get(name, Counts()) for worker in self._workers), Counts())
+        return sum((each.counts.get(name, Counter()) for each in self._workers), Counter())
 
     def fork(self) -> tuple[Connection, int]:
         """A new process that scores, and its id; if those that hold the models die, an OSError."""
@@ -306,14 +300,14 @@ def work(connection: Connection, scorer: Scorer) -> None:
     # PR_SET_PDEATHSIG: it ends with its template, even in work.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     while True:
-        name, given = connection.recv()
+        name, pairs = connection.recv()
         try:
-            answer = scorer.ask(name, given)
+            answer: Any = scorer.ask(name, pairs)
         except Exception as error:
             error.add_note(traceback.format_exc())  # It is lost on the way.
             answer = error
         connection.send((answer, scorer.counts(name)))
-        del answer, given
+        del answer, pairs
         if time.monotonic() > trimmed + TRIM and not connection.poll():
             give_back()
             trimmed = time.monotonic()
@@ -335,23 +329,21 @@ class Queue:
         return self.requests >= self.most_requests or self.pairs >= self.most_pairs
 
     async def run(
-        self, work: Callable[[], Result], size: int = 0, deadline: float | None = None
-    ) -> tuple[Result, float, float]:
-        """The result of ``work``, which scores ``size`` pairs, its seconds, and those in the queue.
+        self, work: Callable[[], Scores], size: int, deadline: float
+    ) -> tuple[Scores, float, float]:
+        """The scores by ``work`` of ``size`` pairs, its seconds, and those in the queue.
 
         ``deadline`` is on the clock of ``time.perf_counter``. Raises RequestError if the queue is
         full, or the deadline is past, or will be, and what the work raises.
         """
-        left: float | None = None
         if self.requests and (self.is_full or self.pairs + size > self.most_pairs):
             problem = f"{self.requests} requests of {self.pairs} documents are waiting"
             raise RequestError("overload", f"{problem}, more than fit; try again later")
-        if deadline is not None:
-            if (left := deadline - time.perf_counter()) <= 0:
-                raise RequestError("deadline", LATE)
-            if self.queued and self._seconds * self.pairs / self.threads > left:
-                problem = f"{self.pairs} documents are waiting, for longer than the deadline"
-                raise RequestError("deadline", problem)
+        if (left := deadline - time.perf_counter()) <= 0:
+            raise RequestError("deadline", LATE)
+        if self.queued and self._seconds * self.pairs / self.threads > left:
+            problem = f"{self.pairs} documents are waiting, for longer than the deadline"
+            raise RequestError("deadline", problem)
         self.pairs, self.requests = self.pairs + size, self.requests + 1
         try:
             async with asyncio.timeout(left):
@@ -366,14 +358,12 @@ class Queue:
         started = time.monotonic()
         if started - self._last < CHECKED:
             return True
-        probe = asyncio.create_task(self._run(partial(scorer.ask, name, SOME), len(SOME)))
-        while self._last < started and not probe.done() and time.monotonic() < started + CHECKED:
-            await asyncio.sleep(0.02)
-        probe.cancel()
-        await asyncio.gather(probe, return_exceptions=True)
+        with suppress(Exception):
+            async with asyncio.timeout(CHECKED):
+                await self._run(partial(scorer.ask, name, SOME), len(SOME))
         return self._last >= started
 
-    async def _run(self, work: Callable[[], Result], size: int) -> tuple[Result, float, float]:
+    async def _run(self, work: Callable[[], Scores], size: int) -> tuple[Scores, float, float]:
         """Wait for a free process and for its work, which goes on if the caller is cancelled."""
         started, self.queued = time.perf_counter(), self.queued + 1
         try:
@@ -385,17 +375,17 @@ class Queue:
         running.add_done_callback(lambda _: self._free.release())
         return *await asyncio.shield(running), queued
 
-    def _timed(self, work: Callable[[], Result], size: int) -> tuple[Result, float]:
+    def _timed(self, work: Callable[[], Scores], size: int) -> tuple[Scores, float]:
         started = time.perf_counter()
-        result, seconds = work(), time.perf_counter() - started
-        if size:
-            self._last = time.monotonic()
-            self._seconds += RECENT * (seconds / size - self._seconds)
-        return result, seconds
+        scores, seconds = work(), time.perf_counter() - started
+        self._last = time.monotonic()
+        self._seconds += RECENT * (seconds / size - self._seconds)
+        return scores, seconds
 
 
 class Models:
-    """The served models by name.
+    """The served models by name. ``numbers``: names of the numbers beside the texts that any of
+    them reads.
 
     Raises UsageError for two of the same name, RerankerError for one that cannot be loaded or
     served, DataError for a collection without a model.
@@ -414,7 +404,11 @@ class Models:
         self._challenger = "challenger of " + next(iter(self._find)) if challenger else ""
         if challenger:
             self._find[self._challenger] = partial(Source, checkpoints.find(challenger))
-        self._cache, self._processes, self._device = cache // len(self._find), processes, device
+        each = cache // len(self._find)
+        self._load: Callable[[dict[str, Source]], Scorer]
+        self._load = partial(Scorer, cache=each, device=device)
+        if processes and device == "cpu":
+            self._load = partial(Workers, cache=each, processes=processes)
         self._all: dict[str, ServedModel] = {}
         for outcome in self._update().values():
             if isinstance(outcome, Exception):
@@ -435,23 +429,18 @@ class Models:
         """The model that is compared with the default one."""
         return self._all.get(self._challenger)
 
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """Names of the numbers beside the texts that any of them reads."""
-        return tuple(sorted({name for model in self._all.values() for name in model.numbers}))
-
     def choose(self, name: str | None, takes_any: bool) -> ServedModel:
         """The model of this name, or the only one, which may answer to every name; RequestError if
         there is no such model, or several and no name."""
         served = self.served
-        if name is not None and name in served:
+        if name in served:
             return served[name]
         if len(served) == 1 and (name is None or takes_any):
             return self.default
-        kind, problem = "model", f"found the model {name and name[:100]!r}"
-        if name is None:
-            kind, problem = "value", "found no model"
-        raise RequestError(kind, f"model: {problem}, expected one of {', '.join(served)}")
+        kind, found = "value", "no model"
+        if name is not None:
+            kind, found = "model", f"the model {name[:100]!r}"
+        raise RequestError(kind, f"model: found {found}, expected one of {', '.join(served)}")
 
     def reload(self) -> None:
         """Load the models again if one has changed, or is no longer the best for its collection,
@@ -464,22 +453,19 @@ class Models:
 
     def _update(self) -> dict[str, str | Exception]:
         """Load all models if one has changed; name -> outcome."""
-        sources, outcomes, is_new = dict[str, Source](), dict[str, str | Exception](), False
+        sources, outcomes = dict[str, Source](), dict[str, str | Exception]()
         for name, find in self._find.items():
             try:
                 source, old = find(), self._all.get(name)
                 is_same = old is not None and source.version == old.version
                 outcomes[name] = "unchanged" if is_same else f"loaded again from {source.folder}"
-                sources[name], is_new = source, is_new or not is_same
+                sources[name] = source
             except DAMAGES as error:
                 outcomes[name] = error
-        if not is_new:
+        if all(outcomes[name] == "unchanged" for name in sources):
             return outcomes
         try:
-            if self._processes and self._device == "cpu":
-                scorer: Scorer = Workers(sources, self._cache, self._processes)
-            else:
-                scorer = Scorer(sources, self._cache, self._device)
+            scorer = self._load(sources)
         except DAMAGES as error:
             return outcomes | dict.fromkeys(sources, error)
         models = dict(self._all)
@@ -489,6 +475,7 @@ class Models:
             else:
                 models[name] = replace(loaded, scorer=scorer)
         self._all = models  # As a whole: a request sees all of it or nothing.
+        self.numbers = tuple(sorted({name for each in models.values() for name in each.numbers}))
         return outcomes
 
 
@@ -497,18 +484,18 @@ def _sources(
 ) -> dict[str, Callable[[], Source]]:
     """Name in requests -> a function that finds the model's files as they are now."""
     sources: dict[str, Callable[[], Source]] = {}
-    for given in names:
-        try:
-            folder = checkpoints.find(given)
-        except RerankerError as error:
-            raise UsageError(f"--checkpoint: {error}") from None
-        is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
-        name = given if is_shipped and given == folder.parent.name else folder.resolve().name
+    for given in (*names, *collections):
+        if isinstance(given, Collection):
+            option, name, find = "--collection", given.name, partial(best_source, given)
+        else:
+            try:
+                option, folder = "--checkpoint", checkpoints.find(given)
+            except RerankerError as error:
+                raise UsageError(f"--checkpoint: {error}") from None
+            is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
+            name = given if is_shipped and given == folder.parent.name else folder.resolve().name
+            find = partial(Source, folder)
         if name in sources:
-            raise UsageError(f"--checkpoint: found two models of the name {name}, expected one")
-        sources[name] = partial(Source, folder)
-    for collection in collections:
-        if collection.name in sources:
-            raise UsageError(f"--collection: found {collection.name} twice, expected other names")
-        sources[collection.name] = partial(best_source, collection)
+            raise UsageError(f"{option}: found two models of the name {name}, expected one")
+        sources[name] = find
     return sources

@@ -1,7 +1,5 @@
 """Training of boosted trees: the features of all training lists -> trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -53,17 +51,19 @@ def train(plan: Plan) -> Outcome:
 def grower(
     config: Any, data: JudgedCandidates, table: FeatureTable, start: Any = None
 ) -> Callable[..., list[str]]:
-    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``.
-
-    Of mixed collections all have the same weight, and lists lack families at random.
-    """
+    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``. Of
+    mixed collections all have the same weight, and lists lack families at random."""
     lists, relevant, values = data.candidates.texts.query_index, data.relevant(), table.values
     wholes = _numbered(data.wholes)[lists] if data.wholes else lists
     if data.groups or any(name.startswith(NUMBER) for name in table.names):
         values = _with_losses(values, table.names, wholes, "" if data.groups else NUMBER)
 
     def grow_on(rows: Rows, progress: Report = lambda message: None) -> list[str]:
-        weights = _weights(_numbered(data.groups)[lists[rows]]) if data.groups else None
+        weights = None
+        if data.groups:  # All collections have the same weight
+            of_pairs = _numbered(data.groups)[lists[rows]]
+            weights = 1 / np.bincount(of_pairs)[of_pairs]
+            weights /= weights.mean()
         part = values[rows], relevant[rows], wholes[rows]
         return grow(config, table.names, *part, start, progress, weights)
 
@@ -75,20 +75,12 @@ def _numbered(names: Sequence[str]) -> Rows:
     return np.unique(names, return_inverse=True)[1]
 
 
-def _weights(collections: Rows) -> npt.NDArray[np.float64]:
-    """[P] weights of pairs; all collections have the same weight."""
-    counts = np.bincount(collections)
-    weights: npt.NDArray[np.float64] = 1 / counts[collections]
-    return weights / weights.mean()
-
-
 def _with_losses(values: Floats, names: Sequence[str], lists: Rows, prefix: str = "") -> Floats:
     """Features [P, K] that lack families, whose names begin with ``prefix``, in some lists [P]."""
     families = np.array([name.rpartition(".")[0] for name in names])
     rng, count, found = np.random.default_rng(1), int(lists.max(initial=-1)) + 1, values.copy()
     for family in dict.fromkeys(families.tolist()):
         if family != GIVEN and family.startswith(prefix):
-            share = LOST_MEANING if family.startswith(MEANING) else LOST
-            is_lost = rng.random(count) < share
+            is_lost = rng.random(count) < (LOST_MEANING if family.startswith(MEANING) else LOST)
             found[np.ix_(is_lost[lists], families == family)] = np.nan
     return found

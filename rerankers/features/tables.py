@@ -217,7 +217,10 @@ class _Block:
 
     @cached_property
     def hashtag_words(self) -> Ragged:
-        return self.table.cut([" ".join(tags) for tags in self._hashtags])
+        lengths = np.array([len(tags) for tags in self._hashtags])
+        found = self.table.cut([" ".join(tags) for tags in self._hashtags if tags])
+        lengths[lengths > 0] = found.lengths
+        return Ragged.from_lengths(found.values, lengths)
 
     @cached_property
     def _spaced(self) -> Ragged:

@@ -227,7 +227,7 @@ def distinct_grams(codes: Ragged, size: int) -> Ragged:
     is_inside = text[:last] == text[size - 1 :]
     keys = (keys[is_inside] >> np.uint64(16)) | (text[:last][is_inside].astype(np.uint64) << _HASH)
     keys.sort()
-    keys = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))]
+    keys = np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
     counts = np.bincount((keys >> _HASH).astype(np.int64), minlength=len(codes))
     return Ragged.from_lengths(keys & ((np.uint64(1) << _HASH) - np.uint64(1)), counts)
 

@@ -111,8 +111,9 @@ def general() -> WordSpace:
         text = " ".join(clean)
         # Half the time of a list, where each word begins with a piece that begins with a space.
         is_one = text.split() == clean and "▁" not in text
-        texts = [text] if is_one else clean
-        lists = [cut.encode(each, add_special_tokens=False).ids for each in texts]
+        # The tokenizer's model alone takes two thirds of the time; it looks for no special tokens.
+        spaced = [f"▁{each.replace(' ', '▁')}" for each in ([text] if is_one else clean)]
+        lists = [[piece.id for piece in cut.model.tokenize(each)] for each in spaced]
         ids = np.fromiter(chain.from_iterable(lists), np.int64)
         lengths = np.fromiter(map(len, lists), np.int64)
         starts = np.flatnonzero(begins[ids]) if is_one else np.cumsum(lengths) - lengths

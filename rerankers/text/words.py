@@ -222,6 +222,8 @@ def url_text(url: str) -> str:
 
     Without a URL: :data:`URL_PLACEHOLDER`.
     """
+    if not url:
+        return URL_PLACEHOLDER
     url = unquote(url[:MAX_CHARACTERS].strip()).lower()
     url = SCHEME.sub("", url).partition("?")[0].partition("#")[0].rstrip("/")
     return url or URL_PLACEHOLDER

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -30,7 +31,7 @@ from helpers.processes import ROOT, end_with_parent
 from helpers.reranking_samples import POSTS
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
-from pipeline.service.app import Access, Service, build
+from pipeline.service.app import Service, build
 from pipeline.service.connections import config
 from pipeline.service.models import Models
 from pipeline.service.page.page import Grades, SearchPage, routes
@@ -39,7 +40,6 @@ from pipeline.service.proxy.search import SearchDefaults
 from pipeline.service.proxy.upstream import Upstream
 from pipeline.service.requests import Limits
 from rerankers.errors import RerankerError
-from rerankers.reranker import Counts
 
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
@@ -72,11 +72,11 @@ def app_of(
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
     given = {name: options.pop(name) for name in ("hosts", "origins", "rate") if name in options}
     served = options.pop("models", None) or models()
-    service = Service(served, limits or Limits(), threads, **options)
+    service = Service(served, replace(limits or Limits(), keys=keys, **given), threads, **options)
     proxy = None
     if engine:
         proxy = Proxy(service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log)
-    return build(service, Access(keys, **given), routes(page), proxy, log)
+    return build(service, routes(page), proxy, log)
 
 
 @contextmanager
@@ -117,12 +117,10 @@ class GatedScorer:
         self.seen: list[int] = []  # Number of pairs of each call
         self.first_texts: list[str] = []  # First text of each call
 
-    def counts(self, name: str) -> Counts:
-        return Counts()
+    def counts(self, name: str) -> Counter[str]:
+        return Counter()
 
     def ask(self, name: str, given: Any) -> Any:
-        if not name:
-            return given()
         self.seen.append(len(given))
         self.first_texts.append(given.texts[given.post_index[0]])
         self.begun.set()

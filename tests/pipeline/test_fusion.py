@@ -17,7 +17,7 @@ from pipeline.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, UnionRetriever
 from rerankers import features, models
 from rerankers.errors import RerankerError
-from rerankers.trees.boosting import Trees, shares
+from rerankers.trees.boosting import Trees
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -145,7 +145,7 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str) -> None:
     lowest = np.where(best, scores, np.inf).min(axis=1)
     assert (lowest > np.where(best, -np.inf, scores).max(axis=1)).all()
 
-    importances = shares(trees.importances())
+    importances = trees.importances()
     assert next(iter(importances)) == "signal:rm3" and importances["signal:rm3"] > 0.9
     assert [*importances.values()] == sorted(importances.values(), reverse=True)
     if name == "fusion":  # LambdaMART's scores are parts of a mixture.

@@ -23,8 +23,7 @@ from pipeline.service.proxy import search as searches
 from pipeline.service.proxy import upstream
 from pipeline.service.proxy.allowed import matches
 from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
-from pipeline.service.record import LOG, JsonFormatter
-from pipeline.service.requests import Limits
+from pipeline.service.requests import LOG, JsonFormatter, Limits
 from rerankers.text.passages import best_passages
 
 WINDOW = 100

@@ -23,7 +23,7 @@ from pipeline.collections import named
 from pipeline.collections.topics import Topic
 from pipeline.ranking.retrievers import Candidates
 from pipeline.ranking.tuning import interpolate, tuning_files, tuning_of
-from pipeline.service.formats import Request, between_links
+from pipeline.service.formats import Document, RankFieldsRequest, Request, between_links
 from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
 from rerankers.networks.inputs import TextEncoder
@@ -254,6 +254,9 @@ def test_information(client: TestClient) -> None:
         assert (model["id"], model["model_type"]) == ("mp_hcnn", "rerank")
     assert client.get("/v1/models/mp_hcnn").json() == model
     assert client.get("/v1/models/other").status_code == 404
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    for kind in (Document, Request, RankFieldsRequest):
+        assert {*schemas[kind.__name__]["properties"]} == {*kind.__struct_fields__}
 
 
 def test_metrics() -> None:
@@ -383,14 +386,14 @@ def test_a_collection_is_served_by_what_is_best_for_it(
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path))
     served = Models([], 1_000_000, collections=[named.find("sample")])
     assert [*served.served] == ["sample"]
-    assert served.default.directory == checkpoints.SHIPPED / "window" / "all"
+    assert served.default.source.folder == checkpoints.SHIPPED / "window" / "all"
     # A model trained on it since then is taken over.
     trained = tmp_path / "checkpoints" / "window" / "sample"
     shipped = checkpoints.SHIPPED / "window" / "mb2012"
     metrics = checkpoints.read_json(shipped / "metrics.json") | {"left_out": "sample"}
     checkpoints.copy_whole(shipped, trained, {"metrics.json": json.dumps(metrics).encode()})
     served.reload()
-    assert served.default.directory == trained
+    assert served.default.source.folder == trained
 
 
 def test_a_weight_tuned_here_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

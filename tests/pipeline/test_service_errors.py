@@ -36,8 +36,7 @@ from starlette.types import Message
 from pipeline.service import models as serving
 from pipeline.service.app import Service, build, reloading
 from pipeline.service.models import Queue
-from pipeline.service.record import LOG, JsonFormatter
-from pipeline.service.requests import Limits, RequestError
+from pipeline.service.requests import LOG, JsonFormatter, Limits, RequestError
 from rerankers.errors import RerankerError
 
 KEY = "correct-horse"
@@ -212,6 +211,7 @@ def test_a_body_of_millions_of_values_is_refused_at_once() -> None:
             (b'{"query": "a", "documents": [%b[]]}' % many, 422),
             (b'{"query": "a", "documents": [%b""]}' % (b'"",' * 2_000_000), 400),
             (b'{"query": "a", "documents": ["a"], "x": %b}' % (b"[" * 4_000_000), 400),
+            (b'{"query": "a", "documents": ["a"], "rank_fields": [%b""]}' % (b'"a",' * 999), 422),
         ):
             started = time.perf_counter()
             assert opened.post("/v2/rerank", content=body).status_code == status

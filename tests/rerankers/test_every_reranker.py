@@ -26,12 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rerankers import checkpoint, devices, models
 from rerankers.errors import RerankerError
 from rerankers.networks.base import Reranker
-from rerankers.networks.batches import score_tokenized
 from rerankers.networks.inputs import Tokenized
-from rerankers.networks.network import Network
+from rerankers.networks.network import Network, score_tokenized
 from rerankers.networks.ngrams import fast_path
-from rerankers.networks.training.examples import CachedInteractions
-from rerankers.networks.training.loop import listwise, pointwise
+from rerankers.networks.training.loop import compared_once, listwise, pointwise
 from rerankers.pairs import Pairs
 from rerankers.reranker import Model
 from rerankers.trees import NAMES
@@ -213,7 +211,7 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     model = trainable(case, seed=1, hidden=32, dropout=0.0)
     pairs = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
     is_fixed = model.interactions_are_fixed
-    examples = CachedInteractions.compute(model, pairs) if is_fixed else pairs
+    examples = compared_once(model, pairs) if is_fixed else pairs
     with torch.no_grad():
         order = examples.scores_of(model, np.arange(10)).argsort().numpy()
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
@@ -233,7 +231,7 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     if not model.interactions_are_fixed:
         pytest.skip("this configuration trains what comes before the evidence")
     tokenized = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    cached = CachedInteractions.compute(model, tokenized)
+    cached = compared_once(model, tokenized)
     rows = np.random.default_rng(1).integers(len(tokenized.query_index), size=60)  # with repeats
     with torch.no_grad():
         found, expected = (pairs.scores_of(model, rows) for pairs in (cached, tokenized))

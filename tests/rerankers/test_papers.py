@@ -267,9 +267,11 @@ def duet_words(model: Reranker, text: str, most: int) -> tuple[list[int], list[V
     tokens = words(text)[:most]
     ids, rows = encoder().vocabulary.ids(tokens), []
     for token, word in zip(tokens, ids, strict=True):
-        trigrams = character_trigrams([token]).values + 1
-        terms = [word] if model.config.terms == "words" else trigrams.tolist()
-        rows.append(model.vectors(torch.tensor(terms)).detach().double().numpy().sum(axis=0))
+        if model.config.terms == "words":
+            vectors = model.vectors(torch.tensor([word]))
+        else:
+            vectors = model.vectors.weight[character_trigrams([token]).values + 1]
+        rows.append(vectors.detach().double().numpy().sum(axis=0))
     return ids, rows
 
 

@@ -15,11 +15,11 @@ from conftest import Patch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 
 from rerankers.errors import RerankerError
+from rerankers.networks import network
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import Tokenized
-from rerankers.networks.training import examples, loop
-from rerankers.networks.training.examples import BatchSampler, CachedInteractions, Examples
-from rerankers.networks.training.loop import History, train
+from rerankers.networks.training import loop
+from rerankers.networks.training.loop import BatchSampler, Examples, History, compared_once, train
 from rerankers.networks.training.settings import Settings
 
 FAST = Settings(
@@ -39,8 +39,7 @@ def run(
 ) -> History:
     """Train on some pairs; they are the validation, too."""
     pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    is_fixed = model.interactions_are_fixed
-    data = Examples(CachedInteractions.compute(model, pairs) if is_fixed else pairs, labels)
+    data = Examples(compared_once(model, pairs) if model.interactions_are_fixed else pairs, labels)
     measured = measure or (lambda scores: float(scores[LABELS].mean() - scores[~LABELS].mean()))
     return train(model, data, of.pop("validation", data), measured, settings, **of)
 
@@ -195,7 +194,7 @@ def nearest(positive: int) -> list[int]:
 @pytest.mark.parametrize("count", [1, 5])
 def test_mined_lists_hold_the_nearest(monkeypatch: Patch, sampling: str, count: int) -> None:
     vectors = torch.from_numpy(VECTORS).float()
-    monkeypatch.setattr(examples, "represent_tokenized", lambda model, pairs: vectors)
+    monkeypatch.setattr(network, "represent_tokenized", lambda model, pairs: vectors)
     sampler = sampler_of(sampling, negatives=count)
     sampler.start_epoch(None, 2)
     mined, others = {"max": count, "mix": (count + 1) // 2}[sampling], set[int]()
@@ -212,7 +211,7 @@ def test_mined_lists_hold_the_nearest(monkeypatch: Patch, sampling: str, count: 
 
 def test_missing_faiss_is_explained(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr(examples, "represent_tokenized", lambda model, pairs: torch.ones(39, 5))
+    monkeypatch.setattr(network, "represent_tokenized", lambda model, pairs: torch.ones(39, 5))
     with pytest.raises(RerankerError, match=r"pip install 'tweetrerank\[cpu\]'.*`sampling` random"):
         sampler_of("max").start_epoch(None, 2)
 

@@ -12,8 +12,7 @@ import pytest
 from conftest import Patch
 from experiments import cells, reports
 from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
-from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
-from experiments.reports import draw, marked
+from experiments.reports import draw, margin, significance
 from experiments.tables import System, read_tables, render
 from helpers.data_samples import write_answers, write_microblog
 from helpers.reranking_samples import network, small_model
@@ -157,8 +156,9 @@ def test_marks_are_those_of_the_randomization_test(tmp_path: Path) -> None:
         write_run(setup.run_file(made.cell), run, name)
         write_run(setup.mixture_file(made.cell), graded(1), name)
         results.append(made)
-    references = ["good", "bad", "absent"]
-    good, bad = marked(results, {"good": references, "bad": references}, setup)
+    better = dict.fromkeys(["good", "bad", "absent"], "*")
+    table = dataclasses.replace(TABLES["fusion"], better=better, worse={})
+    good, bad = significance(table, results, setup)
     assert good.marks["better_than"] == {"AP": ("bad",)}  # Of 14 posts the first 30 are all.
     assert good.marks["worse_than"] == {} and bad.marks["worse_than"]["AP"] == ("good",)
     assert "AP" not in bad.marks["better_than"]
@@ -258,19 +258,19 @@ def test_margins_are_of_the_gain_over_the_first_stage() -> None:
     assert margin((run, qrels), (first, qrels)) == pytest.approx(0.98 * np.sqrt(11 / 48), abs=1e-4)
     assert margin((run, qrels), None) == pytest.approx(0.98 * 0.25, abs=1e-4)
     forms = ("engine", "scores", "engine/eights", "fusion")
-    assert [*map(first_stage_of, forms)] == [None, "bm25", "engine", "bm25"]
+    assert [*map(reports.first_stage_of, forms)] == [None, "bm25", "engine", "bm25"]
 
 
 def test_probabilities_are_compared_with_what_happened() -> None:
     """Topics have three posts each: those with score 1 are relevant, an eighth of the others is."""
     run = {str(query): {"a": 1.0, "b": 0.0, "c": 0.0} for query in range(20)}
     qrels = {str(query): {"a": int(query != 9), "b": int(query % 4 == 0)} for query in range(20)}
-    calibration = calibrated([(run, qrels)])
-    assert calibration_error((run, qrels), calibration) < 0.01
+    calibration = reports.calibrated([(run, qrels)])
+    assert reports.calibration_error((run, qrels), calibration) < 0.01
     turned = {q: {d: int(not grade) for d, grade in of.items()} for q, of in qrels.items()}
     # Of 20 pairs with .95 one is relevant now, of 40 with .125 there are 15.
     expected = (20 * 0.9 + 40 * 0.25) / 60
-    found = calibration_error((run, turned), calibration)
+    found = reports.calibration_error((run, turned), calibration)
     assert found == pytest.approx(expected, abs=0.01)
 
 

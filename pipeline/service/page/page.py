@@ -39,8 +39,7 @@ from pipeline.ranking.ranker import Ranker, Ranking
 from pipeline.ranking.retrievers import IndexRetriever
 from pipeline.ranking.tuning import normalized_pair
 from pipeline.service.models import ServedModel
-from pipeline.service.record import LOG
-from pipeline.service.requests import ErrorFormat, RequestError
+from pipeline.service.requests import LOG, ErrorFormat, RequestError
 from pipeline.text import did_you_mean, listed
 from rerankers.errors import RerankerError
 from rerankers.explanation import as_dict
@@ -136,9 +135,15 @@ class SearchResult:
         return {doc_id: score for doc_id, score in scores.items() if doc_id in self.model}
 
     @cached_property
-    def of_all_posts(self) -> ExplainedTopic:
-        """The explanation of all posts."""
+    def _of_all_posts(self) -> ExplainedTopic:
         return self.ranker.explain(self.ranking, [*self.first])
+
+    def explain(self, doc_ids: Sequence[str]) -> ExplainedTopic:
+        """The explanation of these posts, or of all, where it has one scale for them; raises
+        UsageError."""
+        if getattr(self.ranker.model, "explains", "") == "contributions":
+            return self._of_all_posts
+        return self.ranker.explain(self.ranking, [*dict.fromkeys(doc_ids)])
 
 
 class SearchPage:
@@ -213,7 +218,7 @@ class SearchPage:
             offered[name] = best
         known = [each.model.directory for each in offered.values()]
         for name, model in served.items():
-            if model.directory not in known:
+            if model.source.folder not in known:
                 mixed = tuned(model.checkpoint, self.collection)
                 offered[name] = Ranker(None, mixed, self.collection)
         return offered
@@ -249,23 +254,6 @@ class SearchPage:
             self.grades.set(self.topics.get(topic.query_id, topic), doc_id, grade)
         except OSError as error:
             raise DataError(f"{self.grades.path}: cannot be written: {error.strerror}") from None
-
-    def explain(self, request: SearchRequest, doc_ids: Sequence[str]) -> ExplainedTopic:
-        """Reasons for the ranks of posts; raises RequestError for too many or unknown posts."""
-        if not 0 < len(doc_ids) <= MOST_EXPLAINED:
-            problem = f"doc_id: found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"
-            raise RequestError("value", problem)
-        result = self.search(request)
-        if unknown := [doc_id for doc_id in doc_ids if doc_id not in result.first]:
-            problem = f"doc_id: found {listed(unknown)}, expected posts of this search's"
-            raise RequestError("path", f"{problem} {len(result.first)}")
-        model = result.ranker.model
-        if model and model.explains == "contributions":
-            return result.of_all_posts  # One scale for all of them.
-        try:
-            return result.ranker.explain(result.ranking, [*dict.fromkeys(doc_ids)])
-        except UsageError as error:
-            raise RequestError("value", f"model: {error}") from None
 
 
 def _detached(work: Callable[[], Result]) -> Result:
@@ -481,9 +469,17 @@ def graded(page: SearchPage, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def reasons(page: SearchPage, given: QueryParams) -> dict[str, Any]:
-    """Reasons for the ranks of a search's posts; raises RequestError."""
-    doc_ids = given.getlist("doc_id")
-    topic = page.explain(search_request(page, given), doc_ids)
-    found = topic.reasons  # Of all posts, perhaps.
-    posts = {doc_id: as_dict(found[doc_id]) for doc_id in doc_ids}
+    """Reasons for ranks in a search; raises RequestError for too many or unknown posts."""
+    doc_ids, result = given.getlist("doc_id"), page.search(search_request(page, given))
+    if not 0 < len(doc_ids) <= MOST_EXPLAINED:
+        problem = f"doc_id: found {len(doc_ids)} posts, expected 1 to {MOST_EXPLAINED}"
+        raise RequestError("value", problem)
+    if unknown := [doc_id for doc_id in doc_ids if doc_id not in result.first]:
+        problem = f"doc_id: found {listed(unknown)}, expected posts of this search's"
+        raise RequestError("path", f"{problem} {len(result.first)}")
+    try:
+        topic = result.explain(doc_ids)
+    except UsageError as error:
+        raise RequestError("value", f"model: {error}") from None
+    posts = {doc_id: as_dict(topic.reasons[doc_id]) for doc_id in doc_ids}
     return {**topic.explanation.to_dict(), "posts": posts}

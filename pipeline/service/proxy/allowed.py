@@ -19,8 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from cachetools import LRUCache
 from starlette.requests import Request
 
-from pipeline.service.record import Record
-from pipeline.service.requests import RequestError, deadline_of
+from pipeline.service.requests import Record, RequestError, deadline_of
 
 Json = dict[str, Any]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import msgspec
@@ -42,20 +42,16 @@ from pipeline.service.proxy.search import (
     read_search,
 )
 from pipeline.service.proxy.upstream import Upstream
-from pipeline.service.record import LOG, Record
-from pipeline.service.requests import ErrorFormat, RequestError, unless_gone
-from rerankers.interpolation import minmax, mix
+from pipeline.service.requests import LOG, ErrorFormat, Record, RequestError, apart, unless_gone
+from rerankers.reranker import minmax, mix
 
 SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
 """Responses without hits to a window's search that the caller's own search may not get."""
-_THREAD = 200_000  # Bytes that are read in a thread of their own
 _MOST_PLACES = 1000  # Whose hits are known to lack fields: the names in them are the callers'
 _PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
 """Kind of a call around searches -> part of the grammar of its body."""
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
-
-Value = TypeVar("Value")
 
 
 class EngineErrors(ErrorFormat):
@@ -195,7 +191,7 @@ class Proxy:
         if request.kind.startswith("template"):
             bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
         pairs = zip(headers, bodies, strict=True)
-        return await _apart(len(request.body), lambda: [self._one(*p, request) for p in pairs])
+        return await apart(len(request.body), lambda: [self._one(*p, request) for p in pairs])
 
     def _one(self, line: bytes, body: bytes, call: EngineRequest) -> Search | RequestError:
         """A search as the engine is to see it, with its header; or the reason why it may not."""
@@ -263,7 +259,7 @@ class Proxy:
             with suppress(*ResponseError):
                 fields = [w.fields if w else None for w in windows]
                 read = partial(read_responses, content, request.is_several, fields)
-                parts = await _apart(len(content), read)
+                parts = await apart(len(content), read)
         lacking = {
             w.place: True
             for w, sent, part in zip(windows, bodies, parts, strict=False)
@@ -342,11 +338,6 @@ class Proxy:
         models, served = self.service.models, self.defaults.served.get(index)
         name = window.model or (served and served.model)
         return models.default if name is None else models.choose(name, False)
-
-
-async def _apart(size: int, work: Callable[[], Value]) -> Value:
-    """The result of work on so many bytes, of many in a thread of its own."""
-    return await asyncio.to_thread(work) if size > _THREAD else work()
 
 
 def _answer(response: Response, content: bytes | Raw, reason: str | None = None) -> Response:

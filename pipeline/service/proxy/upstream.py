@@ -14,8 +14,7 @@ from starlette.responses import Response
 from yarl import URL
 
 from pipeline.service.proxy.allowed import LISTS, EngineRequest
-from pipeline.service.record import Record
-from pipeline.service.requests import RequestError
+from pipeline.service.requests import Record, RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
