@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,22 +85,19 @@ def test_scores_are_finite_and_tell_posts_apart_if_there_are_any(any_model: Mode
     assert any_model.score(Pairs([], [], [], nothing, nothing)).shape == (0,)
 
 
-@pytest.mark.parametrize("device", ["CPU", "GPU"])
-def test_the_engine_scores_as_one_forward_pass(
-    model: Reranker, device: str, monkeypatch: Patch
-) -> None:
+def test_the_engine_scores_as_one_forward_pass(model: Reranker, monkeypatch: Patch) -> None:
     """All pairs in one batch, padded to the longest, by nothing but the model; one by one, without
-    padding; and in the engine's batches."""
+    padding; and in the engine's batches, on a processor and on a device like any other."""
     short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
     short.append(("water " * 90, "http://x.org/" + "ab/" * 60))
     pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short, POSTS[3], POSTS[0]])
     tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     with torch.no_grad():
         plain = model(*tokenized.batch(np.arange(len(pairs)), CPU)).numpy()
-    if device == "GPU":
-        monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    for size in (1, 256):
-        np.testing.assert_allclose(scores_of(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
+    for hosts, size in product((devices.HOSTS, ()), (1, 256)):
+        monkeypatch.setattr(devices, "HOSTS", hosts)
+        found = scores_of(model, pairs, size)
+        np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-5, err_msg=f"{hosts}, {size}")
 
 
 def test_batches_order_and_threads_do_not_change_scores(any_model: Model) -> None:

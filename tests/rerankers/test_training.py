@@ -1,9 +1,10 @@
-"""Training: pairs of the steps, the loop, early stopping, and errors."""
+"""Training: settings, losses, pairs of the steps, the loop, early stopping, and errors."""
 
 import copy
 import dataclasses
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -151,6 +152,55 @@ def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs() -> None:
     # 48 pairs in steps of 20
     assert [now for now in seen if now[1]] == [*product((1, 2), (1, 2, 3))]
     assert all(0 < figures["validation_loss"] < 2 for figures in history.epochs)
+
+
+# Terms of a loss, of one list
+
+NAIVE: dict[str, Callable[[list[float], list[float]], list[float]]] = {
+    "pointwise": lambda positives, negatives: [
+        math.log(1 + math.exp(-s)) for s in (*positives, *(-n for n in negatives))
+    ],
+    "pairwise": lambda positives, negatives: [
+        max(0.0, 1 - p + n) for p in positives for n in negatives
+    ],
+    "listwise": lambda positives, negatives: [
+        math.log(1 + sum(math.exp(n - p) for n in negatives)) for p in positives
+    ],
+}
+
+
+@pytest.mark.parametrize(("lists", "positives", "negatives"), [(1, 1, 1), (4, 3, 7)])
+@pytest.mark.parametrize("name", loop.LOSSES)
+def test_losses_are_means_over_loops(name: str, lists: int, positives: int, negatives: int) -> None:
+    torch.manual_seed(lists + positives)
+    scores = 3 * torch.randn(lists, positives + negatives, dtype=torch.float64)
+    of_lists = [NAIVE[name](row[:positives], row[positives:]) for row in scores.tolist()]
+    terms = [term for row in of_lists for term in row]
+    assert loop.LOSSES[name](scores, positives).item() == pytest.approx(sum(terms) / len(terms))
+    extreme = torch.tensor([[1e4, -1e4, 1e4, -1e4]], requires_grad=True)
+    loss = loop.LOSSES[name](extreme, 2)
+    loss.backward()
+    assert loss.isfinite() and extreme.grad is not None and extreme.grad.isfinite().all()
+
+
+def test_settings_name_all_mistakes_at_once() -> None:
+    wrong = {"loss": "pairwize", "optimizer": "adam", "sampling": "hard", "select": "ndcg"}
+    with pytest.raises(RerankerError) as caught:
+        Settings(**wrong, schedule="cosine", steps=0, held_out=1.5)
+    assert str(caught.value).splitlines() == [
+        "setting loss: found 'pairwize', expected one of listwise, pairwise, pointwise",
+        "setting optimizer: found 'adam', expected one of adamw, adadelta, adagrad, rmsprop, sgd",
+        "setting schedule: found 'cosine', expected one of linear, constant, plateau",
+        "setting sampling: found 'hard', expected one of random, max, mix, corrupted, pairs",
+        "setting select: found 'ndcg', expected one of map, mrr, loss",
+        "setting held_out: found 1.5, expected a share in (0, 1)",
+        "setting steps: found 0, one pass over all relevant posts, with 3 of them in a list; "
+        "expected `positives` 1, or a number of steps",
+    ]
+    assert Settings(loss="pointwise", sampling="pairs").sampling == "pairs"
+    message = "found pairs with the loss listwise.*expected the loss pointwise"
+    with pytest.raises(RerankerError, match=message):
+        Settings(loss="listwise", sampling="pairs")
 
 
 # Pairs of steps, as the sampler draws them
