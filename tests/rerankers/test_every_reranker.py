@@ -59,7 +59,6 @@ NETWORKS = [case for case in every_model() if case[0] not in NAMES]
 
 @pytest.fixture(scope="module", params=marked(NETWORKS))
 def case(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The names of a network and of a configuration."""
     return request.param
 
 

@@ -114,7 +114,6 @@ def unit(vectors: Vector) -> Vector:
 
 
 def linear(weights: Weights, name: str, x: Any) -> Vector:
-    """A fully connected layer."""
     return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
 
 

@@ -68,7 +68,6 @@ def anchors(path: Path) -> set[str]:
 
 @cache
 def help_of(*program: str) -> str:
-    """What a command prints for ``--help``."""
     if program[0] == "-m":
         module = import_module(program[1])
         with redirect_stdout(StringIO()) as printed, pytest.raises(SystemExit):
