@@ -237,15 +237,11 @@ def deep_vector(weights: Weights, text: str) -> Vector:
 def convolutional_vector(weights: Weights, text: str) -> Vector:
     """C-DSSM: windows of words, the maximum over them, and a layer."""
     table, width = weights["trigrams.weight"], 3  # [64,001, width · F]
-    # The paper's matrix reads a whole window: [F, width · 64,001].
-    matrix = np.concatenate(np.split(table, width, axis=1)).T
-    none = [np.zeros(len(table))] * (width // 2)
-    vectors = [*none, *(trigram_counts(word, len(table)) for word in words(text)), *none]
-    features = [
-        np.tanh(matrix @ np.concatenate(vectors[t : t + width]))
-        for t in range(len(vectors) - width + 1)
-    ]
-    return np.tanh(weights["semantic.weight"] @ np.max(features, axis=0))
+    # The paper's matrix reads a whole window: [width · 64,001, F].
+    matrix = np.concatenate(np.split(table, width, axis=1))
+    counts = np.array([trigram_counts(word, len(table)) for word in words(text)])
+    windows = naive_windows(counts, width, margin=width // 2)[: len(counts)]
+    return np.tanh(weights["semantic.weight"] @ np.tanh(windows @ matrix).max(axis=0))
 
 
 def dssm(model: Reranker, query: str, post: str) -> float:

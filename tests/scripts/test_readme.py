@@ -12,7 +12,6 @@ from functools import cache
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from conftest import Patch
@@ -86,18 +85,11 @@ READMES = [path for path in sorted(ROOT.rglob("README.md")) if "/." not in f"/{n
 ELSEWHERE = ("127.0.0.1", "http://localhost", "adapters")  # Words of blocks that other tests run
 
 
-class Block(NamedTuple):
-    """A block of code, and what it prints; None if the README does not say."""
-
-    language: str
-    code: str
-    output: str | None
-
-
-def blocks(path: Path) -> list[Block]:
+def blocks(path: Path) -> list[tuple[str, str, str | None]]:
+    """Language and code of each block, and its output; None if the README does not say."""
     fenced = r"^```(\w+)\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?"
     found = re.finditer(fenced, path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [Block(*block.groups()) for block in found]
+    return [block.groups() for block in found]
 
 
 def assert_printed(output: str, shown: str) -> None:
@@ -123,12 +115,12 @@ def test_the_python_prints_what_is_shown(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TWEETRERANK_HOME", str(home))
     names: dict[str, object] = {}
-    for block in blocks(path):
-        if block.language == "python" and not any(word in block.code for word in ELSEWHERE):
+    for language, code, output in blocks(path):
+        if language == "python" and not any(word in code for word in ELSEWHERE):
             with redirect_stdout(StringIO()) as printed:
-                exec(block.code, names)
-            if block.output is not None:
-                assert_printed(printed.getvalue(), block.output)
+                exec(code, names)
+            if output is not None:
+                assert_printed(printed.getvalue(), output)
 
 
 @pytest.mark.slow
@@ -136,10 +128,8 @@ def test_the_python_prints_what_is_shown(
 def test_commands_print_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
     """Commands whose output is shown, in the checkout's folders but for what they write."""
     (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
-    for block in blocks(path):
-        if block.language != "sh" or block.output is None:
-            continue
-        program = ("bash", "-euc", block.code)
-        done = run_program(*program, cwd=tmp_path, TWEETRERANK_HOME=str(home))
-        assert done.returncode == 0, done.stderr
-        assert_printed(done.stdout, block.output)
+    for language, code, output in blocks(path):
+        if language == "sh" and output is not None:
+            done = run_program("bash", "-euc", code, cwd=tmp_path, TWEETRERANK_HOME=str(home))
+            assert done.returncode == 0, done.stderr
+            assert_printed(done.stdout, output)
