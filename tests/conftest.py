@@ -78,9 +78,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _home(tmp_path: Path, monkeypatch: Patch) -> None:
     """Nothing is read from or written to the user's own cache."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def pools(_home: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> None:
+    """Indexes of the real collections are kept, and built once for all tests of a process."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path_factory.getbasetemp() / "pools"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -93,7 +99,7 @@ def _no_process_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
+def command(capsys: Capture) -> Command:
     """Runs a command in this process, which saves a new one's imports; ``code`` is the expected."""
 
     def call(name: str, *arguments: object, code: int | None = None) -> Result:

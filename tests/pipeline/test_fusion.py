@@ -131,7 +131,7 @@ CHANGES: dict[str, Any] = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0
 def fitted(families: str, objectives: str, start: Trees | None = None) -> Trees:
     changes = CHANGES | {"families": families, "objectives": objectives}
     config = small_config("fusion", "general", **changes)
-    return reranking_samples.fitted("fusion", config, *pairs_that_rm3_orders(), start)
+    return reranking_samples.fitted("fusion", config, *pairs_that_rm3_orders(), start=start)
 
 
 @pytest.mark.parametrize("name", ["fusion", "lambdamart"])
