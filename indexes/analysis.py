@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
 from itertools import islice, pairwise
 from typing import Any
 
@@ -92,26 +91,18 @@ def _by_words(sample: str, first: str) -> str:
 
 def analyze(text: str, with_analyzer: Any) -> Any:
     """The terms of a text, as a Java list."""
-    analyzers = java_class("io.anserini.analysis.AnalyzerUtils")
-    return analyzers.analyze(with_analyzer, searchable(text))
+    return java_class("io.anserini.analysis.AnalyzerUtils").analyze(with_analyzer, searchable(text))
 
 
 def searchable(text: str) -> str:
     """A text as it is analyzed: with blanks between the pairs of scripts without spaces."""
     text = well_formed(text)
-    return text if text.isascii() else _unspaced().sub(_pairs, text)
-
-
-@cache
-def _unspaced() -> Any:
+    if text.isascii():
+        return text
     import regex
 
-    return regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
+    def pairs(run: Any) -> str:
+        letters = regex.findall(r"\X", run.group())  # Each with its marks
+        return f" {' '.join(map(''.join, pairwise(letters))) or run.group()} "
 
-
-def _pairs(run: Any) -> str:
-    """A run of letters, each with its marks, as pairs of adjacent ones between blanks."""
-    import regex
-
-    letters = regex.findall(r"\X", run.group())
-    return f" {' '.join(map(''.join, pairwise(letters))) or run.group()} "
+    return str(regex.sub(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+", pairs, text))

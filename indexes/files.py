@@ -10,9 +10,9 @@ import ctypes
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,20 +24,19 @@ def atomic_file(path: Path | str, is_text: bool = True) -> Iterator[IO[Any]]:
     """Open a file, of UTF-8 text or binary, that replaces ``path`` at the end of the block; on any
     error, Ctrl-C and a full disk included, ``path`` stays as it was."""
     target = _prepared(path)
-    descriptor, name = tempfile.mkstemp(prefix=_temporary_prefix(target), dir=target.parent)
-    temporary = Path(name)
+    temporary = _temporary(target)
     form: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if is_text else {}
     try:
-        with os.fdopen(descriptor, "w" if is_text else "wb", **form) as stream:
+        with temporary.open("x" if is_text else "xb", **form) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+        if target.exists():
+            shutil.copymode(target, temporary)
         temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
-        # The error of a full disk has no file name.
-        error.filename = error.filename or str(path)
+        error.filename = error.filename or str(path)  # The error of a full disk has no file name
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -52,22 +51,19 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 @contextmanager
 def atomic_directory(path: Path | str) -> Iterator[Path]:
     """Yield an empty folder that replaces ``path`` as a whole when the block ends without an error.
-
     All files are on the disk (fsync) before the folder gets its name. If a process was killed
-    before its end, the next one removes what that left, says so on stderr, and begins anew.
-    """
+    before its end, the next one removes what that left, says so on stderr, and begins anew."""
     target = _prepared(path)
-    temporary = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
+    temporary = _temporary(target)
+    temporary.mkdir()
     try:
         yield temporary
         for entry in (*temporary.rglob("*"), temporary):
             _sync(entry)
-        temporary.chmod(0o777 & ~_umask())
         if not target.exists():
             temporary.replace(target)
         elif not _exchanged(temporary, target):
-            retired = Path(tempfile.mkdtemp(prefix=_temporary_prefix(target), dir=target.parent))
-            target.replace(retired)
+            retired = target.replace(_temporary(target))
             try:
                 temporary.replace(target)
             except BaseException:
@@ -102,17 +98,11 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    value = os.umask(0)
-    os.umask(value)
-    return value
-
-
-def _temporary_prefix(target: Path) -> str:
-    """``.NAME.HOST.PROCESS-START.``, to which the module tempfile adds random characters."""
+def _temporary(target: Path) -> Path:
+    """A new path beside the target: ``.NAME.HOST.PROCESS-START.``, and random characters."""
     process = os.getpid()
-    return f".{target.name}.{os.uname().nodename}.{process}-{_start_time(process)}."
+    owner = f"{os.uname().nodename}.{process}-{_start_time(process)}"
+    return target.with_name(f".{target.name}.{owner}.{secrets.token_hex(8)}")
 
 
 def _start_time(process: int) -> int:

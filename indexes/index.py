@@ -297,8 +297,6 @@ def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Po
 
 def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: int) -> list[Ranking]:
     """The ranking for each text and first place, in their order."""
-    if threads == 1:
-        return list(map(ranker.rank, texts, places))
 
     def rank(text: str, place: int) -> Ranking:
         try:

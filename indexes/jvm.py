@@ -21,8 +21,7 @@ _OPTIONS = (
     "-Xmx1g",
     # By default Java starts with a share of the memory and fills it before it collects garbage.
     "-Xms32m",
-    # Otherwise Java handles Ctrl-C, and Python never raises KeyboardInterrupt.
-    "-Xrs",
+    "-Xrs",  # Otherwise Java handles Ctrl-C, and Python never raises KeyboardInterrupt
     # Else a large product or equation of NumPy in this thread, with threads of its own, ends the
     # process: Java forbids the end of the stack that they use.
     "-XX:+UnlockExperimentalVMOptions",
@@ -100,10 +99,8 @@ def fatjar() -> Path:
 
 def start(is_long: bool = False) -> None:
     """Start Java in this process, unless something has, and set ``JAVA_HOME`` and ``PATH`` to it.
-
     With ``is_long`` Java optimises its code. Raises CollectionError if there is no usable Java, or
-    it does not start, or this process is a fork of one with Java.
-    """
+    it does not start, or this process is a fork of one with Java."""
     if any(_forked):
         raise CollectionError(
             "found a process that was forked from one with Java, which cannot search; expected a "

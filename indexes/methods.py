@@ -6,25 +6,20 @@ The README of this folder says how the methods' defaults were chosen.
 import json
 import random
 from array import array
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from indexes.analysis import analyze, searchable
 from indexes.errors import CollectionError
 from indexes.jvm import JAVA_LOCK, call, java_class
-from indexes.posts import Post
 from indexes.store import is_number
 
 CONTENTS, ID = "contents", "id"  # Fields of the texts, and of the posts' ids, for Pyserini
 PLACE = "place"  # Field of the posts' places, equal to their numbers in Lucene, for filters
-
 Ranking = tuple[list[int], list[float]]  # Places of posts, best first, and their scores
-
+_MAX_CLAUSES = 1 << 16  # Far more words than any query has; Lucene's own limit is 1024
 # Whether to close the readers, the readers, and those of documents
 _OF_READERS = "(Z{0}{0})V".format("[Lorg/apache/lucene/index/CompositeReader;")
-# Far more words than any query has; Lucene's own limit is 1024.
-_MAX_CLAUSES = 1 << 16
 
 _TINY, _INFINITE = 1e-300, float("inf")
 _RANGES: dict[str, tuple[float, float]] = {
@@ -79,11 +74,9 @@ class RM3(_Parameters):
 
 @dataclass(frozen=True)
 class Axiomatic(_Parameters):
-    """Axiomatic semantic term matching as feedback (Yang & Lin, 2019; Fang & Zhai, 2006).
-
-    Words are weighted by their mutual information with the query's words in a pool of the best
-    posts and of random posts within the topic's time limit, which depend on the seed alone.
-    """
+    """Axiomatic semantic term matching as feedback (Yang & Lin, 2019; Fang & Zhai, 2006). Words are
+    weighted by their mutual information with the query's words in a pool of the best posts and of
+    random posts within the topic's time limit, which depend on the seed alone."""
 
     name: ClassVar[str] = "axiom"
     fb_docs: int = 10  # Number of best posts of the first round in the pool (``r`` in Anserini)
@@ -116,40 +109,6 @@ class Topic(NamedTuple):
     time: str | None = None  # The time limit as a date, for an index that limits posts by dates
     max_doc_id: str | None = None
     """The newest post within the time limit, a whole number; None for no limit."""
-
-
-class Posts(Protocol):
-    """The posts of an index."""
-
-    def __iter__(self) -> Iterator[Post]:
-        """All posts, each once."""
-
-    def get_many(self, doc_ids: Iterable[str]) -> dict[str, Post]:
-        """The posts with these ids, in this order; unknown ids are absent."""
-
-
-class SearchIndex(Protocol):
-    """An index that is open for searching."""
-
-    @property
-    def size(self) -> int:
-        """Number of posts."""
-
-    @property
-    def posts(self) -> Posts:
-        """The posts."""
-
-    @property
-    def id_range(self) -> tuple[str, str] | None:
-        """The lowest and the highest id, None if the ids are not all whole numbers."""
-
-    def search(
-        self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
-    ) -> dict[str, dict[str, float]]:
-        """Query_id -> doc_id -> score, best first, at most ``hits`` posts a topic."""
-
-    def close(self) -> None:
-        """Release files and connections."""
 
 
 def id_limit(topic: Topic, numeric_ids: bool, index: object) -> int | None:
@@ -186,11 +145,9 @@ class Ranker:
             # has a field, and their term vectors are those of the index.
             parts = java_class("org.apache.lucene.index.ParallelCompositeReader")
             reader = parts(True, [reader], [], signature=_OF_READERS)
-        searcher_class = java_class("org.apache.lucene.search.IndexSearcher")
-        searcher_class.setMaxClauseCount(_MAX_CLAUSES)
-        self._searcher = searcher_class(
-            reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
-        )
+        searcher = java_class("org.apache.lucene.search.IndexSearcher")
+        searcher.setMaxClauseCount(_MAX_CLAUSES)
+        self._searcher = searcher(reader, signature="(Lorg/apache/lucene/index/IndexReader;)V")
         similarities = "org.apache.lucene.search.similarities."
         if isinstance(method, BM25):
             similarity = java_class(f"{similarities}BM25Similarity")(method.k1, method.b)

@@ -30,9 +30,7 @@ _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line without its line end); only ``\\n`` and ``\\r\\n`` end a line.
-
-    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped.
-    """
+    ``.gz`` and ``.bz2`` files are decompressed; a byte order mark is skipped."""
     number = 0
     try:
         with _OPEN.get(Path(path).suffix.lower(), open)(path, "rb") as stream:
@@ -58,10 +56,8 @@ def numbered_lines(path: Path | str) -> Iterator[tuple[int, str]]:
 
 def read_records(path: Path | str) -> Records:
     """Yield (number of its first line, record) from a file, plain or compressed (.gz, .bz2).
-
     ``.csv`` and ``.tsv`` files are tables with a header. Others are JSON: an object a line, an
-    array of objects, or objects over several lines.
-    """
+    array of objects, or objects over several lines."""
     lines = numbered_lines(path)
     if is_table(path):
         yield from table_rows(path, lines)

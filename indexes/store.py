@@ -46,12 +46,10 @@ class Closing:
 
 
 class PostStore(Closing):
-    """Posts of a file by :meth:`build`, which must not change meanwhile.
-
-    They have the places 0, 1, …: by descending number if all ids are numbers below 2^63, else by
-    descending text. For ids that grow with time that is from new to old. Raises CollectionError
-    for a file that is missing or not a store of posts.
-    """
+    """Posts of a file by :meth:`build`, which must not change meanwhile. They have the places 0, 1,
+    …: by descending number if all ids are numbers below 2^63, else by descending text. For ids that
+    grow with time that is from new to old. Raises CollectionError for a file that is missing or not
+    a store of posts."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -71,9 +69,7 @@ class PostStore(Closing):
         self._size = 0 if last is None else int(last) + 1
 
     @staticmethod
-    def build(
-        path: Path | str, posts: Iterable[Post], sources: Sequence[Path | str] = ()
-    ) -> Summary:
+    def build(path: Path, posts: Iterable[Post], sources: Sequence[Path | str] = ()) -> Summary:
         """Write posts, in any order, into a new file; not atomic: write into a temporary folder.
 
         Memory does not grow with the number of posts: sqlite sorts them in temporary files, in

@@ -11,28 +11,22 @@ An interrupted run continues when the command is repeated. Posts that are added 
 need no new adaptation unless many of their words are unknown: --check says how many.
 """
 
-from __future__ import annotations
-
 import json
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from indexes.analysis import ANALYZERS, UNDETERMINED
 from indexes.files import write_bytes
 from indexes.manifest import FILE_NAME, IndexManifest
 from indexes.posts import Post
 from pipeline.collections.collection import Collection, text_number
-from pipeline.collections.named import find, open_collection
+from pipeline.collections.named import open_collection
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
 from pipeline.errors import DataError, UsageError
 from pipeline.runtime import bar, choose_device
-from pipeline.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from pipeline.text import counted, say
 
 MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
 DRAWN = 20  # Posts by which the vectors' collection is known again, about
@@ -70,10 +64,7 @@ def main(options: Options) -> None:
     """Encode, fit, check, write."""
     if bool(options.collection) == bool(options.index):
         raise UsageError("give one of --collection NAME and --index DIR")
-    if options.index:
-        collection = open_collection(index=options.index)
-    else:
-        collection = find(options.collection or "", options.data)
+    collection = open_collection(options.collection, options.index, data=options.data)
     if collection.index_directory is None:
         raise UsageError(
             f"--collection: {collection.name} is not searched, its candidates are given; expected "
@@ -121,11 +112,9 @@ def _teacher_of(collection: Collection) -> str:
         language = "en"
         if index and (index / FILE_NAME).is_file():
             name = IndexManifest.read(index).analyzer
-            language = next(
-                (code for code, known in ANALYZERS.items() if known == name), UNDETERMINED
-            )
+            language = next((code for code, of in ANALYZERS.items() if of == name), UNDETERMINED)
     teacher = "minilm" if language == "en" else "multilingual"
-    print(f"teacher: {teacher}, for the language {language}", file=sys.stderr)
+    say(f"teacher: {teacher}, for the language {language}")
     return teacher
 
 
@@ -136,7 +125,7 @@ def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
     import numpy as np
 
     rows = np.sort(np.random.default_rng(1).choice(len(posts), most, replace=False))
-    print(f"a sample of {most:,} of {len(posts):,} posts", file=sys.stderr)
+    say(f"a sample of {most:,} of {len(posts):,} posts")
     return [posts[row] for row in rows.tolist()]
 
 

@@ -3,8 +3,6 @@
 python -m pipeline.models
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 

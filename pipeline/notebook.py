@@ -1,39 +1,22 @@
 """For notebooks: a collection that searches, adapts, trains and measures itself; PyTerrier."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from indexes.posts import Post
 from pipeline import adapt
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import ranked
 from pipeline.errors import UsageError
 from pipeline.ranking.build import ranker
 from pipeline.ranking.checkpoints import warn_of_seen
-from pipeline.ranking.ranker import require_positive
+from pipeline.ranking.ranker import Hit, Ranker, require_positive
 from pipeline.ranking.reports import Evaluation, evaluate
 from pipeline.ranking.retrievers import Candidates
-
-if TYPE_CHECKING:
-    import pyterrier
-
-    from pipeline.ranking.ranker import Ranker
-
-
-class Hit(NamedTuple):
-    """A post that a search found."""
-
-    doc_id: str
-    score: float
-    text: str
-    url: str
 
 
 class NotebookCollection(Collection):
@@ -59,13 +42,7 @@ class NotebookCollection(Collection):
         """The ``k`` best posts for a query, by the best ranker there is, best first."""
         if not isinstance(query, str):
             raise UsageError(f"`query`: found {query!r}, expected a text")
-        ranking, k = self._best.rank(query), require_positive("k", k)
-        posts, runs = ranking.candidates.posts, list(ranking.run.values())
-        return [
-            Hit(doc_id, score, posts[doc_id].text, posts[doc_id].url)
-            for doc_id, score in ranked(runs[0] if runs else {})[:k]
-            if doc_id in posts
-        ]
+        return self._best.rank(query).best(require_positive("k", k))
 
     def adapt(self, **options: Any) -> None:
         """Adapt word vectors to the posts, as ``pipeline.adapt`` does; options are its fields."""
@@ -74,9 +51,7 @@ class NotebookCollection(Collection):
 
     def train(self, model: str = "fusion", **options: Any) -> Path:
         """Train on the judged topics, and print the gain on held-out ones; the model's folder.
-
-        Options are fields of ``pipeline.training.options.Options``.
-        """
+        Options are fields of ``pipeline.training.options.Options``."""
         from pipeline.training.options import Options
         from pipeline.training.task import train
 
@@ -86,10 +61,8 @@ class NotebookCollection(Collection):
         return train(Options(model=model, **options), self)
 
     def evaluate(self, measures: Sequence[str] = (), **arguments: Any) -> Evaluation:
-        """Measures of every stage of a ranking of the topics.
-
-        ``arguments`` are those of :func:`pipeline.ranker`; by default the best ranker there is.
-        """
+        """Measures of every stage of a ranking of the topics. ``arguments`` are those of
+        :func:`pipeline.ranker`; by default the best ranker there is."""
         measures = [measures] if isinstance(measures, str) else measures
         chosen = ranker(self, **arguments)
         warn_of_seen(chosen)
@@ -97,10 +70,8 @@ class NotebookCollection(Collection):
 
 
 def open_collection(*arguments: Any, **named_arguments: Any) -> NotebookCollection:
-    """A collection by its name, file or folder, or from values in memory.
-
-    See :func:`pipeline.collections.named.open_collection` for the arguments.
-    """
+    """A collection by its name, file or folder, or from values in memory. See
+    :func:`pipeline.collections.named.open_collection` for the arguments."""
     return NotebookCollection(**_fields(named.open_collection(*arguments, **named_arguments)))
 
 
@@ -108,12 +79,10 @@ def _fields(collection: Collection) -> dict[str, Any]:
     return {field.name: getattr(collection, field.name) for field in fields(collection)}
 
 
-def for_pyterrier(ranker: Ranker, hits: int = 1000) -> pyterrier.Transformer:
+def for_pyterrier(ranker: Ranker, hits: int = 1000) -> Any:
     """A transformer of PyTerrier that ranks by a whole ranker, which :func:`pipeline.ranker` makes.
-
     Queries (``qid``, ``query``) are searched for; results (``docno``, ``text``, ``score`` besides,
-    and optionally ``url``) are reranked. :mod:`rerankers.adapters` has the models alone.
-    """
+    and optionally ``url``) are reranked. :mod:`rerankers.adapters` has the models alone."""
     import pyterrier as pt
 
     class Ranking(pt.Transformer):

@@ -1,7 +1,5 @@
 """Runtime of commands: allocator, device and threads, progress bars, tables, provenance."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform
@@ -10,14 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.errors import UsageError
 from rerankers import devices
 from rerankers.errors import RerankerError
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -31,11 +26,9 @@ page faults, and every thread keeps its own."""
 
 
 def keep_allocations() -> None:
-    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them.
-
-    The settings are read when a process starts, so the only way is to start it again. Does
-    nothing where they would not help (no glibc) or the user has set them otherwise.
-    """
+    """Restart this process with :data:`ALLOCATOR` in its environment, unless it has them. The
+    settings are read when a process starts, so the only way is to start it again. Does nothing
+    where they would not help (no glibc) or the user has set them otherwise."""
     if sys.platform != "linux" or any(name in os.environ for name in ALLOCATOR):
         return
     os.environ.update(ALLOCATOR)
@@ -44,10 +37,8 @@ def keep_allocations() -> None:
 
 
 def choose_device(device: str, threads: int | None = None, is_network: bool = True) -> str:
-    """Set the threads, and find the device of a network; see :func:`rerankers.devices.placed`.
-
-    Only networks are computed by PyTorch; for other models it is not even imported.
-    """
+    """Set the threads, and find the device of a network; see :func:`rerankers.devices.placed`. Only
+    networks are computed by PyTorch; for other models it is not even imported."""
     if threads:
         devices.set_threads(threads)
     try:
@@ -58,10 +49,8 @@ def choose_device(device: str, threads: int | None = None, is_network: bool = Tr
 
 @contextmanager
 def bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], Any]]:
-    """A progress bar on stderr; nothing where stderr is no terminal.
-
-    ``total`` is 0 if it is not known; the plural of ``unit`` ends in s.
-    """
+    """A progress bar on stderr; nothing where stderr is no terminal. ``total`` is 0 if it is not
+    known; the plural of ``unit`` ends in s."""
     with _progress(total, what, unit) as progress:
         yield progress.update
 
@@ -95,14 +84,15 @@ def part_bar(parts: int) -> Iterator[Callable[[str, str], None]]:
         bar.update(parts - bar.n)
 
 
-def _set(progress: tqdm[Any], what: str, message: str, done: int) -> None:
+def _set(progress: Any, what: str, message: str, done: int) -> None:
     progress.set_description_str(what, refresh=False)
     progress.set_postfix_str(message, refresh=False)
     progress.n = done
     progress.refresh()
 
 
-def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
+def _progress(total: int, what: str, unit: str) -> Any:
+    """A bar of tqdm."""
     from tqdm import tqdm
 
     count = "{percentage:3.0f}%|{bar}| {n:,}/{total:,}" if total else "{n:,}"

@@ -1,21 +1,24 @@
 """Texts for people: lists, counts, and tables in the terminal."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any
 
 from indexes.records import listed as listed
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
 WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts in a terminal
 POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
+
+
+def say(text: str) -> None:
+    """Print a text on stderr."""
+    print(text, file=sys.stderr)
+
+
+note = cache(say)  # Once for each text
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:
@@ -32,7 +35,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def open_console(width: int = WIDTH) -> Console:
+def open_console(width: int = WIDTH) -> Any:
     """A console for stdout that prints texts as they are: they may look like rich's markup."""
     from rich.console import Console
 
@@ -41,16 +44,12 @@ def open_console(width: int = WIDTH) -> Console:
 
 def table_lines(
     header: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
+    rows: Iterable[Sequence[Any]],
     left: Sequence[int] = (0,),
     width: int = WIDTH,
 ) -> list[str]:
-    """The lines of a table without rules.
-
-    Args:
-        left: columns that are aligned on the left, the others are on the right.
-        width: of all columns together; the last one is cut to fit.
-    """
+    """The lines of a table without rules, of texts or rich's texts; columns of ``left`` are aligned
+    there, others on the right. The last one is cut to fit the ``width`` of all together."""
     from rich.table import Table
 
     rows = list(rows)

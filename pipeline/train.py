@@ -15,8 +15,6 @@ candidates of several searches. All write a checkpoint folder.
 The model fusion is trained on the candidates and scores of several searches.
 """
 
-from __future__ import annotations
-
 from pipeline.command.main import run
 from pipeline.training.options import Options as Options
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rerankers import models
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from rerankers import models
     from rerankers.reranker import Model
 
 __all__ = ["Model", "RerankerError", "load", "models"]
@@ -40,11 +40,9 @@ def load(model: str | Path = "window", device: torch.device | str = "cpu") -> Mo
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from its module, which is loaded with it; or the version."""
+    """The contract, whose module is loaded with it, or the version."""
     if name == "Model":
         return import_module("rerankers.reranker").Model
-    if name == "models":
-        return import_module("rerankers.models")
     if name == "__version__":
         from importlib import metadata
 

@@ -1,18 +1,12 @@
 """Rerankers as parts of other frameworks, each of which is imported when it is used."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pyterrier
-    from langchain_core.documents import BaseDocumentCompressor, Document
-
-    from rerankers.reranker import Model
+from rerankers.reranker import Model
 
 
-def for_pyterrier(reranker: Model, weight: float | None = None) -> pyterrier.Transformer:
+def for_pyterrier(reranker: Model, weight: float | None = None) -> Any:
     """A transformer of PyTerrier: new scores and ranks for results with ``query`` and ``text``.
 
     A column ``url`` has the URLs that posts link to, if there is one; numbers that the model reads
@@ -39,9 +33,7 @@ def for_pyterrier(reranker: Model, weight: float | None = None) -> pyterrier.Tra
     return Reranking()
 
 
-def for_langchain(
-    reranker: Model, top_n: int | None = None, weight: float | None = None
-) -> BaseDocumentCompressor:
+def for_langchain(reranker: Model, top_n: int | None = None, weight: float | None = None) -> Any:
     """A document compressor of LangChain: the best ``top_n`` documents, or all, best first.
 
     Their scores go into the metadata as ``relevance_score``. ``url`` in the metadata is the URL
@@ -53,8 +45,8 @@ def for_langchain(
 
     class Reranking(BaseDocumentCompressor):
         def compress_documents(
-            self, documents: Sequence[Document], query: str, callbacks: Any = None
-        ) -> Sequence[Document]:
+            self, documents: Sequence[Any], query: str, callbacks: Any = None
+        ) -> Sequence[Any]:
             posts = [{**each.metadata, "text": each.page_content} for each in documents]
             scores = [each.metadata.get("score") for each in documents]
             mixing = () if not documents or None in scores else (scores, weight)

@@ -37,7 +37,6 @@ from rerankers.text.spaces import ADAPTED, AdaptedSpace
 from rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 2  # Format of ``config.json``, and meaning of the weights: how texts become terms
-SHARED_FILES = VOCABULARY, WEIGHTS
 ADAPTED_FILE = "adapted.safetensors"
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
@@ -83,13 +82,11 @@ def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
 
 def write_config(directory: Path, config: Mapping[str, Any]) -> None:
     """Write ``config.json`` with the SHA-256 of the other files of a checkpoint, and its own."""
-    files = {
-        path.relative_to(directory).as_posix(): _sha256(path)
-        for path in sorted(directory.glob("*"))
-        if path.is_file() and path != directory / "config.json"
-    }
+    found = (path for path in sorted(directory.iterdir()) if path.is_file())
+    files = {path.name: _sha256(path) for path in found if path.name != "config.json"}
     if shared := _shared(directory, config):
-        files |= {f"../{shared.name}/{name}": _sha256(shared / name) for name in SHARED_FILES}
+        paths = (shared / VOCABULARY, shared / WEIGHTS)
+        files |= {f"../{shared.name}/{path.name}": _sha256(path) for path in paths}
     content = {"format": FORMAT, **config, "files": files}
     _write_json(directory / "config.json", content | {"sha256": _sha256_of_config(content)})
 
@@ -166,11 +163,13 @@ def load(
             shared = _shared(directory, config)
             vocabulary = Vocabulary.load((shared or directory) / VOCABULARY)
             known |= {"vocabulary": vocabulary, "batch_size": batch_size}
-            model: Model = Network.of(kind, _weights(directory, shared), device, **known)
+            module = kind(known["config"], vocabulary)
+            model: Model = Network.of(module, _weights(directory, shared), device, **known)
         else:
-            from rerankers.trees.boosting import read_lists
+            from rerankers.trees.boosting import files_of
 
-            model = kind(lists=read_lists(directory, known["config"]), **known)
+            files = (directory / file_name for file_name in files_of(known["config"]))
+            model = kind(lists=[path.read_text(encoding="utf-8") for path in files], **known)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RerankerError(
             f"{path}: found settings that {model_name} cannot use ({error}); "

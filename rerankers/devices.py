@@ -1,7 +1,5 @@
 """Devices of networks, and parallel work on the CPU."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -9,25 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import local
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from rerankers.errors import RerankerError
 
-if TYPE_CHECKING:
-    import torch
-
 Item = TypeVar("Item")
 
-HOSTS = ("cpu",)
-"""Types of devices whose numbers can be read at once; those of a GPU have to be waited for."""
+HOSTS = ("cpu",)  # Types of devices whose numbers can be read without waiting, as for a GPU's
 
 _chosen = 0  # Threads by :func:`set_threads`; 0 before it is called
 _within = local()  # ``threads`` of a thread inside :func:`one_thread_each`
-
-
-def is_host(device: torch.device) -> bool:
-    """Whether a device is one of :data:`HOSTS`."""
-    return device.type in HOSTS
 
 
 def device_name(text: str) -> str:
@@ -37,7 +26,7 @@ def device_name(text: str) -> str:
     return text
 
 
-def placed(device: torch.device | str, is_network: bool = True) -> str:
+def placed(device: object, is_network: bool) -> str:
     """The device that is there for a network, the one of ``auto``; others are on the CPU.
     Raises RerankerError if there is no such device."""
     try:

@@ -3,7 +3,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ def warn(message: str) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "rerankers":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
+def named(**values: Any) -> Mapping[str, Any]:
+    """Values by name: configurations, of which the first is the default, or settings of some."""
+    return values
 
 
 def one_of(*choices: str) -> Any:
@@ -56,6 +61,5 @@ class Checked:
                 yield f"{found}one of {', '.join(choices)}"
             if "range" in limit and not (least <= value <= most and value < math.inf):
                 expected = "above 0" if 0 < least < 1 else f"of at least {least}"
-                yield f"{found}a number {expected}" + (
-                    f", {most} at most" if most < math.inf else ""
-                )
+                expected += f", {most} at most" if most < math.inf else ""
+                yield f"{found}a number {expected}"

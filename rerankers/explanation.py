@@ -5,8 +5,6 @@ is a family of features with its contribution to the score, for MP-HCNN a word o
 best matches.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +19,7 @@ import numpy as np
 from rerankers.text.spans import Span, find_url, find_words
 from rerankers.text.words import STOP_WORDS, words
 
-# The shades 1 to 4 of :func:`shade_words`
-WORD_STEPS = ("related", "close in meaning", "same stem", "same word")
+WORD_STEPS = ("related", "close in meaning", "same stem", "same word")  # Shades 1 to 4 of words
 
 RELATED, CLOSE = 0.3, 0.5
 """Least cosines of related words (race, marathon) and of close ones (prize, winner) in the general
@@ -81,8 +78,7 @@ class Reasons:
     """Text and URL once more, by title, in the shades of other matches."""
     features: list[Feature] = field(default_factory=list)
     """Features with the largest contributions, from the highest to the lowest."""
-    numbers: str = ""
-    """Numbers beside the text and their places in the list: ``likes 37, 4th of 100``."""
+    numbers: str = ""  # Those beside the text, and their places: ``likes 37, 4th of 100``
 
 
 @dataclass(frozen=True)
@@ -184,12 +180,8 @@ def shade_words(
         places = [word.place for word in of_post]
         shaded = shade(text, places, [steps[word.text] for word in of_post], bounds)
         letters, spans = find_url(url)
-        starts = {word: letters.find(word) for word in asked}
-        inside = [
-            (spans[start][0], spans[start + len(word) - 1][1])
-            for word, start in starts.items()
-            if start >= 0
-        ]
+        first = [(word, at) for word in asked if (at := letters.find(word)) >= 0]
+        inside = [(spans[at][0], spans[at + len(word) - 1][1]) for word, at in first]
         found.append((shaded, shade(url, inside, [4] * len(inside), bounds)))
     return found
 

@@ -7,17 +7,12 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def logistic_regression(
-    features: npt.ArrayLike,
-    relevant: npt.ArrayLike,
-    weights: npt.ArrayLike = 1.0,
-    penalty: float = 0.0,
+    features: npt.ArrayLike, relevant: npt.ArrayLike, weights: npt.ArrayLike = 1, penalty: float = 0
 ) -> tuple[FloatArray, float]:
-    """Coefficients [K] and intercept that minimise the log-loss.
-
-    ``features`` are [N, K]; ``relevant`` [N] truth values, both of them present; ``weights`` [N]
-    those of the rows. Half of the coefficients' squared length, without that of the intercept, is
-    added to the sum of the losses ``penalty`` times.
-    """
+    """Coefficients [K] and intercept that minimise the log-loss. ``features`` are [N, K];
+    ``relevant`` [N] truth values, both of them present; ``weights`` [N] those of the rows. Half of
+    the coefficients' squared length, without that of the intercept, is added to the sum of the
+    losses ``penalty`` times."""
     from scipy import optimize, special
 
     x, y = np.asarray(features, dtype=np.float64), np.asarray(relevant, dtype=np.float64)

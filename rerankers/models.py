@@ -3,18 +3,13 @@
 A file's name is its model's name on every command line.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rerankers import trees
 from rerankers.errors import RerankerError
-
-if TYPE_CHECKING:
-    from rerankers.reranker import Reads
 
 NETWORKS = Path(__file__).parent / "networks" / "models"
 
@@ -26,13 +21,10 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Any:
-    """The class of a model, which its file calls ``Model``.
-
-    It has ``configurations``, and is a
+    """The class of a model, which its file calls ``Model``. It has ``configurations``, and is a
     :class:`rerankers.networks.base.Reranker` or :class:`rerankers.trees.boosting.Trees`. Raises
     RerankerError for an unknown name (the message lists the known ones), and for a network without
-    PyTorch.
-    """
+    PyTorch."""
     if name not in names():
         raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")
     folder = "rerankers.trees" if name in trees.NAMES else "rerankers.networks.models"
@@ -51,7 +43,8 @@ def is_network(name: str) -> bool:
     return name in names() and name not in trees.NAMES
 
 
-def reads(name: str) -> Reads | None:
-    """How a model of this name reads candidates; None for the name of none."""
-    found: Reads | None = find(name).reads if name in trees.NAMES else None
+def reads(name: str) -> Any:
+    """How a model of this name reads candidates, as :data:`rerankers.reranker.Reads`; None for the
+    name of none."""
+    found = find(name).reads if name in trees.NAMES else None
     return found or ("posts" if name in names() else None)

@@ -1,16 +1,16 @@
 """(query, post) pairs to score, what is known of them, and their lists by query."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from rerankers.text.ragged import Rows
 
 # Signals of a candidate: its first-stage score; its place in the given list, from 1, or NaN if that
 # says nothing; its mean prior over the runs to rerank (:func:`prior_of_rank`)
@@ -35,8 +35,8 @@ class Pairs:
     queries: Sequence[str]  # [Q]
     texts: Sequence[str]  # [D]
     urls: Sequence[str]  # [D] expanded URL of each post, or ""
-    query_index: npt.NDArray[np.int64]  # [P] row of ``queries``
-    post_index: npt.NDArray[np.int64]  # [P] row of ``texts`` and ``urls``
+    query_index: Rows  # [P] row of ``queries``
+    post_index: Rows  # [P] row of ``texts`` and ``urls``
     signals: Mapping[str, npt.NDArray[np.floating]] = field(default_factory=dict)
     """Name -> [P] scores of other rankers, such as ``FIRST_STAGE`` and ``PRIOR``. A missing signal
     is 0; for ``given``, ``signal:NAME`` and ``number:NAME`` it is unknown, as NaN is."""
@@ -47,37 +47,26 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.query_index)
 
-    def with_resources(self, known: Resources) -> Pairs:
+    def with_resources(self, known: Resources) -> Self:
         """The same pairs with what is known of their collection, unless they have their own."""
         own = self.resources or [{}] * len(self.queries)
         return replace(self, resources=[{**known, **each} for each in own]) if known else self
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Pairs:
-        """The pairs ``rows`` [B], with their own texts only."""
-        queries, query_index = np.unique(self.query_index[rows], return_inverse=True)
-        posts, post_index = np.unique(self.post_index[rows], return_inverse=True)
-        return Pairs(
-            [self.queries[row] for row in queries],
-            [self.texts[row] for row in posts],
-            [self.urls[row] for row in posts],
-            query_index.astype(np.int64),
-            post_index.astype(np.int64),
-            {name: values[rows] for name, values in self.signals.items()},
-            [self.doc_ids[row] for row in posts] if self.doc_ids else (),
-            [self.resources[row] for row in queries] if self.resources else (),
-        )
+    def take(self, rows: Rows) -> Self:
+        """The pairs ``rows`` [B], with all texts."""
+        signals = {name: values[rows] for name, values in self.signals.items()}
+        queries, posts = self.query_index[rows], self.post_index[rows]
+        return replace(self, query_index=queries, post_index=posts, signals=signals)
 
 
-def prior_of_rank(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:
     """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1). Severyn &
     Moschitti (2015), section 5, "submission run as a feature". Posts outside of the run have the
     prior 0; priors of several runs are averaged."""
     return (1.0 / np.log(ranks + 1.0)).astype(np.float32)
 
 
-def places_of(
-    query_index: npt.NDArray[np.int64], scores: npt.NDArray[np.floating]
-) -> npt.NDArray[np.float32]:
+def places_of(query_index: Rows, scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     """The signal ``ORDER``: [P] place of each pair among those of its query by ``scores`` [P], from
     1 for the highest. Equal scores keep their order."""
     places = np.empty(len(query_index), dtype=np.float32)
@@ -86,9 +75,7 @@ def places_of(
     return places
 
 
-def lists_of(
-    query_index: npt.NDArray[np.int64], key: npt.NDArray[Any] | None = None
-) -> list[npt.NDArray[np.int64]]:
+def lists_of(query_index: Rows, key: npt.NDArray[Any] | None = None) -> list[Rows]:
     """The rows of each query's pairs, by an ascending ``key`` [P]; equal ones keep their order."""
     order = np.lexsort((query_index,) if key is None else (key, query_index))
     borders = np.flatnonzero(np.diff(query_index[order])) + 1

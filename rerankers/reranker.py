@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from rerankers import features
 from rerankers.devices import one_thread_each
 from rerankers.errors import RerankerError, warn
-from rerankers.interpolation import minmax, mix
+from rerankers.explanation import Explanation
 from rerankers.pairs import (
     FIRST_STAGE,
     NUMBER,
@@ -38,16 +39,12 @@ from rerankers.pairs import (
 from rerankers.text.passages import best_passages
 from rerankers.text.vocabulary import Idf
 
-if TYPE_CHECKING:
-    from rerankers.explanation import Explanation
-
 Reads = Literal["posts", "lists", "searches"]
 """``posts``: each post alone, to mix with a first stage's scores; ``lists``: given candidates as a
 whole, with scores or order of their first stage, or neither; ``searches``: the scores of several
 searches, whose best posts are its candidates."""
 
-Progress = Callable[[int], object]
-"""Called with numbers of pairs that have been scored since the last call."""
+Progress = Callable[[int], object]  # Called with numbers of pairs scored since the last call
 
 FEW = 2000
 """Pairs that :meth:`Model.predict` scores one block after the other, as a service does;
@@ -75,18 +72,6 @@ class RankedPost(_Ranked):
     with ``id`` or ``doc_id``, else None; it is no item of the tuple."""
 
     id: Any = None
-
-
-class Counts(NamedTuple):
-    """Posts found among the kept ones, posts not found there, and bytes of the kept ones."""
-
-    hits: int = 0
-    misses: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Counts) -> Counts:  # type: ignore[override]
-        """The sums over two caches."""
-        return Counts(*map(sum, zip(self, other, strict=True)))
 
 
 def silent(pairs_done: int) -> None:
@@ -141,9 +126,9 @@ class Model(ABC):
         """File name -> content of its own files in a checkpoint."""
 
     @property
-    @abstractmethod
     def reads_given(self) -> bool:
         """Whether texts, and what a first stage gives of scores and order, suffice for it."""
+        return self.reads == "lists" or (self.reads == "posts" and self.signals <= {PRIOR})
 
     @property
     def explains(self) -> Literal["matches", "contributions", ""]:
@@ -178,9 +163,9 @@ class Model(ABC):
         return self
 
     @property
-    def counts(self) -> Counts:
-        """Counts of the kept posts."""
-        return Counts()
+    def counts(self) -> Counter[str]:
+        """``hits``, posts found among the kept ones; ``misses``; and ``bytes`` of the kept ones."""
+        return Counter()
 
     def warm_up(self) -> None:
         """Score pairs as requests bring them: first uses would make the first ones slow."""
@@ -253,7 +238,7 @@ class Model(ABC):
         if not isinstance(pairs, Iterable):
             raise RerankerError(f"pairs: found {short(pairs)}, expected a list of (query, post)")
         pairs = [*pairs]
-        known = _distinct([_query_and_post(pair) for pair in pairs])
+        known = _distinct(pairs)
         records = [post if isinstance(post, Mapping) else {} for _, post in pairs]
         signals: dict[str, npt.NDArray[np.floating]] = {
             NUMBER + name: np.array([number_of(record.get(name)) for record in records])
@@ -376,6 +361,21 @@ class Mixed(Model):
         return dataclasses.replace(self, model=self.model.remembering(max_bytes))
 
 
+def minmax(scores: Sequence[float]) -> list[float]:
+    """(s − min) / (max − min) of each score, from 0 to 1; 0.5 if all are equal. Libraries choose 0,
+    0.5 or 1 then; a constant does not change a ranking."""
+    low, high = min(scores, default=0.0), max(scores, default=0.0)
+    if low == high:
+        return [0.5] * len(scores)
+    return [(score - low) / (high - low) for score in scores]
+
+
+def mix(lexical: Sequence[float], neural: Sequence[float], weight: float) -> list[float]:
+    """``weight`` · neural + (1 − ``weight``) · lexical, of normalised scores in the same order."""
+    both = zip(lexical, neural, strict=True)
+    return [weight * new + (1 - weight) * first for first, new in both]
+
+
 def short(value: object) -> str:
     """The beginning of a value, for messages."""
     shown = repr(value)
@@ -406,25 +406,23 @@ def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
     return values
 
 
-def _distinct(pairs: Sequence[tuple[str, tuple[str, str]]]) -> Pairs:
-    """Pairs in which a query and a post stand once; of long texts the best passages."""
+def _distinct(pairs: Sequence[Any]) -> Pairs:
+    """Pairs, checked, in which a query and a post stand once; of long texts the best passages."""
+    found = []
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise RerankerError(f"found the pair {pair!r}, expected (query, post)")
+        found.append((pair[0], *_text_and_url(pair[1])))
     queries: dict[str, int] = {}
     posts: dict[tuple[str, str], int] = {}
-    read = best_passages([query for query, _ in pairs], [text for _, (text, _) in pairs])
+    read = best_passages([query for query, *_ in found], [text for _, text, _ in found])
     places = [
         (queries.setdefault(query, len(queries)), posts.setdefault((text, url), len(posts)))
-        for (query, (_, url)), text in zip(pairs, read, strict=True)
+        for (query, _, url), text in zip(found, read, strict=True)
     ]
     rows = np.array(places, dtype=np.int64).reshape(-1, 2)
     texts, urls = [text for text, _ in posts], [url for _, url in posts]
     return Pairs(list(queries), texts, urls, rows[:, 0], rows[:, 1])
-
-
-def _query_and_post(pair: Any) -> tuple[str, tuple[str, str]]:
-    """A query's text and a post's text and URL, checked."""
-    if isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str):
-        return pair[0], _text_and_url(pair[1])
-    raise RerankerError(f"found the pair {pair!r}, expected (query, post)")
 
 
 def _text_and_url(post: Any) -> tuple[str, str]:

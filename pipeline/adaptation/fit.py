@@ -9,21 +9,18 @@ of Wieting et al. (ICLR 2016); here a transformer is the teacher, as in knowledg
 (Hinton et al. 2015).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
+from scipy.stats import rankdata
 
 from pipeline.errors import DataError
 from rerankers.features.meaning import unit
+from rerankers.reranker import Progress, silent
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import AdaptedSpace, general, quantized
-
-if TYPE_CHECKING:
-    from scipy import sparse
 
 Array = npt.NDArray[np.float32]
 
@@ -39,19 +36,12 @@ COMPARED = 1000  # Posts that a check ranks for each of them, at most
 def fit(
     texts: Sequence[str],
     encodings: npt.NDArray[np.floating],
-    progress: Callable[[int], None] = lambda rounds: None,
+    progress: Progress = silent,
     ridge: float = RIDGE,
 ) -> AdaptedSpace:
-    """Fit word vectors to the encodings [N, E] of N posts.
-
-    Args:
-        encodings: of length 1, or 0 for a post to leave out.
-        progress: called with 1 after each of :data:`ROUNDS`.
-        ridge: strength of the pull towards the general vectors.
-
-    Raises:
-        DataError: no post has words and an encoding.
-    """
+    """Fit word vectors to the encodings [N, E] of N posts: of length 1, 0 for one to leave out.
+    ``progress`` is called with 1 after each of :data:`ROUNDS`; ``ridge`` is the strength of the
+    pull towards the general vectors. DataError: no post has words and an encoding."""
     lexicon = Lexicon.from_texts(texts)
     matrix = _counts(lexicon)
     known = (encodings != 0).any(axis=1) & (lexicon.texts.lengths > 0)
@@ -59,8 +49,7 @@ def fit(
         raise DataError(f"found no posts with words among {len(texts)}, expected one at least")
     matrix, targets = matrix[known], encodings[known].astype(np.float32)
     targets -= targets.mean(axis=0)
-    vectors = general().vectors(lexicon.words)
-    mapped = matrix @ vectors
+    mapped = matrix @ general().vectors(lexicon.words)
     square = mapped.T @ mapped + ridge * np.eye(mapped.shape[1], dtype=np.float32)
     linear = np.linalg.solve(square, mapped.T @ targets).astype(np.float32)
     rest = targets - mapped @ linear
@@ -73,18 +62,11 @@ def fit(
 
 
 def check(
-    texts: Sequence[str],
-    encodings: npt.NDArray[np.floating],
-    progress: Callable[[int], None] = lambda rounds: None,
+    texts: Sequence[str], encodings: npt.NDArray[np.floating], progress: Progress = silent
 ) -> tuple[float, float]:
-    """Fit to all but a few posts, and compare with the teacher on these.
-
-    Returns:
-        Share of the variance of their encodings that is explained, and Spearman's ρ of the
-        teacher's and the fit's order of other posts, mean over held-out posts as queries.
-    """
-    from scipy.stats import rankdata
-
+    """Fit to all but a few posts, and compare with the teacher on these: share of the variance of
+    their encodings that is explained, and Spearman's ρ of the teacher's and the fit's order of
+    other posts, mean over held-out posts as queries."""
     order = np.random.default_rng(1).permutation(len(texts))
     held_out, others = np.split(order, [min(HELD_OUT, -(-len(texts) // 10))])
     space = fit([texts[row] for row in others.tolist()], encodings[others], progress)
@@ -106,8 +88,6 @@ def check(
 
 def _counts(lexicon: Lexicon) -> sparse.csr_array:
     """[N, V] counts of words, divided by the square root of each post's number of words."""
-    from scipy import sparse
-
     texts = lexicon.texts
     weights = 1 / np.sqrt(np.maximum(texts.lengths, 1)).astype(np.float32)
     entries = (np.repeat(weights, texts.lengths), texts.values, texts.starts)
@@ -116,9 +96,7 @@ def _counts(lexicon: Lexicon) -> sparse.csr_array:
     return found
 
 
-def _ridge(
-    matrix: sparse.csr_array, targets: Array, ridge: float, progress: Callable[[int], None]
-) -> Array:
+def _ridge(matrix: sparse.csr_array, targets: Array, ridge: float, progress: Progress) -> Array:
     """The vectors [V, E] that minimise ``|matrix · vectors − targets|² + ridge · |vectors|²``."""
     turned = matrix.T.tocsr()
     diagonal = np.asarray(matrix.multiply(matrix).sum(axis=0)).ravel() + ridge

@@ -3,8 +3,6 @@
 Only `pipeline.adapt` opens a teacher. No search does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re
@@ -46,12 +44,8 @@ class Teacher(NamedTuple):
 
 
 def open_teacher(name: str, device: str = "cpu") -> Teacher:
-    """The teacher of a name in :data:`PACKAGES`, or of a folder of sentence-transformers.
-
-    Raises:
-        UsageError: there is neither a teacher nor a folder of this name.
-        DataError: its package is not installed or has other files, or its folder cannot be used.
-    """
+    """The teacher of a name in :data:`PACKAGES`, or of a sentence-transformers folder. DataError:
+    its package is not installed or has other files, or its folder cannot be used."""
     folder, expected, is_e5 = Path(name).expanduser(), "", name == "multilingual"
     if name in PACKAGES:
         module, expected = PACKAGES[name]
@@ -80,13 +74,8 @@ def encode(
     Equal texts are encoded once. ``directory`` keeps the encodings in files named by the teacher
     and the texts of each, so an interrupted call is continued by the next one, and texts added at
     the end leave the others' files valid. Files that this call does not use are removed when it
-    is done.
-
-    Args:
-        progress: called with numbers of texts, N in all.
-
-    Raises:
-        DataError: an encoding is not finite.
+    is done. ``progress`` is called with numbers of texts, N in all. DataError: an encoding is not
+    finite.
     """
     # Tokenizers take no lone surrogates, and C strings no NUL.
     known = [text.replace("\0", " ").encode("utf-8", "replace") for text in texts]
@@ -174,11 +163,9 @@ def _package(module: str, name: str) -> Path:
 
 
 def _sentence_transformer(folder: Path, device: str) -> Embed:
-    """Encodings by sentence-transformers; no pickled weights are read.
-
-    Products are in bfloat16 where the processor has it, sums and norms in single precision: that is
-    1.7 times as fast, at a cosine above .9999.
-    """
+    """Encodings by sentence-transformers; no pickled weights are read. Products are in bfloat16
+    where the processor has it, sums and norms in single precision: that is 1.7 times as fast, at a
+    cosine above .9999."""
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging

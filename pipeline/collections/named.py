@@ -1,13 +1,11 @@
 """Named collections, rows of ``catalogue.json``, and the collection that options name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from indexes.engines.client import index_name
+from indexes.engines.client import EngineAddress, index_name
 from pipeline.collections.collection import (
     ENDING,
     Collection,
@@ -28,12 +26,6 @@ from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed
 
-if TYPE_CHECKING:
-    from indexes.engines.client import EngineAddress
-
-EngineOptions = Mapping[str, Any]
-"""Fields of an :class:`indexes.engines.client.EngineAddress` that a command's options give."""
-
 SAMPLE = Path(__file__).parent.parent / "sample"
 
 # name -> the first of the two years of the TREC Microblog track that searched the same tweets.
@@ -45,10 +37,8 @@ PARTS = ("train", "dev", "test")
 
 def answers() -> dict[str, list[str]]:
     """Name of each answer-selection collection -> its title and the folders of its :data:`PARTS`.
-
     TrecQA's clean parts are the raw ones without the questions that have no relevant answer or
-    nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers.
-    """
+    nothing but relevant ones; TRAIN-ALL was judged automatically, by patterns of answers."""
     return dict(catalogue()["answers"])
 
 
@@ -130,7 +120,7 @@ def open_collection(
     index: Path | str | None = None,
     qrels: Any = None,
     data: Path | None = None,
-    engine: EngineOptions | None = None,
+    engine: Mapping[str, Any] | None = None,
     *,
     posts: Any = None,
     topics: Any = None,
@@ -149,9 +139,10 @@ def open_collection(
     * ``index``, the folder of an index by :func:`indexes.build`, also in place of a named
       collection's own; with ``topics``, or as ``name`` a file of topics.
 
-    ``qrels`` are judgments in place of the collection's: a file or several, query_id -> doc_id ->
-    grade, or rows. UsageError: the arguments contradict one another, or there is no such
-    collection. DataError: files or rows have another form.
+    ``engine`` has fields of the address of a search engine. ``qrels`` are judgments in place of the
+    collection's: a file or several, query_id -> doc_id -> grade, or rows. UsageError: the arguments
+    contradict one another, or there is no such collection. DataError: files or rows have another
+    form.
     """
     if engine and index:
         raise UsageError("`index` and `engine`: found both, expected one of them")
@@ -183,7 +174,7 @@ def open_collection(
 
 
 def _of_index(
-    topics: list[Path], folder: Path | None, qrels: list[Path], engine: EngineOptions | None
+    topics: list[Path], folder: Path | None, qrels: list[Path], engine: Mapping[str, Any] | None
 ) -> Collection:
     """The collection of a file of topics, if there is one, and an index."""
     if folder and ForeignIndex(folder).files:
@@ -198,7 +189,7 @@ def _of_index(
     return Collection(path.name.split(".")[0], topics, qrels, index=place, title=str(path))
 
 
-def on_engine(found: Collection, options: EngineOptions | None) -> Collection:
+def on_engine(found: Collection, options: Mapping[str, Any] | None) -> Collection:
     """The collection with its index in the search engine that the options name, if they do."""
     if not (options and found.index):
         return found
@@ -207,10 +198,10 @@ def on_engine(found: Collection, options: EngineOptions | None) -> Collection:
 
 
 def engine_address(
-    options: EngineOptions, known: EngineAddress | None, index: str | None
+    options: Mapping[str, Any], known: EngineAddress | None, index: str | None
 ) -> EngineAddress:
-    """The index of options, whose other fields are those of ``known``, or without it ``index``, the
-    name; None if that must be given."""
+    """The index of a command's options, fields of the address; the others are those of ``known``,
+    or without it ``index``, the name, None if that must be given."""
     if known:
         return replace(known, **options)
     problems = []
@@ -220,8 +211,6 @@ def engine_address(
         problems.append("--engine-index NAME is missing: the index in the search engine")
     if problems:
         raise UsageError(problems)
-    from indexes.engines.client import EngineAddress
-
     return EngineAddress(**{"index": index, **options})
 
 

@@ -10,13 +10,10 @@ home folder. The folder is named by the posts' content, so posts are written and
 whatever topics search them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +39,7 @@ from pipeline.collections.topics import Topic, as_topics, read_topics
 from pipeline.collections.trec import NAMES, QRELS_COLUMNS, Qrels, grade_of, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, say
 
 
 def _are_texts(value: Any, pattern: str = r"(?s:.*)") -> bool:
@@ -109,11 +106,9 @@ def _group(path: Path, *forms: object) -> str:
 
 
 def _read_beir(folder: Path) -> Collection:
-    """The collection of a folder in BEIR's form.
-
-    Topics are those of the test part, without one of the development part, and models are trained
-    on the next part of training and development that is there.
-    """
+    """The collection of a folder in BEIR's form. Topics are those of the test part, without one of
+    the development part, and models are trained on the next part of training and development that
+    is there."""
     queries, corpus = (beir_file(folder, name) for name in ("queries.jsonl", CORPUS))
     if queries is None or corpus is None:
         raise DataError(f"{folder}: found no queries.jsonl, expected one beside {CORPUS}")
@@ -167,12 +162,12 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
     columns = {field: str(column) for field, column in content.get("columns", {}).items()}
     signals = tuple(dict.fromkeys(content.get("signals", ())))
     group = _group(path, columns, signals)
+    content = {"engine_index": index_name(group), **content, "signals": signals}
     files = {key: _files(path.parent, key, content.get(key, []), problems) for key in _FILES}
     _check_topics(content, files, problems)
     judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
     if (code := content.get("language")) is not None:
-        # A third of a second, which collections without the key need not wait for.
-        import wordfreq
+        import wordfreq  # A third of a second, which collections without the key need not wait for
 
         known = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
         if code not in known:
@@ -185,7 +180,7 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
         post_source=PostFiles(files["posts"], columns, signals) if files["posts"] else None,
         train_topics=next(iter(files["train"]), None),
         train_qrels=next(iter(files["train_qrels"]), None),
-        index=IndexPlace(group, engine=_engine(path.parent, content, group, signals, problems)),
+        index=IndexPlace(group, engine=_engine(path.parent, content, problems)),
         title=str(path),
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
         language=code,
@@ -249,13 +244,7 @@ def _check_topics(
             return
 
 
-def _engine(
-    folder: Path,
-    content: Mapping[str, Any],
-    group: str,
-    signals: tuple[str, ...],
-    problems: list[str],
-) -> EngineAddress | None:
+def _engine(folder: Path, content: Mapping[str, Any], problems: list[str]) -> EngineAddress | None:
     """The index in a search engine, None without one."""
     if "engine" not in content:
         return None
@@ -263,11 +252,11 @@ def _engine(
     try:
         return EngineAddress(
             content["engine"],
-            content.get("engine_index", index_name(group)),
+            content["engine_index"],
             folder / auth if auth else None,
             **{key: content[key] for key in _ENGINE_FIELDS if key in content},
             query=query and query_file(query, folder),
-            signals=signals,
+            signals=content["signals"],
         )
     except (DataError, ValueError) as error:
         problems.append(f"engine: {error}")
@@ -280,13 +269,10 @@ def _engine(
 def collection_of(
     posts: Any, topics: Any, qrels: Any, name: str = "", signals: Sequence[str] = ()
 ) -> Collection:
-    """The collection of posts, topics and judgments, under a name or one of these posts.
-
-    They have the forms of :func:`indexes.posts.post_of`, :func:`.topics.as_topics` and
-    :func:`qrels_of`. DataError names a row of another form.
-    """
-    rows = rows_of(posts, "posts", Post)
-    found = [as_post(row, where, signals) for where, row in rows]
+    """The collection of posts, topics and judgments, under a name or one of these posts. They have
+    the forms of :func:`indexes.posts.post_of`, :func:`.topics.as_topics` and :func:`qrels_of`.
+    DataError names a row of another form."""
+    found = [as_post(row, where, signals) for where, row in rows_of(posts, "posts", Post)]
     digest = hashlib.sha256("".join(map(_line, found)).encode()).hexdigest()
     content = {"name": name or None, "signals": [*signals]}
     return _stored(f"posts-{digest[:12]}", found, topics, qrels, content, digest)
@@ -375,7 +361,7 @@ def _stored(
     folder = home_directory() / "collections" / folder_name
     file, path = folder / f"{folder_name}{ENDING}", folder / "posts.jsonl"
     if is_changed := digest and path.is_file() and sha256_of(path) != digest:
-        print(f"note: {path} was changed; it is written anew", file=sys.stderr)
+        say(f"note: {path} was changed; it is written anew")
     if is_changed or not path.is_file():
         with atomic_file(path) as stream:
             stream.writelines(map(_line, posts))
@@ -384,8 +370,7 @@ def _stored(
         content["topics"] = topics_file(topics, folder).name
     if qrels is not None:
         content["qrels"] = qrels_file(qrels, folder).name
-    # The latest topics are those that a command sees.
-    with atomic_file(file) as stream:
+    with atomic_file(file) as stream:  # The latest topics are those that a command sees
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in content.items() if value)
         stream.writelines(lines)
     return read_collection(file)

@@ -1,12 +1,9 @@
 """Sources of posts: files of them, an index of others, folders of pairs, questions with answers."""
 
-from __future__ import annotations
-
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +14,7 @@ from indexes.records import is_doc_id, numbered_lines, short
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run
 from pipeline.errors import DataError
+from pipeline.text import note
 
 FILES, LABELS = ("a.toks", "b.toks", "id.txt"), "sim.txt"
 """Parallel files of (query, post) pairs, and the optional one of relevance labels."""
@@ -48,12 +46,7 @@ class PostFiles(NamedTuple):
             )
         for name in self.signals:
             if known[name] < count:
-                _note(f"{name}: {count - known[name]:,} of {count:,} posts have no number there")
-
-
-@cache
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)
+                note(f"{name}: {count - known[name]:,} of {count:,} posts have no number there")
 
 
 class ForeignIndex(NamedTuple):
@@ -91,19 +84,15 @@ def _pairs(folder: Path, optional: str) -> Iterator[tuple[int, list[str]]]:
 
 
 class PairFolders(NamedTuple):
-    """Folders of posts found by queries: queries in ``a.toks``, posts in ``b.toks``.
-
-    ``url.txt`` has links or empty lines, ``id.txt`` lines ``query_id Q0 doc_id rank score tag``.
-    """
+    """Folders of posts found by queries: queries in ``a.toks``, posts in ``b.toks``. ``url.txt``
+    has links or empty lines, ``id.txt`` lines ``query_id Q0 doc_id rank score tag``."""
 
     folders: Sequence[Path]
 
     @property
     def files(self) -> list[Path]:
         """The files that are read."""
-        return [
-            folder / name for folder in self.folders for name in ("b.toks", "url.txt", "id.txt")
-        ]
+        return [folder / n for folder in self.folders for n in ("b.toks", "url.txt", "id.txt")]
 
     def posts(self) -> Iterator[Post]:
         """The posts, each once with its first text that is not empty, by ascending id."""
@@ -127,11 +116,9 @@ PostSource = PostFiles | ForeignIndex | PairFolders
 @dataclass(frozen=True)
 class Answers:
     """Questions with given candidate answers: topics, posts, labels and candidates in one.
-
     ``a.toks`` has questions, ``b.toks`` answers, the optional ``sim.txt`` 1 for relevant answers
     and 0 for others, ``id.txt`` the answer's id, ``Q11-D11-0``, which begins with the question's
-    and ``-``, or the question's, ``32.1``, whose answers then are ``32.1-0``, ``32.1-1``, …
-    """
+    and ``-``, or the question's, ``32.1``, whose answers then are ``32.1-0``, ``32.1-1``, …"""
 
     folders: Mapping[str, Path]  # Part (``train``, ``dev``, ``test``) -> its files
     part: str = "test"

@@ -18,26 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from indexes import records
 from indexes.methods import Topic
-from indexes.records import (
-    id_under,
-    is_doc_id,
-    is_table,
-    keys_of,
-    numbered_lines,
-    read_records,
-    rows_of,
-    short,
-    short_json,
-    table_rows,
-    unescaped,
-    well_formed,
-)
 from pipeline.errors import DataError
 
 _IDS = ("query_id", "qid", "_id", "id", "topid", "topic_id", "number", "num")
-_TEXTS = ("text", "query", "title")
-"""Keys of records and headers."""
+_TEXTS = ("text", "query", "title")  # Keys of records and headers
 
 _XML_IDS = ("num", "number", "identifier", "topid", "id")
 _XML_TEXTS = {
@@ -53,8 +39,6 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _OTHER_TAG = re.compile(r"<(?!/?(?:top|topic)\b)[^<>]*>", re.IGNORECASE)
 _COLON = re.compile(r"([\w.-]*\d):\s*(\S.*)")
 
-__all__ = ["Topic", "normalize", "query_id", "read_topics", "topic_of"]
-
 
 def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
     """Read topics, in the order of the files, several of which may have the same topics; in XML
@@ -64,8 +48,10 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
         in_file: dict[str, tuple[int, Topic]] = {}
         for number, topic in _topics_in(one):
             name, where = topic.query_id, f"{one}:{number}"
-            if not is_doc_id(name):
-                raise DataError(f"{where}: found {short(name)}, expected a query_id of one word")
+            if not records.is_doc_id(name):
+                raise DataError(
+                    f"{where}: found {records.short(name)}, expected a query_id of one word"
+                )
             line, known = in_file.setdefault(name, (number, topic))
             if known is not topic:
                 raise DataError(
@@ -75,8 +61,8 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
             place, known = topics.setdefault(name, (where, topic))
             if known.text != topic.text:
                 raise DataError(
-                    f"{where}: found topic {name} as {short(topic.text)}, expected "
-                    f"{short(known.text)} as in {place}"
+                    f"{where}: found topic {name} as {records.short(topic.text)}, expected "
+                    f"{records.short(known.text)} as in {place}"
                 )
         if not in_file:
             raise DataError(
@@ -88,12 +74,14 @@ def read_topics(path: Path | str, *more: Path | str) -> list[Topic]:
 
 def _topics_in(path: Path | str) -> Iterator[tuple[int, Topic]]:
     """Numbers of lines, and topics."""
-    lines = list(numbered_lines(path))
+    lines = list(records.numbered_lines(path))
     first = next((line for _, line in lines if line.strip()), "")
     if _STARTS_AS_XML.match(first):
         return _xml_topics(path, lines)
-    if (is_json := first.lstrip().startswith(("{", "["))) or _is_header(first, path):
-        rows = read_records(path) if is_json else table_rows(path, lines)
+    names = {name.strip().lower() for name in re.split(r"[\t,;]", first)}
+    has_header = ("\t" in first or records.is_table(path)) and names & {*_IDS} and names & {*_TEXTS}
+    if (is_json := first.lstrip().startswith(("{", "["))) or has_header:
+        rows = records.read_records(path) if is_json else records.table_rows(path, lines)
         return ((number, topic_of(row, f"{path}:{number}")) for number, row in rows)
     return _tsv_topics(path, lines)
 
@@ -101,17 +89,17 @@ def _topics_in(path: Path | str) -> Iterator[tuple[int, Topic]]:
 def topic_of(record: Mapping[str, Any], where: str) -> Topic:
     """The topic of a JSON object or of a row of a table, with its id under one of :data:`_IDS`,
     its text under one of :data:`_TEXTS`, and optionally ``time`` and ``max_doc_id``."""
-    query_id = id_under(_IDS, record, where)
+    query_id = records.id_under(_IDS, record, where)
     text = next((v for key in _TEXTS if (v := record.get(key)) is not None), None)
     if text is None:
         raise DataError(
-            f'{where}: found {keys_of(record)}, expected a text under "text" or "query"'
+            f'{where}: found {records.keys_of(record)}, expected a text under "text" or "query"'
         )
     for name, value in (("text", text), ("time", time := record.get("time"))):
         if not isinstance(value, str | None):
-            raise DataError(f"{where}: found {name} {short_json(value)}, expected a text")
+            raise DataError(f"{where}: found {name} {records.short_json(value)}, expected a text")
     if (limit := record.get("max_doc_id")) is not None:
-        limit = id_under(("max_doc_id",), record, where)
+        limit = records.id_under(("max_doc_id",), record, where)
     return Topic(query_id, _one_line(text), time or None, limit)
 
 
@@ -123,11 +111,11 @@ def as_topics(topics: Any) -> list[Topic]:
     if isinstance(topics, Mapping):
         topics = [{"query_id": query_id, "text": text} for query_id, text in topics.items()]
     found: dict[str, Topic] = {}
-    for number, (where, row) in enumerate(rows_of(topics, "topics", Topic | str), 1):
+    for number, (where, row) in enumerate(records.rows_of(topics, "topics", Topic | str), 1):
         topic = Topic(f"q{number}", row) if isinstance(row, str) else row
         topic = topic if isinstance(topic, Topic) else topic_of(topic, where)
         topic = topic._replace(query_id=str(topic.query_id))
-        if not isinstance(topic.text, str) or not is_doc_id(topic.query_id):
+        if not isinstance(topic.text, str) or not records.is_doc_id(topic.query_id):
             raise DataError(f"{where}: found {topic!r}, expected an id of one word and a text")
         if found.setdefault(topic.query_id, topic) is not topic:
             raise DataError(
@@ -136,19 +124,13 @@ def as_topics(topics: Any) -> list[Topic]:
     return [*found.values()]
 
 
-def _is_header(line: str, path: Path | str) -> bool:
-    """Whether the first line of a table names columns of an id and of a text."""
-    names = {name.strip().lower() for name in re.split(r"[\t,;]", line)}
-    return bool(("\t" in line or is_table(path)) and names & {*_IDS} and names & {*_TEXTS})
-
-
 def _tsv_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tuple[int, Topic]]:
     for number, line in ((number, line) for number, line in lines if line.strip()):
         colon = None if "\t" in line else _COLON.fullmatch(line.strip())
         fields = [*colon.groups()] if colon else line.split("\t")
         if len(fields) != 2:
             raise DataError(
-                f"{path}:{number}: found {len(fields) - 1} tabs in {short(line)}, "
+                f"{path}:{number}: found {len(fields) - 1} tabs in {records.short(line)}, "
                 "expected query_id<TAB>text"
             )
         yield number, Topic(fields[0].strip(), _one_line(fields[1]))
@@ -162,7 +144,7 @@ def _xml_topics(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[tupl
     for number, line in enumerate(outside.split("\n"), start=1):
         if found := line.strip():  # Neither a topic nor the tag of an element around topics
             rest = " ".join(outside[outside.index(found) :].split())
-            raise DataError(f"{path}:{number}: found {short(rest)}, expected <top>…</top>")
+            raise DataError(f"{path}:{number}: found {records.short(rest)}, expected <top>…</top>")
     number, end = 1, 0
     for match in topic.finditer(text):
         number += text.count("\n", end, match.start())
@@ -190,7 +172,8 @@ def _xml_topic(attributes: str, block: str, where: str) -> Topic:
     ceiling = _field(block, "querytweettime", where)
     if ceiling is not None and not (ceiling.isascii() and ceiling.isdigit()):
         raise DataError(
-            f"{where}: found {short(ceiling)} in <querytweettime>, expected the id of a tweet"
+            f"{where}: found {records.short(ceiling)} in <querytweettime>, expected the id of a "
+            "tweet"
         )
     query_id = re.sub(r"^(?:Number\s*:\s*(?:MB)?|MB)0*([0-9]+)$", r"\1", number, flags=re.I)
     query_id = re.sub(r"^Number\s*:\s*", "", query_id, flags=re.IGNORECASE)
@@ -207,7 +190,7 @@ def _field(block: str, name: str, where: str) -> str | None:
         raise DataError(f"{where}: found {len(found)} <{name}> in one topic, expected one")
     closed = re.split(f"</{name}>", found[0], flags=re.IGNORECASE)
     text = closed[0] if len(closed) > 1 else re.split(r"<[A-Za-z]+>", found[0])[0]
-    return _one_line(unescaped(re.sub(r"<!\[CDATA\[|\]\]>", "", text)))
+    return _one_line(records.unescaped(re.sub(r"<!\[CDATA\[|\]\]>", "", text)))
 
 
 def _one_line(text: str) -> str:
@@ -216,7 +199,7 @@ def _one_line(text: str) -> str:
 
 def normalize(text: str) -> str:
     """The form in which texts of one query are the same."""
-    return " ".join(unicodedata.normalize("NFKC", well_formed(text)).casefold().split())
+    return " ".join(unicodedata.normalize("NFKC", records.well_formed(text)).casefold().split())
 
 
 def query_id(normalized: str) -> str:

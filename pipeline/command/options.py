@@ -49,8 +49,7 @@ class Declared:
     flag: bool = False  # Takes no value and gives True
     names: Sequence[str] | None = ()  # In place of ``--field-name``; None: a positional argument
     metavar: str | None = None  # The value's name in the help text
-    argument_name: str | None = None
-    """Of the Python argument in messages, if it is not the field's."""
+    argument_name: str | None = None  # Of the Python argument in messages, if it is not the field's
 
     def flags(self, field_name: str) -> Sequence[str]:
         """Spellings of an option; none of a positional argument."""
@@ -64,11 +63,8 @@ def option(help_text: str, *, default: Any = None, **how: Any) -> Any:
     return dataclasses.field(default=default, metadata={"declared": declared})
 
 
-def argument(
-    help_text: str, *, parse: Callable[[str], Any] = str, many: bool = False, required: bool = True
-) -> Any:
-    """Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
-    return option(help_text, parse=parse, many=many, required=required, names=None)
+argument = partial(option, required=True, names=None)
+"""Declare a positional argument as a dataclass field; ``many`` takes all that remain."""
 
 
 def _number(kind: type, allowed: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:

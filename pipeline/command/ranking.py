@@ -1,11 +1,10 @@
 """Options of collections, of indexes in search engines, and of the commands that rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from indexes.engines.client import check_url, query_file
 from pipeline.command.options import existing_file, fraction, option, positive_float, positive_int
 from pipeline.defaults import (
     AUTO,
@@ -26,17 +25,9 @@ if TYPE_CHECKING:
 
 def addresses(text: str) -> str:
     """Addresses of nodes, separated by commas."""
-    from indexes.engines.client import check_url
-
     for url in text.split(","):
         check_url(url.strip())
     return text
-
-
-def _query(text: str) -> Path | str:
-    from indexes.engines.client import query_file
-
-    return query_file(text, Path())
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ class ForeignOptions(EngineOptions):
     query: Path | str | None = option(
         "file of its query, JSON with {{query}} for the topic's text, or id of a search template "
         "with the parameter query (default: match on the text field)",
-        parse=_query,
+        parse=query_file,
         metavar="FILE|ID",
     )
 
@@ -156,7 +147,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         names = ("device", "threads", "idf", "batch_size")
         return {name: getattr(self, name) for name in names}
 
-    def open_collection(self) -> Collection:
+    def open_collection(self) -> "Collection":
         """The collection, with the index and the judgments that the options name."""
         from pipeline.collections.named import open_collection
 
@@ -204,7 +195,7 @@ class RankingOptions(ModelOptions):
         }
         return [problem for problem, is_there in rules.items() if is_there]
 
-    def open_ranker(self, collection: Collection) -> Ranker:
+    def open_ranker(self, collection: "Collection") -> "Ranker":
         """The ranker that the options name; UsageError: they contradict one another, or search a
         collection with given candidates."""
         from pipeline.ranking.build import ranker

@@ -5,19 +5,17 @@ Measures have ir_measures' names: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@100
 relevant document. Grades of 1 or more are relevant.
 """
 
-import math
 import re
-import sys
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.collections.trec import Qrels, Run, single_precision
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, say
 
 Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
-
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
 HIGHEST_PARAMETER = 1_000_000
 
@@ -25,9 +23,7 @@ HIGHEST_PARAMETER = 1_000_000
 _OTHER_NAMES = {"map": "AP", "mrr": "RR", "recip_rank": "RR", "precision": "P", "recall": "R"}
 
 
-def evaluate(
-    qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES
-) -> dict[str, dict[str, float]]:
+def evaluate(qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES) -> Values:
     """Measure -> query_id -> value, for every judged topic, in the order of the judgments."""
     return Evaluator(qrels, measures)(run)
 
@@ -67,10 +63,7 @@ class Evaluator:
 
 def mean(values: Mapping[str, float] | Iterable[float]) -> float:
     """Arithmetic mean, of a mapping's values or of numbers; ValueError if there are none."""
-    numbers = list(values.values() if isinstance(values, Mapping) else values)
-    if not numbers:
-        raise ValueError("the mean of no values")
-    return math.fsum(numbers) / len(numbers)
+    return statistics.fmean(values.values() if isinstance(values, Mapping) else values)
 
 
 def heading(measure: str) -> str:
@@ -87,7 +80,7 @@ def warn_of_gaps(name: str, qrels: Qrels, run: Run) -> None:
 def warn_of(problem: str, query_ids: Sequence[str]) -> None:
     """Say on stderr which topics have a problem, if there are any."""
     if query_ids:
-        print(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}", file=sys.stderr)
+        say(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}")
 
 
 def without_relevant(qrels: Qrels) -> list[str]:
@@ -101,8 +94,7 @@ def parse_measures(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         try:
             measure = measures[name] = _library().parse_measure(name)
-            # Checks the parameters, too, by an assertion.
-            is_supported = library.supports(measure)
+            is_supported = library.supports(measure)  # Checks the parameters, too, by an assertion
         except (NameError, ValueError, AssertionError, TypeError, KeyError):
             is_supported = False
         if not is_supported:

@@ -1,15 +1,11 @@
 """Significance of the difference between two runs: paired tests over topics, Holm's correction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pipeline.evaluation.measures import Values, heading, mean
 from pipeline.text import print_table
-
-if TYPE_CHECKING:
-    import numpy as np
 
 PERMUTATIONS = 100_000
 """Sign patterns in a sample. Up to 16 differing topics have fewer patterns: all are counted."""
@@ -37,10 +33,9 @@ def randomization_test(
     ``a`` and ``b`` have a value per topic, in one order; ``seed`` and ``permutations`` are of the
     sample.
     """
-    import numpy as np
     from scipy import stats
 
-    differences = _differences(a, b)
+    differences = np.subtract(a, b)
     differences = differences[differences != 0]
     if differences.size < 2:
         return 1.0
@@ -61,10 +56,9 @@ def randomization_test(
 def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float:
     """Two-sided p of Student's paired t-test on the difference of means: 1 for a single topic or no
     difference at all; 0 if every topic differs by the same amount."""
-    import numpy as np
     from scipy import stats
 
-    differences = _differences(a, b)
+    differences = np.subtract(a, b)
     largest = np.abs(differences).max()
     if differences.size == 1 or largest == 0:
         return 1.0
@@ -74,11 +68,9 @@ def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of one family of tests, corrected; in the order given.
-
-    Rejecting those up to α keeps the probability of any false rejection below α.
-    S. Holm: A simple sequentially rejective multiple test procedure, 1979.
-    """
+    """p-values of one family of tests, corrected; in the order given. Rejecting those up to α keeps
+    the probability of any false rejection below α. S. Holm: A simple sequentially rejective
+    multiple test procedure, 1979."""
     adjusted, highest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
@@ -105,14 +97,3 @@ def print_comparison(results: Sequence[tuple[str, Values]]) -> None:
         f"diff: to {results[0][0]}; p: two-sided, by Fisher's randomization test and by the paired "
         f"t-test{corrected}"
     )
-
-
-def _differences(a: Sequence[float], b: Sequence[float]) -> np.ndarray:
-    import numpy as np
-
-    if len(a) != len(b) or not len(a):
-        raise ValueError(f"found {len(a)} and {len(b)} values, expected one of each per topic")
-    differences = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
-    if not np.isfinite(differences).all():
-        raise ValueError("found a value that is not finite, expected numbers")
-    return differences

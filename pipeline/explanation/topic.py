@@ -1,28 +1,22 @@
 """A topic's posts: ranks before and after reranking, and reasons for the scores of some."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.collections.topics import Topic
 from pipeline.errors import DataError, UsageError
 from pipeline.text import did_you_mean, listed
-from rerankers.reranker import Mixed
-
-if TYPE_CHECKING:
-    from pipeline.collections.topics import Topic
-    from rerankers.explanation import Explanation, Reasons
-    from rerankers.reranker import Model
+from rerankers.explanation import Explanation, Reasons
+from rerankers.reranker import Mixed, Model
 
 MOVERS = 3
 """Posts shown of those with the largest gains in rank, and of those with the largest losses."""
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHARED_STYLE = TEMPLATES / "shared.css"
-"""Colours and forms of all pages with explanations."""
+SHARED_STYLE = TEMPLATES / "shared.css"  # Colours and forms of all pages with explanations
 
 WORDS: Mapping[str, Sequence[str]] = json.loads((TEMPLATES / "words.json").read_bytes())
 """Name of a stage, a model or a family of features -> plain name, and what it means."""
@@ -57,11 +51,9 @@ def explain(
     model: Model, ranking: Any, before: str, doc_ids: Sequence[str], query_id: str, show: int
 ) -> ExplainedTopic:
     """Reasons for the ranks of posts ``doc_ids``, or the ``show`` best and those that moved most.
-
     ``ranking`` is a :class:`pipeline.ranking.ranker.Ranking` by ``model`` with the first stage
-    ``before``; a ``query_id`` of "" is its only topic. UsageError: the model has no explanation,
-    or posts or topic are not there. DataError: the topic has no candidates.
-    """
+    ``before``; a ``query_id`` of "" is its only topic. UsageError: the model has no explanation, or
+    posts or topic are not there. DataError: the topic has no candidates."""
     topics, collection = ranking.candidates.topics, ranking.collection
     topic = topics[0] if len(topics) == 1 and not query_id else None
     topic = topic or topic_named(query_id, topics, "the ranking")

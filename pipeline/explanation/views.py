@@ -4,8 +4,6 @@ A page is one file without external resources, and its content security policy f
 requests. Every value in a template is escaped, and has no control characters.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence
@@ -17,14 +15,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.explanation.topic import (
-    SHARED_STYLE,
-    TEMPLATES,
-    ExplainedTopic,
-    grade_text,
-    plain,
-    signed,
-)
+from pipeline.explanation.topic import TEMPLATES, ExplainedTopic, grade_text, plain, signed
 from pipeline.text import open_console, print_table
 from rerankers.explanation import Cell, Explanation, Row, Segment, visible
 
@@ -48,9 +39,9 @@ def page(topic: ExplainedTopic) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"signed": signed, "known": known, "plain": plain, "grade_text": grade_text}
-    environment.filters |= filters
-    files = SHARED_STYLE, TEMPLATES / "page.css"
+    environment.filters |= {"signed": signed, "plain": plain, "grade_text": grade_text}
+    environment.filters["known"] = lambda value: "not known" if isnan(value) else f"{value:.4g}"
+    files = (TEMPLATES / name for name in ("shared.css", "page.css"))
     style = "".join(file.read_text(encoding="utf-8") for file in files)
     return environment.get_template("topic.html").render(
         topic=topic,
@@ -58,11 +49,6 @@ def page(topic: ExplainedTopic) -> str:
         style=Markup(style),
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
-
-
-def known(value: float) -> str:
-    """A feature's value with four digits."""
-    return "not known" if isnan(value) else f"{value:.4g}"
 
 
 def print_explanation(topic: ExplainedTopic) -> None:

@@ -5,31 +5,27 @@ Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the f
 λ see :mod:`pipeline.ranking.tuning`.
 """
 
-from __future__ import annotations
-
 import shlex
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.collections.collection import OWN, home_directory, models_directory
+from platformdirs import user_cache_path, user_data_path
+
+from pipeline.collections.collection import OWN, Collection, home_directory, models_directory
 from pipeline.collections.named import answers
 from pipeline.errors import DataError, UsageError
+from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.tuning import Tuning
 from pipeline.runtime import choose_device
+from pipeline.text import say
 from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.errors import RerankerError
 from rerankers.pairs import PRIOR
-from rerankers.reranker import TUNING_FILE
-
-if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
-    from pipeline.ranking.ranker import Ranker
-    from rerankers.reranker import Model
-    from rerankers.text.vocabulary import Idf
+from rerankers.reranker import TUNING_FILE, Model
+from rerankers.text.vocabulary import Idf
 
 ADAPTED_SUFFIX = "-adapted"
 """At the end of the name of a checkpoint that reads word vectors adapted to the collection."""
@@ -108,13 +104,9 @@ def load_model(
     batch_size: int = 256,
 ) -> Model:
     """The trained model for a collection, of :func:`default_directory` without a ``checkpoint``.
-
-    Args:
-        device: see :func:`pipeline.runtime.choose_device`, also for ``threads``.
-        idf: ``wordfreq``, for the collection's language if it names one, or a file; None is the one
-            used in training.
-        batch_size: pairs in a forward pass.
-    """
+    ``device`` and ``threads``: see :func:`pipeline.runtime.choose_device`. ``idf``: ``wordfreq``,
+    for the collection's language if it names one, or a file; None is the one used in training.
+    ``batch_size``: pairs in a forward pass."""
     if name not in models.names():
         raise UsageError(
             f"`reranker`: found {name!r}, expected one of {', '.join([*models.names(), 'none'])}"
@@ -130,25 +122,21 @@ def load_model(
     is_other = collection.file and source.is_file() and not source.samefile(collection.file)
     # The file of values in memory is another one with every change of these.
     if is_other and not source.is_relative_to((home_directory() / "collections").resolve()):
-        print(
+        say(
             f"note: {directory} was trained on {source}, which has the name {collection.name}, "
-            "too; give one of them another `name`",
-            file=sys.stderr,
+            "too; give one of them another `name`"
         )
     return trained
 
 
 def note_elsewhere(collection: Collection) -> None:
     """Say that a model of a collection lies in another folder, or under its file's old name."""
-    from platformdirs import user_cache_path, user_data_path
-
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
     found = [path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")]
     if found:
-        print(
+        say(
             f"note: {found[0]} was trained for {collection.name}, but models are read from "
-            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
-            file=sys.stderr,
+            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there"
         )
     for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
         with suppress(RerankerError):  # A damaged one of another collection
@@ -156,10 +144,9 @@ def note_elsewhere(collection: Collection) -> None:
             beside = collection.file and collection.file.resolve().parent == source.parent
             if beside and not source.exists():
                 name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
-                print(
+                say(
                     f"note: {path.parent} was trained on {source}, which is not there any more; "
-                    f'if it is {collection.file} now, name that "{name}" by the key `name`',
-                    file=sys.stderr,
+                    f'if it is {collection.file} now, name that "{name}" by the key `name`'
                 )
                 return
 
@@ -187,10 +174,9 @@ def warn_of_seen(ranker: Ranker) -> None:
         seen = judged & {*tuning.topics}
     what = f"{len(seen)} of the {len(judged)} judged topics of " if seen != judged else ""
     if seen or not judged:
-        print(
+        say(
             f"warning: {trained.directory} was trained on {what}{collection.name}; its figures "
-            "there mean nothing",
-            file=sys.stderr,
+            "there mean nothing"
         )
 
 
@@ -206,11 +192,9 @@ def check_reads_given(checkpoint: Any) -> None:
 
 
 def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tuning] | None:
-    """Name and tuning of the best model on held-out topics of an own collection, by its key.
-
-    Of those that were trained and fit; None if none of them gained enough for searches to use it
-    (λ = 0). Raises RerankerError if one is damaged.
-    """
+    """Name and tuning of the model that is best on held-out topics of an own collection, by its
+    key; None if no model that ``fits`` gained enough for searches to use it (λ = 0). Raises
+    RerankerError if one is damaged."""
     root, tunings = models_directory() / "checkpoints", {}
     for name in models.names():
         folders = [root / name / f"{collection}{end}" for end in (ADAPTED_SUFFIX, "")]

@@ -3,40 +3,34 @@
 What one ranker misses another may find. :mod:`pipeline.training.fusion` makes its training sets.
 """
 
-from __future__ import annotations
-
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from indexes.engines.index import EngineIndex
+from indexes.index import LuceneIndex
 from indexes.methods import METHODS
 from indexes.posts import Post
-from pipeline.collections.trec import Run, best_of, read_run
+from pipeline.collections.collection import Collection
+from pipeline.collections.topics import Topic
+from pipeline.collections.trec import Run, best_of, merged, read_run
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
-from pipeline.ranking.retrievers import Candidates, IndexRetriever, doc_ids_of, mean_over
+from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, doc_ids_of, mean_over
 from pipeline.ranking.tuning import normalize
-
-if TYPE_CHECKING:
-    from indexes.methods import SearchIndex
-    from pipeline.collections.collection import Collection
-    from pipeline.collections.topics import Topic
-    from pipeline.ranking.retrievers import Retriever
-    from rerankers.reranker import Model
+from pipeline.text import say
+from rerankers.reranker import Model
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
 
 
 @dataclass(frozen=True)
 class UnionRetriever:
-    """Finds the best candidates of several rankers, with every ranker's score.
-
-    A post of an official run whose text is not here is a candidate too, with an empty text: its
-    ranks alone speak for it.
-    """
+    """Finds the best candidates of several rankers, with every ranker's score. A post of an
+    official run whose text is not here is a candidate too, with an empty text: its ranks alone
+    speak for it."""
 
     collection: Collection
     rankers: Sequence[str]
@@ -72,17 +66,15 @@ class UnionRetriever:
         return cls(collection, names, chosen, config.depth)
 
     @cached_property
-    def index(self) -> SearchIndex:
+    def index(self) -> LuceneIndex | EngineIndex:
         """The collection's index, opened once."""
         return self.collection.open_index()
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The best posts of each candidate ranker for each topic, as many as are to be scored.
-
-        Of a ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the
-        mean over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of
-        Fox & Shaw 1994). Raises DataError if there is no candidate ranker.
-        """
+        """The best posts of each candidate ranker for each topic, as many as are to be scored. Of a
+        ranker's best ``hits`` the others are the ``rest``. The score of a candidate is the mean
+        over all rankers of its min-max score, 0 where a ranker does not have it (CombSUM of Fox &
+        Shaw 1994). Raises DataError if there is no candidate ranker."""
         watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
         of_candidates = [run for name, run in signals.items() if name in self.sources]
@@ -91,12 +83,12 @@ class UnionRetriever:
                 f"{self.collection.name}: found no run of {', '.join(self.sources)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"
             )
-        best = _joined_runs([best_of(run, min(hits, self.depth)) for run in of_candidates])
+        best = merged(best_of(run, min(hits, self.depth)) for run in of_candidates)
         scores = mean_over(list(signals.values()), normalize)
         run = _restricted(scores, best)
         rest = {
             query_id: {d: score for d, score in known.items() if d not in best.get(query_id, {})}
-            for query_id, known in _restricted(scores, _joined_runs(of_candidates)).items()
+            for query_id, known in _restricted(scores, merged(of_candidates)).items()
         }
         doc_ids = doc_ids_of(run)
         known = self.index.posts.get_many(doc_ids)
@@ -104,10 +96,8 @@ class UnionRetriever:
         return self._found(Candidates(topics, run, posts, {}, rest=rest), signals, watch)
 
     def read(self, candidates: Candidates) -> Candidates:
-        """Given candidates with every ranker's score of them.
-
-        The first-stage score becomes that of :meth:`search`; 0 where no ranker has the post.
-        """
+        """Given candidates with every ranker's score of them. The first-stage score becomes that of
+        :meth:`search`; 0 where no ranker has the post."""
         watch = Stopwatch()
         signals = self._signals(candidates.topics, DEFAULT_HITS, watch)
         scores = mean_over(list(signals.values()), normalize)
@@ -144,21 +134,11 @@ class UnionRetriever:
             elif runs or not name.startswith(OFFICIAL):
                 missing.append(name)
         if missing:
-            print(
+            say(
                 f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
-                "with their scores and goes on without",
-                file=sys.stderr,
+                "with their scores and goes on without"
             )
         return signals
-
-
-def _joined_runs(runs: Sequence[Run]) -> Run:
-    """All candidates of several runs, with any of their scores."""
-    found: Run = {}
-    for run in runs:
-        for query_id, scores in run.items():
-            found.setdefault(query_id, {}).update(scores)
-    return found
 
 
 def _restricted(run: Run, candidates: Run) -> Run:

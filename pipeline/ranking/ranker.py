@@ -12,36 +12,45 @@ retrievers. :func:`pipeline.ranker` makes either. λ belongs to the model, which
 :class:`rerankers.reranker.Mixed`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from indexes.posts import Post
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import as_topics
-from pipeline.collections.trec import Run, best_of, places
+from pipeline.collections.trec import Run, best_of, places, ranked
 from pipeline.defaults import DEFAULT_HITS
 from pipeline.errors import UsageError
+from pipeline.explanation.topic import ExplainedTopic, explain
+from pipeline.ranking.retrievers import Candidates, Retriever, with_resources
 from rerankers.errors import warn
 from rerankers.reranker import Model, Progress, silent
-
-if TYPE_CHECKING:
-    from pipeline.collections.collection import Collection
-    from pipeline.explanation.topic import ExplainedTopic
-    from pipeline.ranking.retrievers import Candidates, Retriever
-
+from rerankers.trees.fusion import ADAPTED_FAMILY
 
 ProgressBar = Callable[[int], AbstractContextManager[Progress]]
 """Number of pairs to score -> a progress bar."""
+
+Topics = Any
+"""Topics to rank: all of a collection for None, else what :func:`as_topics` takes: a text, texts,
+query_id -> text, records, or a data frame."""
 
 
 def hidden(pairs: int) -> AbstractContextManager[Progress]:
     """Show no progress bar."""
     return nullcontext(silent)
+
+
+class Hit(NamedTuple):
+    """A post in a ranking."""
+
+    doc_id: str
+    score: float
+    text: str
+    url: str
 
 
 class Ranking(NamedTuple):
@@ -58,7 +67,7 @@ class Ranking(NamedTuple):
         """The last stage's run: query_id -> doc_id -> score, as pytrec_eval and ir_measures."""
         return list(self.stages.values())[-1]
 
-    def after(self, *others: Ranking) -> Ranking:
+    def after(self, *others: Self) -> Self:
         """This ranking with the stages of others of the same topics before its own."""
         stages: dict[str, Run] = {}
         seconds = dict(self.seconds)
@@ -68,11 +77,16 @@ class Ranking(NamedTuple):
         own = {name: run for name, run in self.stages.items() if name not in stages}
         return self._replace(stages=stages | own, seconds=seconds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The ranking for JSON: a topic's posts, best first, with their places in every stage.
+    def best(self, count: int | None, query_id: str = "", stage: str = "") -> list[Hit]:
+        """The best posts, or all, of a topic, else of the first one, in a stage, else in the last
+        one; with an empty text where it is not known."""
+        run, posts = self.stages[stage] if stage else self.run, self.candidates.posts
+        found = ranked(run.get(query_id or self.candidates.topics[0].query_id, {}))[:count]
+        return [Hit(d, score, *posts.get(d, Post(d, ""))[1:3]) for d, score in found]
 
-        A stage that lacks a post is not among its stages.
-        """
+    def to_dict(self) -> dict[str, Any]:
+        """The ranking for JSON: a topic's posts, best first, with their places in every stage. A
+        stage that lacks a post is not among its stages."""
         posts = self.candidates.posts
         topics = []
         for topic in self.candidates.topics:
@@ -80,10 +94,9 @@ class Ranking(NamedTuple):
             stages = {name: places(run.get(query_id, {})) for name, run in self.stages.items()}
             for doc_id in [*stages.values()][-1]:
                 post = posts.get(doc_id, Post(doc_id, ""))
-                of_post = ((name, by_id.get(doc_id)) for name, by_id in stages.items())
-                places_of = {name: place._asdict() for name, place in of_post if place}
                 known = {"doc_id": doc_id, "text": post.text, "url": post.url}
-                found.append(known | {"stages": places_of})
+                of_post = {n: of[doc_id]._asdict() for n, of in stages.items() if doc_id in of}
+                found.append(known | {"stages": of_post})
             topics.append({"query_id": query_id, "query": topic.text, "posts": found})
         name = self.collection.name if self.collection else None
         return {"collection": name, "seconds": dict(self.seconds), "topics": topics}
@@ -92,15 +105,26 @@ class Ranking(NamedTuple):
         """The run as a pandas DataFrame with PyTerrier's columns, best first, ranks from 0."""
         import pandas
 
-        result, rows = [*self.stages][-1], []
-        for topic in self.to_dict()["topics"]:
-            for rank, post in enumerate(topic["posts"]):
-                names, score = ("doc_id", "text", "url"), post["stages"][result]["score"]
-                of_post = (post[name] for name in names)
-                rows.append((topic["query_id"], topic["query"], *of_post, score, rank))
-        return pandas.DataFrame(
-            rows, columns=["qid", "query", "docno", "text", "url", "score", "rank"]
-        )
+        rows = [
+            (topic.query_id, topic.text, hit.doc_id, hit.text, hit.url, hit.score, rank)
+            for topic in self.candidates.topics
+            for rank, hit in enumerate(self.best(None, topic.query_id))
+        ]
+        columns = ["qid", "query", "docno", "text", "url", "score", "rank"]
+        return pandas.DataFrame(rows, columns=columns)
+
+
+class Stopwatch:
+    """Seconds of successive stages, by a clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock, self._since = clock, clock()
+
+    def stop(self, stage: str) -> None:
+        """End the stage; its time is the time since the last call."""
+        now = self._clock()
+        self.seconds[stage], self._since = now - self._since, now
 
 
 @dataclass(frozen=True)
@@ -129,10 +153,8 @@ class Ranker:
     def rank(
         self, topics: Topics = None, hits: int = DEFAULT_HITS, progress: ProgressBar = hidden
     ) -> Ranking:
-        """Find the best ``hits`` candidates of each topic, and rerank them.
-
-        ``topics`` None are the collection's; ``progress``: number of candidates -> a progress bar.
-        """
+        """Find the best ``hits`` candidates of each topic, and rerank them. ``topics`` None are the
+        collection's; ``progress``: number of candidates -> a progress bar."""
         if self.retriever is None:
             raise UsageError("found no retriever, expected one; give candidates to rerank()")
         hits = require_positive("hits", hits)
@@ -157,11 +179,8 @@ class Ranker:
         """The stages of candidates; where several searches found them, their best ``hits``."""
         stages = {self.first_stage_name: candidates.run}
         if self.model:
-            from pipeline.ranking.retrievers import with_space
-            from rerankers.trees.fusion import ADAPTED_FAMILY
-
             if ADAPTED_FAMILY in self.model.families:
-                candidates = with_space(candidates, self.collection)
+                candidates = with_resources(candidates, self.collection)
             with progress(len(candidates)) as report:
                 pairs, before = candidates.pairs(), self.first_stage_name
                 if unknown := self.model.unknown_numbers(pairs):
@@ -172,36 +191,15 @@ class Ranker:
         if candidates.signals:
             best = {name: best_of(run, hits) for name, run in stages.items()}
             stages = {**candidates.signals, **best}
-        seconds = {**watch.seconds, **candidates.seconds}
-        return Ranking(stages, candidates, seconds, self.collection)
+        return Ranking(stages, candidates, {**watch.seconds, **candidates.seconds}, self.collection)
 
     def explain(
         self, ranking: Ranking, doc_ids: Sequence[str] = (), query_id: str = "", show: int = 10
     ) -> ExplainedTopic:
         """Reasons for the ranks of a topic's posts; see :mod:`pipeline.explanation.topic`."""
-        from pipeline.explanation.topic import explain
-
         if self.model is None:
             raise UsageError(f"found {self.name}, expected a model with an explanation")
         return explain(self.model, ranking, self.first_stage_name, doc_ids, query_id, show)
-
-
-Topics = Any
-"""Topics to rank: all of a collection for None, else what :func:`as_topics` takes: a text, texts,
-query_id -> text, records, or a data frame."""
-
-
-class Stopwatch:
-    """Seconds of successive stages, by a clock."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds: dict[str, float] = {}
-        self._clock, self._since = clock, clock()
-
-    def stop(self, stage: str) -> None:
-        """End the stage; its time is the time since the last call."""
-        now = self._clock()
-        self.seconds[stage], self._since = now - self._since, now
 
 
 def require_positive(name: str, value: object) -> int:

@@ -1,12 +1,11 @@
 """Tables of runs' measures, and the best posts of a topic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline.collections.trec import Qrels, Run, ranked, run_of
+from pipeline.collections.own import qrels_of
+from pipeline.collections.trec import Qrels, Run, run_of
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import Evaluator, Values, heading, mean
@@ -45,7 +44,7 @@ class Evaluation:
 
 
 def evaluate(
-    ranking: Ranking | Run, *measures: str, qrels: Qrels | None = None, title: str = "run"
+    ranking: "Ranking | Run", *measures: str, qrels: Qrels | None = None, title: str = "run"
 ) -> Evaluation:
     """Measures of a ranking, every stage beside the others, or of a run.
 
@@ -67,8 +66,6 @@ def evaluate(
             raise DataError(collection.missing_judgments)
         collection.check_judged_posts()
     else:
-        from pipeline.collections.own import qrels_of
-
         qrels = qrels_of(qrels)
     usual = collection.measures if collection else DEFAULT_MEASURES
     evaluator = Evaluator(qrels, measures or usual)
@@ -82,12 +79,10 @@ def evaluate(
     )
 
 
-def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> None:
+def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -> None:
     """Print the best posts of one topic in the first and in the last of a ranking's stages.
-
-    ``query_id`` None is the first topic with results, ``none`` prints nothing.
-    """
-    candidates, runs = ranking.candidates, list(ranking.stages.values())
+    ``query_id`` None is the first topic with results, ``none`` prints nothing."""
+    candidates, names = ranking.candidates, list(ranking.stages)
     topics = {t.query_id: t for t in candidates.topics if candidates.run.get(t.query_id)}
     query_id = next(iter(topics), "none") if query_id is None else query_id
     if query_id == "none":
@@ -98,13 +93,13 @@ def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> 
             f"{', '.join([*topics][:5])}, … or none"
         )
     grades = (qrels or {}).get(query_id, {})
-    stages = {"before": runs[0], "after": runs[-1]} if runs[1:] else {"before": runs[0]}
-    for stage, run in stages.items():
-        print(f"\ntopic {query_id} “{topics[query_id].text}”, {stage}:")
+    stages = {"before": names[0], "after": names[-1]} if names[1:] else {"before": names[0]}
+    for when, stage in stages.items():
+        print(f"\ntopic {query_id} “{topics[query_id].text}”, {when}:")
         rows = []
-        for rank, (doc_id, score) in enumerate(ranked(run[query_id])[:SHOWN], start=1):
-            post, grade = candidates.posts[doc_id], f"[{grades.get(doc_id, '-')}]"
-            rows.append([str(rank), f"{score:.4f}", grade, f"{post.text} {post.url}"])
+        for rank, hit in enumerate(ranking.best(SHOWN, query_id, stage), start=1):
+            grade = f"[{grades.get(hit.doc_id, '-')}]"
+            rows.append([str(rank), f"{hit.score:.4f}", grade, f"{hit.text} {hit.url}"])
         print_posts(rows)
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")

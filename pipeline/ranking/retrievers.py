@@ -1,33 +1,40 @@
 """Candidates, and the retrievers that find them: in an index, in a run, or with the topics."""
 
-from __future__ import annotations
-
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from indexes.engines.index import EngineIndex
+from indexes.index import LuceneIndex
 from indexes.methods import METHODS, EngineQuery, Method
 from indexes.posts import Post
+from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Run, aligned, best_of, ranked, read_run
 from pipeline.command.options import apply_changes
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean, listed
+from pipeline.text import did_you_mean, listed, note, say
+from rerankers.features.judged import JUDGED
+from rerankers.pairs import (
+    FIRST_STAGE,
+    NUMBER,
+    ORDER,
+    PRIOR,
+    Pairs,
+    Resources,
+    number_of,
+    places_of,
+    prior_of_rank,
+)
+from rerankers.reranker import Model
 from rerankers.text.spaces import ADAPTED
-
-if TYPE_CHECKING:
-    from indexes.methods import SearchIndex
-    from pipeline.collections.collection import Collection
-    from rerankers.pairs import Pairs, Resources
-    from rerankers.reranker import Model
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,6 @@ class Candidates:
 
     def pairs(self) -> Pairs:
         """The candidates as pairs of texts, for a model; NaN where a signal is unknown."""
-        from rerankers.pairs import FIRST_STAGE, NUMBER, ORDER, PRIOR, number_of, places_of
-
         pairs, scores = self.texts, self._scores(self.run, np.nan, np.float64)
         order = places_of(pairs.query_index, scores.astype(np.float32))
         forms = [self.forms.get(topic.query_id, "scores") for topic in self.topics]
@@ -93,10 +98,8 @@ class Candidates:
         return self.run_of(model.score(self.pairs()))
 
     def run_of(self, scores: npt.NDArray[np.floating]) -> Run:
-        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out.
-
-        The posts of :attr:`rest` follow below.
-        """
+        """Scores [P], in the order of :meth:`pairs`, as a run; NaN leaves a candidate out. The
+        posts of :attr:`rest` follow below."""
         run: Run = {}
         left = iter(scores.tolist())  # Each topic takes as many as it has candidates.
         for topic in self.topics:
@@ -112,8 +115,6 @@ class Candidates:
     @cached_property
     def texts(self) -> Pairs:
         """Pairs without signals."""
-        from rerankers.pairs import Pairs
-
         query_rows = {topic.query_id: row for row, topic in enumerate(self.topics)}
         post_rows = {doc_id: row for row, doc_id in enumerate(self.posts)}
         keys = self.keys()
@@ -138,24 +139,21 @@ class Candidates:
         return np.fromiter(chain.from_iterable(found), dtype=kind)
 
 
-def with_space(candidates: Candidates, collection: Collection | None) -> Candidates:
-    """Candidates with the word vectors adapted to their collection, if it has them."""
+def with_resources(
+    candidates: Candidates, collection: Collection | None, judged_posts: bool = False
+) -> Candidates:
+    """Candidates with the word vectors adapted to their collection, if it has them, and if wanted
+    with its judgments to train on."""
     space = collection.adapted_space if collection else None
-    return with_resources(candidates, {ADAPTED: space}) if space else candidates
-
-
-def with_resources(candidates: Candidates, known: Resources) -> Candidates:
-    """Candidates with more that is known of their collection."""
-    resources = {
-        topic.query_id: {**candidates.resources.get(topic.query_id, {}), **known}
-        for topic in candidates.topics
-    }
+    known: Resources = {ADAPTED: space} if space else {}
+    if collection and judged_posts:
+        known = {**known, JUDGED: collection.judged_posts}
+    resources = {topic.query_id: known for topic in candidates.topics} if known else {}
     return replace(candidates, resources=resources)
 
 
 def priors_of(runs: Sequence[Run]) -> Run:
     """The mean over ``runs`` of 1 / ln(rank + 1), 0 outside a run (Severyn & Moschitti 2015)."""
-    from rerankers.pairs import prior_of_rank
 
     def priors(scores: Mapping[str, float]) -> dict[str, float]:
         values = prior_of_rank(np.arange(1, len(scores) + 1)).tolist()
@@ -189,21 +187,15 @@ class Retriever(Protocol):
 def without_own_ids(run: Run) -> Run:
     """A run in which a topic's results lack the post of its id, as in BEIR's evaluation."""
     if any(query_id in scores for query_id, scores in run.items()):
-        _note("a post with the id of the query does not count as its result, as in BEIR's figures")
+        note("a post with the id of the query does not count as its result, as in BEIR's figures")
     return {q: {d: s for d, s in scores.items() if d != q} for q, scores in run.items()}
-
-
-@cache
-def _note(text: str) -> None:
-    """Print a text once."""
-    print(text, file=sys.stderr)
 
 
 @dataclass(frozen=True)
 class IndexRetriever:
     """Finds candidates in an index."""
 
-    index: SearchIndex
+    index: LuceneIndex | EngineIndex
     method: Method
     skips_own_id: bool = False  # Whether a post with the id of a topic is none of its results
 
@@ -237,11 +229,9 @@ class RunRetriever:
     skip_unknown: bool = False  # Leave out posts that the collection lacks; else they are an error
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
-        """The first ``hits`` posts of each topic in the run.
-
-        Where posts are left out, the others keep the prior of their rank in the whole run. Raises
-        DataError if the run has none of the topics, or posts that the collection lacks.
-        """
+        """The first ``hits`` posts of each topic in the run. Where posts are left out, the others
+        keep the prior of their rank in the whole run. Raises DataError if the run has none of the
+        topics, or posts that the collection lacks."""
         query_ids = [topic.query_id for topic in topics]
         known = aligned(self.run, query_ids, self.name)
         run = {query_id: known[query_id] for query_id in query_ids if known.get(query_id)}
@@ -261,7 +251,7 @@ class RunRetriever:
             raise DataError(
                 f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
             )
-        print(f"{found}; left out before and after", file=sys.stderr)
+        say(f"{found}; left out before and after")
         kept = {q: {d: s for d, s in scores.items() if d in posts} for q, scores in run.items()}
         best = best_of({q: scores for q, scores in kept.items() if scores}, hits)
         return Candidates(topics, best, posts, priors=priors_of([run]))
@@ -291,12 +281,9 @@ def retriever_for(
     skip_unknown: bool = False,
 ) -> Retriever:
     """The source of a collection's candidates, for the arguments of :func:`pipeline.ranker`.
-
-    ``candidates`` None searches the index, or takes the candidates that come with the topics.
-    """
+    ``candidates`` None searches the index, or takes the candidates that come with the topics."""
     if candidates:
-        path = collection.runs.get(candidates, Path(candidates))
-        run = read_run(path)
+        run = read_run(collection.runs.get(candidates, Path(candidates)))
         if collection.skips_own_id:
             run = without_own_ids(run)
         return RunRetriever(run, collection.find_posts, candidates, skip_unknown)

@@ -4,30 +4,23 @@ Shipped files are never written: a λ tuned here for a shipped checkpoint is
 ``lambda/<model>/<collection>.json`` below the folder of models.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 from indexes.files import atomic_directory, write_bytes
+from indexes.manifest import json_sha256
 from pipeline.collections.collection import OWN, models_directory
 from pipeline.collections.trec import Run, single_precision
 from pipeline.errors import DataError, UsageError
 from rerankers import checkpoint as checkpoints
-from rerankers.interpolation import minmax, mix
-from rerankers.reranker import TUNING_FILE
+from rerankers.reranker import TUNING_FILE, minmax, mix
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]
-
-
-def _sha256(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Calibration(NamedTuple):
@@ -56,10 +49,8 @@ class Tuning:
     first_stage: str = ""
     checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
     date: str = ""
-    calibration: Calibration | None = None
-    """Of the neural scores; None for those that do not grow with relevance."""
-    path: Path | None = dataclasses.field(default=None, compare=False)
-    """Its file, once it is read."""
+    calibration: Calibration | None = None  # None: the scores do not grow with relevance
+    path: Path | None = dataclasses.field(default=None, compare=False)  # Its file, once it is read
 
     @property
     def origin(self) -> str:
@@ -71,7 +62,7 @@ class Tuning:
         fields = dataclasses.asdict(self)
         del fields["path"]
         fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
-        fields["sha256"] = _sha256(fields)
+        fields["sha256"] = json_sha256(fields)
         text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
 
@@ -85,11 +76,11 @@ class Tuning:
             checkpoints.copy_whole(folder, new, {Path(path).name: self.content()})
 
     @classmethod
-    def load(cls, path: Path | str) -> Tuning:
+    def load(cls, path: Path | str) -> Self:
         """Read a file of :meth:`save`."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content.pop("sha256", None) not in (None, _sha256(content)):
+            if content.pop("sha256", None) not in (None, json_sha256(content)):
                 raise ValueError("it was changed")
             curve = {float(weight): float(value) for weight, value in content["curve"].items()}
             tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
@@ -98,9 +89,8 @@ class Tuning:
                 raise ValueError(f"the weight {weight} is not from 0 to 1")
             if calibration := content.get("calibration"):
                 content["calibration"] = Calibration(*map(float, calibration))
-            return cls(
-                **{**content, **tuples, "curve": curve, "weight": weight, "path": Path(path)}
-            )
+            content |= {**tuples, "curve": curve, "weight": weight, "path": Path(path)}
+            return cls(**content)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
@@ -112,10 +102,8 @@ class Tuning:
 
 def tuning_files(checkpoint: Path, collection: str = "") -> list[Path]:
     """Files that may hold a checkpoint's λ, in the order of reading; the first is the one to write.
-
     Shipped checkpoints are read-only, so their λ tuned here lies in the home folder; a λ tuned on
-    an own ``collection`` (its key) is for this collection only.
-    """
+    an own ``collection`` (its key) is for this collection only."""
     within, shipped = checkpoint.resolve(), checkpoints.SHIPPED.resolve()
     if not within.is_relative_to(shipped):
         return [checkpoint / TUNING_FILE]
@@ -149,10 +137,8 @@ def normalize(scores: Scores, query_id: str = "?") -> dict[str, float]:
 
 def interpolate(lexical: ManyScores, neural: ManyScores, weight: float) -> Run:
     """``weight`` · neural + (1 − ``weight``) · lexical, for each document of the lexical run.
-
     Neural scores of other documents are ignored, also by the normalisation. Raises UsageError for a
-    weight that is not from 0 to 1, DataError if a score is missing, NaN or infinite.
-    """
+    weight that is not from 0 to 1, DataError if a score is missing, NaN or infinite."""
     if not 0 <= weight <= 1:
         raise UsageError(f"λ: found {weight}, expected a number from 0 to 1")
     run: Run = {}

@@ -31,7 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
@@ -103,13 +103,13 @@ def build(
     if events:
         own.append(_events(service, events))
     app = Starlette(
-        routes=[*(proxy.routes() if proxy else ()), *own],
+        routes=[*([proxy.root] if proxy else ()), *own],
         exception_handlers=dict.fromkeys((RequestError, HTTPException, Exception), _refuse),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     if proxy:
-        app.router.default = proxy.respond
+        app.router.default = request_response(proxy.endpoint)
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
     paths = [getattr(route, "path", "") for route in own]
     return ServiceMiddleware(app, service, frozenset(paths) if proxy else None)
@@ -228,12 +228,12 @@ class Service:
         hits = len(pairs)
         if scores is None:
             scorer, name = model.scorer, model.name
-            hits_before, ask = scorer.counts(name).hits, partial(scorer.ask, name, pairs)
+            hits_before, ask = scorer.counts(name)["hits"], partial(scorer.ask, name, pairs)
             scores, inference, queued = await self.queue.run(ask, len(pairs), deadline)
             self.metrics.of("te_batch_next_size").observe(len(pairs))
             record.queue, record.inference = max(record.queue, queued), record.inference + inference
             # Of other requests too, at the same time.
-            hits = min(max(0, scorer.counts(name).hits - hits_before), len(pairs))
+            hits = min(max(0, scorer.counts(name)["hits"] - hits_before), len(pairs))
         record.cache_hits += hits
         if key:
             self._windows[key] = scores

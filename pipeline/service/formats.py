@@ -92,6 +92,7 @@ class ScoreRequest:
     first_stage: Sequence[float] | None = None
     signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Name -> [D] numbers beside the texts, NaN where there are none."""
+    weight: float | None = None  # Share of the model beside the first stage, both by min–max
     truncated: int = 0  # Number of documents that were cut as the request says
     is_tei: bool = False  # Whether the request had ``texts``
 
@@ -146,7 +147,7 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
         raise RequestError("value", problem)
     first = _first_stage(posts, name, request.mix == "interpolated")
     numbers = {name: [_number(post, name) for post in objects] for name in signals}
-    return ScoreRequest(request, texts, urls, first, numbers, truncated, is_tei)
+    return ScoreRequest(request, texts, urls, first, numbers, truncated=truncated, is_tei=is_tei)
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:

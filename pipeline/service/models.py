@@ -17,6 +17,7 @@ import socket
 import struct
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -43,7 +44,7 @@ from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.errors import RerankerError
 from rerankers.pairs import FIRST_STAGE, Pairs, numbers_of
-from rerankers.reranker import SOME, Counts, Model
+from rerankers.reranker import SOME, Model, minmax, mix
 from rerankers.text.passages import best_passages
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -101,14 +102,17 @@ class ServedModel:
             keys = scores.astype(np.float64).round(9)
             logits = self.calibration.slope * keys + self.calibration.intercept
             chances = np.exp(-np.logaddexp(0.0, -logits))
+        if request.weight is not None and request.first_stage is not None:
+            both = minmax(request.first_stage), minmax(logits.tolist())
+            keys = chances = np.array(mix(*both, request.weight)).round(12)
         if options.raw_scores or options.use_activation is False or options.shift:
             logits -= logits.min() if options.shift else 0.0
             shown = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in logits.tolist()]
         else:
             shown = [*map(probability, chances.tolist())]
         order = np.argsort(keys if request.is_tei else -keys, kind="stable").tolist()
-        mix: Mix = "interpolated" if is_given else "neural"
-        return ScoreResponse(request, self.name, mix, shown, order[:: -1 if request.is_tei else 1])
+        how: Mix = "interpolated" if is_given else "neural"
+        return ScoreResponse(request, self.name, how, shown, order[:: -1 if request.is_tei else 1])
 
 
 def probability(value: float) -> str:
@@ -147,7 +151,7 @@ class Scorer:
         texts = best_passages([*pairs.queries[:1]] * len(pairs.texts), pairs.texts)
         return self._models[name].score(replace(pairs, texts=texts))
 
-    def counts(self, name: str) -> Counts:
+    def counts(self, name: str) -> Counter[str]:
         """Hits, misses and bytes of a model's kept posts."""
         return self._models[name].counts
 
@@ -158,7 +162,7 @@ class Worker:
 
     connection: Connection
     pid: int
-    counts: dict[str, Counts] = field(default_factory=dict)  # As of the last answers
+    counts: dict[str, Counter[str]] = field(default_factory=dict)  # As of the last answers
     pause: float = 0.0  # Seconds before the next start, if it dies again
     next_start: float = 0.0  # On the clock of time.monotonic
 
@@ -196,9 +200,9 @@ class Workers(Scorer):
             self._free.put(worker)
         raise RequestError("unready", "the process that scores has died twice of the same request")
 
-    def counts(self, name: str) -> Counts:
+    def counts(self, name: str) -> Counter[str]:
         """As of a :class:`Scorer`."""
-        return sum((worker.counts.get(name, Counts()) for worker in self._workers), Counts())
+        return sum((each.counts.get(name, Counter()) for each in self._workers), Counter())
 
     def fork(self) -> tuple[Connection, int]:
         """A new process that scores, and its id; if those that hold the models die, an OSError."""

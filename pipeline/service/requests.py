@@ -238,8 +238,9 @@ class Metrics:
         self.of("tweetrerank_model_info").clear()  # Others may have been served.
         for model in models:
             self.of("tweetrerank_model_info", model.name, model.version).set(1)
-            for name, count in model.scorer.counts(model.name)._asdict().items():
-                self.of(f"tweetrerank_cache_{name}", model.name).set(count)
+            counts = model.scorer.counts(model.name)
+            for name in ("hits", "misses", "bytes"):
+                self.of(f"tweetrerank_cache_{name}", model.name).set(counts[name])
         for outcome, count in self.log.items():
             self.of("tweetrerank_log_lines", outcome).set(count)
         return generate_latest(self._registry)

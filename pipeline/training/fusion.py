@@ -1,20 +1,20 @@
 """Training lists of trees: candidates of all searches, or windows of several first stages."""
 
-from __future__ import annotations
-
 import string
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csc_array
 
+from indexes.methods import BM25
+from indexes.posts import Post
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, ranked
+from pipeline.collections.trec import Qrels, Run, ranked
+from pipeline.defaults import DEFAULT_HITS
 from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import (
     Candidates,
@@ -23,17 +23,16 @@ from pipeline.ranking.retrievers import (
     doc_ids_of,
     retriever_for,
     with_resources,
-    with_space,
 )
-from pipeline.training.first_stages import ENGINES, memory_retrievers
+from pipeline.text import say
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.features.judged import JUDGED
+from rerankers.pairs import Resources
+from rerankers.text.lexicon import Lexicon
+from rerankers.text.spaces import text_vectors
 from rerankers.text.words import MENTION_OR_LINK
 from rerankers.trees.fusion import SEARCHES
 
-MOST_TOPICS = 150
-"""Topics of each of several training collections, at most."""
-
+MOST_TOPICS = 150  # Topics of each of several training collections, at most
 WINDOW = 100  # Posts of the window that most clients rerank
 
 WINDOWS = (20, 50, WINDOW, WINDOW, 200)
@@ -47,8 +46,9 @@ FORMS = ("scores", "order", "nothing")
 """What is known of a window's first stage; see
 :attr:`pipeline.ranking.retrievers.Candidates.forms`."""
 
-DISGUISED = 0.3
-"""Share of the windows whose language is made one that no source of words knows."""
+ENGINES = BM25(k1=1.2, b=0.75)  # The defaults of Lucene, OpenSearch and Elasticsearch
+Scores = Callable[[Topic], npt.NDArray[np.floating]]  # A topic -> a score [N] of each post
+DISGUISED = 0.3  # Share of the windows whose language is made one that no source of words knows
 
 _ALPHABET = {ord(a): chr(0x10D0 + n) for n, a in enumerate(string.ascii_lowercase)}
 _DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii_uppercase}
@@ -59,15 +59,13 @@ def fusion_lists(
     config: Any, collections: Sequence[Collection], judged_posts: bool = False
 ) -> JudgedCandidates:
     """Candidates and scores of all rankers of a fusion, for the topics of ``collections``.
-
-    ``judged_posts``: whether the judgments of other topics are read.
-    """
+    ``judged_posts``: whether the judgments of other topics are read."""
     lists = _Lists(collections)
     for collection in collections:
         retriever = UnionRetriever.of(collection, config)
-        print(f"candidates of {collection.name} by {', '.join(retriever.rankers)}", file=sys.stderr)
+        say(f"candidates of {collection.name} by {', '.join(retriever.rankers)}")
         topics, judged = lists.topics_of(collection)
-        found = _known(retriever.search(topics), collection, judged_posts)
+        found = with_resources(retriever.search(topics), collection, judged_posts)
         prefix = f"{collection.name}/" * bool(judged.keys() & lists.qrels.keys())
         lists.add(collection.name, found, judged, prefix=prefix)
     return lists.joined()
@@ -84,20 +82,19 @@ def window_lists(
     those of engines. Of a single collection the own one's windows with scores, of :data:`WINDOW`
     posts each, keep their query_ids. A topic's forms are held out together.
 
-    Args:
-        most: topics of each of several collections, drawn anew for each first stage. They bound
-            time and memory.
-        judged_posts: whether the judgments of other topics are read.
+    ``most`` topics of each of several collections are drawn anew for each first stage, which bounds
+    time and memory; ``judged_posts``: whether the judgments of other topics are read.
     """
     lists = _Lists(collections)
     for collection in collections:
         name, sizes = collection.name, (*WINDOWS, 1000) if collection.runs else WINDOWS
-        print(f"windows of {name}", file=sys.stderr)
+        say(f"windows of {name}")
         every, of_every = lists.topics_of(collection)
         for number, retriever in enumerate(_first_stages(collection, lists.several)):
             topics = lists.some(every, most) if lists.several else every
             judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
-            found = _known(retriever.search(topics, max(sizes)), collection, judged_posts)
+            found = retriever.search(topics, max(sizes))
+            found = with_resources(found, collection, judged_posts)
             if not lists.several and not number:
                 served = _windows(found, np.full(len(topics), WINDOW))
                 lists.add(name, served, judged, prefix="")
@@ -116,28 +113,21 @@ def window_lists(
     return lists.joined()
 
 
-def _known(found: Candidates, collection: Collection, judged_posts: bool) -> Candidates:
-    """Candidates with what is known of their collection."""
-    found = with_space(found, collection)
-    return with_resources(found, {JUDGED: collection.judged_posts}) if judged_posts else found
-
-
 class _Lists:
-    """Lists of candidates in the forms in which they may come, drawn at random.
-
-    Where collections are mixed, for models of collections of any kind, signals may be missing, and
-    all collections have the same weight.
-    """
+    """Lists of candidates in the forms in which they may come, drawn at random. Where collections
+    are mixed, for models of collections of any kind, signals may be missing, and all collections
+    have the same weight."""
 
     def __init__(self, collections: Sequence[Collection]) -> None:
         self.qrels: Qrels = {}
         self.several = len(collections) > 1
         self.are_mixed = self.several and not all(collection.runs for collection in collections)
         self._judged_only = any(collection.judged_only for collection in collections)
-        self._parts: list[Candidates] = []
-        self._twins: list[str] = []
-        self._groups: list[str] = []
-        self._wholes: list[str] = []
+        self._topics, self._run, self._posts = list[Topic](), Run(), dict[str, Post]()
+        self._signals, self._forms = dict[str, Run](), dict[str, str]()
+        self._resources = dict[str, Resources]()
+        self._twins, self._groups, self._wholes = list[str](), list[str](), list[str]()
+        self._parts = 0  # Number of calls of :meth:`add`
         self._rng = np.random.default_rng(1)
 
     def topics_of(self, collection: Collection) -> tuple[Sequence[Topic], Qrels]:
@@ -168,29 +158,24 @@ class _Lists:
         prefix: str | None = None,
         wholes: Sequence[str] = (),
     ) -> None:
-        """Add the lists of a collection.
-
-        Args:
-            forms: of which one is drawn for each list.
-            prefix: before each query_id; None is a new one.
-            wholes: query_id of the topic that each list is a part of, if they are parts.
-        """
-        prefix = f"{len(self._parts)}/" if prefix is None else prefix
+        """Add the lists of a collection; of ``forms`` one is drawn for each. ``prefix`` is that of
+        each query_id, None is a new one; ``wholes`` are the query_ids of the topics that the lists
+        are parts of, if they are parts."""
+        prefix = f"{self._parts}/" if prefix is None else prefix
+        self._parts += 1
         ids = [topic.query_id for topic in found.topics]
-        drawn = self._rng.choice(forms, len(ids)).tolist()
-        part = Candidates(
-            [topic._replace(query_id=f"{prefix}{topic.query_id}") for topic in found.topics],
-            _prefixed(found.run, prefix),
-            found.posts,
-            signals={of: _prefixed(run, prefix) for of, run in found.signals.items()},
-            resources=_prefixed(found.resources, prefix),
-            forms=_prefixed(dict(zip(ids, drawn, strict=True)), prefix),
-        )
-        self._parts.append(part)
+        drawn = dict(zip(ids, self._rng.choice(forms, len(ids)).tolist(), strict=True))
+        self._topics += [t._replace(query_id=f"{prefix}{t.query_id}") for t in found.topics]
+        self._posts.update(found.posts)
+        self._run |= _prefixed(found.run, prefix)
+        self._resources |= _prefixed(found.resources, prefix)
+        self._forms |= _prefixed(drawn, prefix)
         self.qrels |= _prefixed(judged, prefix)
+        for of, run in found.signals.items():
+            self._signals.setdefault(of, {}).update(_prefixed(run, prefix))
         whole = wholes or ids
         self._twins += [f"{name}/{query_id}" for query_id in whole]
-        self._wholes += [f"{len(self._parts)}/{query_id}" for query_id in whole]
+        self._wholes += [f"{self._parts}/{query_id}" for query_id in whole]
         self._groups += [name] * len(ids)
 
     def add_batches(self, name: str, found: Candidates, judged: Qrels) -> None:
@@ -214,23 +199,9 @@ class _Lists:
 
     def joined(self) -> JudgedCandidates:
         """All lists, whose topics all differ."""
-
-        def union(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-            return dict(chain.from_iterable(part.items() for part in parts))
-
-        parts = self._parts
-        signals = dict.fromkeys(chain.from_iterable(part.signals for part in parts))
-        candidates = Candidates(
-            [topic for part in parts for topic in part.topics],
-            union([part.run for part in parts]),
-            union([part.posts for part in parts]),
-            {},
-            {name: union([part.signals.get(name, {}) for part in parts]) for name in signals},
-            resources=union([part.resources for part in parts]),
-            forms=union([part.forms for part in parts]),
-        )
-        groups = self._groups if self.are_mixed else ()
-        of_lists = groups, self._twins, self._wholes
+        known = self._topics, self._run, self._posts, {}, self._signals, self._resources
+        candidates = Candidates(*known, forms=self._forms)
+        of_lists = self._groups if self.are_mixed else (), self._twins, self._wholes
         return JudgedCandidates(candidates, self.qrels, self._judged_only, *of_lists)
 
 
@@ -259,10 +230,8 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
 
 
 def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
-    """The collection's own first stage, the methods of search besides, and those of engines.
-
-    The latter are for models of several collections: they take all posts into memory.
-    """
+    """The collection's own first stage, the methods of search besides, and those of engines. The
+    latter are for models of several collections: they take all posts into memory."""
     own = retriever_for(collection)
     if not collection.methods:
         return [own]
@@ -280,3 +249,83 @@ def _windows(found: Candidates, sizes: npt.NDArray[np.integer]) -> Candidates:
     run = {t.query_id: dict(ranked(found.run.get(t.query_id, {}))[:size]) for t, size in wanted}
     run = {query_id: scores for query_id, scores in run.items() if scores}
     return replace(found, run=run, posts={d: found.posts[d] for d in doc_ids_of(run)})
+
+
+# First stages of engines, computed in memory: BM25 as engines have it, a vector search, a hybrid.
+# Models of lists are trained on what a reranker behind an engine is given.
+
+
+@dataclass(frozen=True)
+class MemoryRetriever:
+    """Ranks all posts of a collection by scores computed in memory. Only posts with a score above
+    ``least`` are found, and none later than the topic."""
+
+    name: str
+    posts: Sequence[Post]
+    scores: Scores
+    least: float = 0.0
+
+    def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:
+        """The best ``hits`` posts of each topic."""
+        run: Run = {}
+        for topic in topics:
+            scores = self.scores(topic)
+            if topic.max_doc_id is not None:
+                late = [int(post.doc_id) > int(topic.max_doc_id) for post in self.posts]
+                scores = np.where(late, -np.inf, scores)
+            best = np.argsort(-scores, kind="stable")[:hits]
+            found = {self.posts[n].doc_id: float(scores[n]) for n in best if scores[n] > self.least}
+            if found:
+                run[topic.query_id] = found
+        posts = {post.doc_id: post for post in self.posts}
+        return Candidates(topics, run, {d: posts[d] for d in doc_ids_of(run)})
+
+
+def memory_retrievers(collection: Collection) -> list[MemoryRetriever]:
+    """BM25 of words without stems, the cosine of general word vectors, and their hybrid's sum."""
+    posts = list(collection.posts())
+    lexical, cosine = bm25([post.text for post in posts]), _cosine([post.text for post in posts])
+
+    def hybrid(topic: Topic) -> npt.NDArray[np.floating]:
+        words, meaning = lexical(topic), cosine(topic)
+        return words / max(words.max(initial=0.0), 1e-9) + meaning
+
+    return [
+        MemoryRetriever("standard", posts, lexical),
+        MemoryRetriever("cosine", posts, cosine, -1.0),
+        MemoryRetriever("hybrid", posts, hybrid),
+    ]
+
+
+def bm25(texts: Sequence[str]) -> Scores:
+    """BM25 over words as an engine's analyzer ``standard`` has them: no stems, all words."""
+    lexicon = Lexicon.from_texts(texts)
+    numbers = {word: number for number, word in enumerate(lexicon.words)}
+    shape = len(texts), len(lexicon.words)
+    ones = np.ones(len(lexicon.texts.values))
+    counts = csc_array((ones, (lexicon.texts.owners, lexicon.texts.values)), shape)
+    counts.sum_duplicates()
+    holders = np.diff(counts.indptr)
+    idf = np.log1p((len(texts) - holders + 0.5) / (holders + 0.5))
+    lengths = lexicon.texts.lengths
+    norm = ENGINES.k1 * (1 - ENGINES.b + ENGINES.b * lengths / max(lengths.mean(), 1.0))
+    counts.data = counts.data / (counts.data + norm[counts.indices])
+
+    def scores(topic: Topic) -> npt.NDArray[np.floating]:
+        asked = Lexicon.from_texts([topic.text])
+        found = np.zeros(len(texts))
+        for row in asked.texts.values.tolist():
+            if (number := numbers.get(asked.words[row])) is not None:
+                places = slice(*counts.indptr[number : number + 2])
+                found[counts.indices[places]] += counts.data[places] * idf[number]
+        return found
+
+    return scores
+
+
+def _cosine(texts: Sequence[str]) -> Scores:
+    """Cosine of the sums of general word vectors."""
+    # Blocks bound the kept words.
+    blocks = [text_vectors(texts[start : start + 4096]) for start in range(0, len(texts), 4096)]
+    known = np.concatenate(blocks)
+    return lambda topic: known @ text_vectors([topic.text])[0]

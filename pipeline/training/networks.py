@@ -3,8 +3,6 @@
 The last part, all topics, is trained for the median of the folds' best epochs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from functools import partial
@@ -19,12 +17,12 @@ from pipeline.collections.collection import NO_FILE
 from pipeline.runtime import bar, step_bar
 from pipeline.training.training_set import JudgedCandidates, Outcome, Plan, validated
 from rerankers import devices, models
-from rerankers.networks.batches import score_tokenized
 from rerankers.networks.inputs import Tokenized
-from rerankers.networks.network import Network
-from rerankers.networks.training.examples import CachedInteractions, Examples, Rows
+from rerankers.networks.network import Network, score_tokenized
+from rerankers.networks.training.loop import Examples, compared_once
 from rerankers.networks.training.loop import train as train_loop
 from rerankers.networks.training.settings import Settings
+from rerankers.text.ragged import Rows
 from rerankers.text.spaces import general_vectors
 from rerankers.text.vectors import read_vectors
 from rerankers.text.vocabulary import Vocabulary
@@ -40,8 +38,7 @@ def train(plan: Plan, vectors: Path, device: str) -> Outcome:
     minimum, tokens = 1 if plan.data.development else 2, getattr(plan.config, "tokens", "words")
     vocabulary = Vocabulary.build(texts, read, minimum, tokens=tokens)
 
-    def build() -> Network:
-        """A new network, the same at every call."""
+    def build() -> Network:  # The same at every call
         devices.share_threads()
         torch.manual_seed(settings.seed)
         model = models.find(plan.model)(plan.config, vocabulary).to(device)
@@ -87,6 +84,5 @@ def _examples(network: Network, data: JudgedCandidates, settings: Settings) -> E
     # Corrupted pairs are made during training, so they cannot be compared beforehand.
     if model.interactions_are_fixed and settings.sampling != "corrupted":
         with bar(len(pairs.query_index), "comparing", "pair") as progress:
-            compared = CachedInteractions.compute(model, pairs, progress)
-        return Examples(compared, data.relevant())
+            pairs = compared_once(model, pairs, progress)
     return Examples(pairs, data.relevant())

@@ -1,18 +1,10 @@
 """Options of a training."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.command.options import (
-    argument,
-    existing_file,
-    non_negative_int,
-    option,
-    positive_int,
-)
+from pipeline.command.options import argument, existing_file, non_negative_int, option, positive_int
 from pipeline.command.ranking import EngineOptions
 from rerankers.networks.training.settings import Settings
 

@@ -1,11 +1,8 @@
 """A training: from its options to a checkpoint folder, and what the model in it is worth."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
 from pipeline.ranking.fusion import OFFICIAL, UnionRetriever
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, say
 from pipeline.training import training_set, trees
 from pipeline.training.fusion import BATCHES, fusion_lists, window_lists
 from pipeline.training.options import TRAINING, Options
@@ -51,14 +48,14 @@ def train(options: Options, own: Collection | None = None) -> Path:
     if options.collection and is_own(options.collection):
         own = named.on_engine(named.find(options.collection, options.data), engine_of(options))
     name, is_network = options.model, models.is_network(options.model)
-    reads = models.reads(name) or "posts"
+    reads: Reads = models.reads(name) or "posts"
     settings = _settings(options)
     device = runtime.choose_device(options.device, options.threads, is_network)
     parts = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
     folds = min(options.folds, len(own.training_topics)) if own else options.folds
     idf = checkpoint.idf_from(named_frequencies(options.idf, own.language if own else None))
     plan = Plan(name, settings, folds, idf, *parts)
-    print(f"training {name} on {', '.join(plan.data.trained_on)}", file=sys.stderr)
+    say(f"training {name} on {', '.join(plan.data.trained_on)}")
     if is_network:
         from pipeline.training import networks  # PyTorch
 
@@ -138,7 +135,8 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
     configuration = options.configuration or _list_configuration(options.model, collections)
     config = _config(options, configuration)
     if own and not any(change.startswith("families=") for change in options.set):
-        config = _own_config(config, not options.forget_topics, own.signals)
+        added = [JUDGED] * (not options.forget_topics) + [NUMBER + name for name in own.signals]
+        config = _with_families(config, lambda n: not n.startswith(f"signal:{OFFICIAL}"), added)
     first_stage = training_set.own_training_set(own) if own else None
     judged = JUDGED in config.families.split(",")
     if reads == "lists":
@@ -157,21 +155,17 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
 
 def _shipped_start(model: str, config: Any) -> Path | None:
     """The shipped checkpoint with the same features but for those of judgments and numbers."""
-    families = config.families.split(",")
-    kept = [name for name in families if name != JUDGED and not name.startswith(NUMBER)]
-    wanted = dataclasses.replace(config, families=",".join(kept))
+    wanted = _with_families(config, lambda n: n != JUDGED and not n.startswith(NUMBER))
     for folder in sorted((checkpoint.SHIPPED / model).glob("all*")):
         if type(config)(**checkpoint.read_json(folder / "config.json")["config"]) == wanted:
             return folder
     return None
 
 
-def _own_config(config: Any, judged: bool, signals: Sequence[str] = ()) -> Any:
-    """A configuration without official runs, with numbers and with judgments of other topics."""
-    families = config.families.split(",")
-    kept = [name for name in families if not name.startswith(f"signal:{OFFICIAL}")]
-    added = [JUDGED] * judged + [NUMBER + name for name in signals]
-    return dataclasses.replace(config, families=",".join([*kept, *added]))
+def _with_families(config: Any, kept: Callable[[str], bool], added: Sequence[str] = ()) -> Any:
+    """A configuration with those of its families of features that are ``kept``, and others."""
+    families = [*filter(kept, config.families.split(",")), *added]
+    return dataclasses.replace(config, families=",".join(families))
 
 
 def _searched(options: Options, test: Collection | None) -> list[Collection]:
@@ -196,16 +190,11 @@ def _list_configuration(model: str, collections: Sequence[Collection]) -> str:
 
 def _directory(options: Options, own: Collection | None, plan: Plan) -> Path:
     """The checkpoint folder to write."""
-    name = "all"
-    if own:
-        name = own.key
-    elif options.collection:
-        name = named.find_answers(options.collection, options.data).name
-    elif options.test:
-        name = named.find(options.test, options.data).name
-    elif options.train_on:
-        years = [named.find(name, options.data).name for name in options.train_on]
-        name = "on-" + "-".join(years)
+    trained_on, name = "-".join(plan.data.trained_on), plan.data.left_out or "all"
+    if own or options.collection:
+        name = own.key if own else trained_on
+    elif options.train_on and not options.test:
+        name = f"on-{trained_on}"
     families = getattr(plan.config, "families", "").split(",")
     name += ADAPTED_SUFFIX * (ADAPTED_FAMILY in families)
     return options.output or models_directory() / "checkpoints" / options.model / name

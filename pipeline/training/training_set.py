@@ -6,8 +6,6 @@ those of a model that has not seen its judgments, and the model that is kept is 
 topics. With one fold, a share of the topics is held out once and that model is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,21 +42,14 @@ these gave 85, 97 and 77 % of the gain of all judgments with none, every tenth a
 
 @dataclass(frozen=True)
 class JudgedCandidates:
-    """Candidates of several collections and their judgments.
-
-    With ``judged_only``, for judgments of clicks, models are trained on candidates with a judgment,
-    and on every :data:`UNJUDGED` th of the others as if it were not relevant. ``groups`` are the
-    collections of the candidates' topics, if they are known; ``twins`` name the topic that each one
-    is a form of, if several are: they are held out together. ``wholes`` name the list that each
-    topic's candidates are a part of, if they are parts.
-    """
+    """Candidates of several collections and their judgments."""
 
     candidates: Candidates
     qrels: Qrels
-    judged_only: bool = False
-    groups: Sequence[str] = ()
-    twins: Sequence[str] = ()
-    wholes: Sequence[str] = ()
+    judged_only: bool = False  # Judgments are of clicks: see :meth:`to_train`
+    groups: Sequence[str] = ()  # The collection of each topic, if it is known
+    twins: Sequence[str] = ()  # The topic that each one is a form of; they are held out together
+    wholes: Sequence[str] = ()  # The list that each topic's candidates are a part of, if they are
 
     def relevant(self) -> npt.NDArray[np.bool_]:
         """[P] whether each candidate is relevant; posts without a judgment are not."""
@@ -67,7 +58,8 @@ class JudgedCandidates:
         )
 
     def to_train(self, rows: Rows) -> Rows:
-        """Those of the pairs ``rows`` that a model is trained on."""
+        """The rows of pairs that a model is trained on: with ``judged_only`` those with a judgment,
+        and every :data:`UNJUDGED` th of the others as if it were not relevant."""
         if not self.judged_only:
             return rows
         keys = self.candidates.keys()
@@ -144,14 +136,13 @@ def _of_years(
     topics, groups, posts = list[Topic](), list[str](), dict[str, Post]()
     run, priors, qrels = Run(), Run(), Qrels()
     for collection in collections:
-        judgments, path = collection.qrels or {}, collection.runs["ql"]
-        judged = [topic for topic in collection.topics if topic.query_id in judgments]
+        path, judged = collection.runs["ql"], collection.training_topics
         found = RunRetriever(read_run(path), collection.find_posts, str(path)).search(judged)
-        topics += found.topics
-        groups += [collection.name] * len(found.topics)
+        topics += judged
+        groups += [collection.name] * len(judged)
         run |= found.run
         posts |= found.posts
-        qrels |= judgments
+        qrels |= collection.qrels or {}
         official = list(collection.runs.values())
         priors |= priors_of(_best_runs(prior_runs or official, collection, top))
     return JudgedCandidates(Candidates(topics, run, posts, priors), qrels, groups=groups)
@@ -159,38 +150,30 @@ def _of_years(
 
 def _best_runs(paths: Sequence[Path], collection: Collection, top: int | None) -> list[Run]:
     """The runs with results for a collection's judged topics, those with the best P@30 first."""
-    judgments, runs = collection.qrels or {}, []
-    for path in paths:
-        if run := {q: scores for q, scores in read_run(path).items() if q in judgments}:
-            runs.append((mean(evaluate(judgments, run, ["P@30"])["P@30"]), run))
-    if not runs:
+    judgments = collection.qrels or {}
+    found = ({q: of for q, of in read_run(path).items() if q in judgments} for path in paths)
+    if not (runs := [run for run in found if run]):
         raise DataError(
             f"--prior-runs: found no results for the topics of {collection.name} in "
             f"{listed([str(path) for path in paths])}, expected at least one run of them"
         )
-    runs.sort(key=lambda pair: -pair[0])
-    return [run for _, run in runs[:top]]
+    return sorted(runs, key=lambda run: -mean(evaluate(judgments, run, ["P@30"])["P@30"]))[:top]
 
 
 def load_answers(part: Collection) -> JudgedCandidates:
     """The given candidates and the judgments of one part of an answer-selection collection."""
     posts = {post.doc_id: post for post in part.posts()}
     if part.qrels is None:
-        raise DataError(
-            f"{part.name} has no judgments here and cannot be trained on ({part.qrels_path} is "
-            "absent)"
-        )
+        raise DataError(f"{part.missing_judgments}; training needs them")
     found = Candidates(part.topics, part.given_candidates or {}, posts, {})
     return JudgedCandidates(found, part.qrels)
 
 
 def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
-    """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions.
-
-    A model is to pick the right one (Qiu & Huang, IJCAI 2015, section 6.2). A topic is one draw,
-    always the same; its query_id is the question's with a number. An answer with the text of the
-    right one is not drawn.
-    """
+    """Each right answer of a part, ``repeats`` times with :data:`DRAWN` of other questions. A model
+    is to pick the right one (Qiu & Huang, IJCAI 2015, section 6.2). A topic is one draw, always the
+    same; its query_id is the question's with a number. An answer with the text of the right one is
+    not drawn."""
     known = load_answers(part)
     posts = known.candidates.posts
     right = [
@@ -221,14 +204,10 @@ def draw_answers(part: Collection, repeats: int = 3) -> JudgedCandidates:
 
 
 def answer_training_set(collection: Collection, draws: bool = False) -> TrainingSet:
-    """The training and development parts of ``collection``, and the words of all its parts.
-
-    With ``draws``, the development part is that of :func:`draw_answers`.
-    """
+    """The training and development parts of ``collection``, and the words of all its parts. With
+    ``draws``, the development part is that of :func:`draw_answers`."""
     parts = [collection.part(name) for name in ("train", "dev", "test")]
-    texts: list[str] = []
-    for part in parts:
-        texts += [topic.text for topic in part.topics] + [post.text for post in part.posts()]
+    texts = [each.text for part in parts for each in (*part.topics, *part.posts())]
     development = draw_answers(parts[1]) if draws else load_answers(parts[1])
     of_parts = load_answers(parts[0]), development, texts
     return TrainingSet([collection.name], None, "given candidates", *of_parts)
@@ -326,11 +305,9 @@ def split_topics(
     groups: Sequence[str] = (),
     twins: Sequence[str] = (),
 ) -> list[npt.NDArray[np.bool_]]:
-    """[P] whether pairs are held out, for each of ``count`` folds of topics.
-
-    One fold holds out a ``share`` of the topics, with ``groups`` [Q] of each group's. Queries of
-    the same name in ``twins`` [Q] are one topic.
-    """
+    """[P] whether pairs are held out, for each of ``count`` folds of topics. One fold holds out a
+    ``share`` of the topics, with ``groups`` [Q] of each group's. Queries of the same name in
+    ``twins`` [Q] are one topic."""
     if twins:
         query_index = np.unique(twins, return_inverse=True)[1][query_index]
     queries = np.random.default_rng(seed).permutation(np.unique(query_index))

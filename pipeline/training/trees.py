@@ -1,7 +1,5 @@
 """Training of boosted trees: the features of all training lists -> trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -53,10 +51,8 @@ def train(plan: Plan) -> Outcome:
 def grower(
     config: Any, data: JudgedCandidates, table: FeatureTable, start: Any = None
 ) -> Callable[..., list[str]]:
-    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``.
-
-    Of mixed collections all have the same weight, and lists lack families at random.
-    """
+    """A function that grows trees on some pairs [B] of ``data``, whose features are ``table``. Of
+    mixed collections all have the same weight, and lists lack families at random."""
     lists, relevant, values = data.candidates.texts.query_index, data.relevant(), table.values
     wholes = _numbered(data.wholes)[lists] if data.wholes else lists
     if data.groups or any(name.startswith(NUMBER) for name in table.names):
@@ -77,8 +73,7 @@ def _numbered(names: Sequence[str]) -> Rows:
 
 def _weights(collections: Rows) -> npt.NDArray[np.float64]:
     """[P] weights of pairs; all collections have the same weight."""
-    counts = np.bincount(collections)
-    weights: npt.NDArray[np.float64] = 1 / counts[collections]
+    weights: npt.NDArray[np.float64] = 1 / np.bincount(collections)[collections]
     return weights / weights.mean()
 
 
@@ -88,7 +83,6 @@ def _with_losses(values: Floats, names: Sequence[str], lists: Rows, prefix: str 
     rng, count, found = np.random.default_rng(1), int(lists.max(initial=-1)) + 1, values.copy()
     for family in dict.fromkeys(families.tolist()):
         if family != GIVEN and family.startswith(prefix):
-            share = LOST_MEANING if family.startswith(MEANING) else LOST
-            is_lost = rng.random(count) < share
+            is_lost = rng.random(count) < (LOST_MEANING if family.startswith(MEANING) else LOST)
             found[np.ix_(is_lost[lists], families == family)] = np.nan
     return found

@@ -5,8 +5,6 @@ models that had not seen the topics, and each topic is measured with the λ of t
 the figures are those to expect on new topics.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import itertools
@@ -14,7 +12,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pipeline.collections.collection import Collection
 from pipeline.collections.named import find, training_collections
@@ -52,7 +50,7 @@ class HeldOut:
     first_stage: str = "official query-likelihood runs"
 
     @classmethod
-    def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
+    def joined(cls, parts: Sequence[Self]) -> Self:
         """The scores of several collections, with its name before each query_id."""
         names = [part.collections[0] for part in parts]
 
@@ -64,7 +62,7 @@ class HeldOut:
         return cls(lexical, neural, qrels, names, parts[0].checkpoint, parts[0].first_stage)
 
     @classmethod
-    def read(cls, checkpoint: Path, test: str, data: Path | None) -> HeldOut:
+    def read(cls, checkpoint: Path, test: str, data: Path | None) -> Self:
         """Read a checkpoint's scores of held-out topics; ``test`` was left out of its training."""
         test = find(test, data).name
         neural, path = read_held_out(checkpoint, f"--test {test}"), checkpoint / HELD_OUT_FILE
@@ -127,11 +125,9 @@ class HeldOut:
 
 
 def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
-    """The logistic calibration of judged topics' scores, with the same weight for each topic.
-
-    Posts without a judgment count as not relevant. None if relevant posts do not have higher
-    scores, or there are none.
-    """
+    """The logistic calibration of judged topics' scores, with the same weight for each topic. Posts
+    without a judgment count as not relevant. None if relevant posts do not have higher scores, or
+    there are none."""
     topics = [query_id for query_id in qrels if scores.get(query_id)]
     values = [score for query_id in topics for score in scores[query_id].values()]
     relevant = [qrels[q].get(doc_id, 0) > 0 for q in topics for doc_id in scores[q]]
@@ -188,11 +184,9 @@ def _best(curve: Mapping[float, float]) -> float:
 
 def compare(collection: Collection, first_stage: TrainingSet, outcome: Outcome) -> Tuning:
     """The tuning of a trained model; prints the rankings of the held-out topics beside each other.
-
     λ is 0, the ranking without the model, if there are fewer than :data:`FEWEST` topics or no gain;
     else it is 1 for a model that is not mixed. ``first_stage`` has the first stage's candidates, a
-    model's windows if it reads lists.
-    """
+    model's windows if it reads lists."""
     found, held_out = first_stage.training.candidates, outcome.held_out_run
     judgments, measure = collection.training_qrels or {}, collection.measures[0]
     qrels = {q: grades for q, grades in judgments.items() if q in held_out}
@@ -239,9 +233,7 @@ def _beside(model: Model, collection: Collection, candidates: Candidates) -> dic
 
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
     """λ = 0, with a message, if a gain over the best figure ``without`` the model is not certain.
-
-    ``attempt``: options of a search with the model all the same.
-    """
+    ``attempt``: options of a search with the model all the same."""
     topics = len(tuning.topics)
     if topics < FEWEST:
         reason = f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
@@ -256,11 +248,9 @@ def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
 def held_out_scores(
     model: str, collection: Collection, checkpoint: Path, most: int | None = None
 ) -> HeldOut:
-    """First-stage and neural scores of the topics to tune λ on, ``most`` of them.
-
-    The neural scores are those of the training's held-out topics. A checkpoint that was not trained
-    on the collection, a shipped one, has not seen its topics, and scores them now.
-    """
+    """First-stage and neural scores of the topics to tune λ on, ``most`` of them. The neural scores
+    are those of the training's held-out topics. A checkpoint that was not trained on the
+    collection, a shipped one, has not seen its topics, and scores them now."""
     data = own_training_set(collection, most)
     candidates, qrels = data.training.candidates, data.training.qrels
     if collection.name in checkpoints.load(checkpoint, model).metrics.get("trained_on", []):

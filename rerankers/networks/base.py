@@ -13,12 +13,10 @@ K     features or dimensions of a representation
 ====  =======================================================================
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +40,9 @@ class Terms(NamedTuple):
     ids: Tensor  # [B, L] term identifiers; 0 is padding
     weights: Tensor  # [B, L] IDF of each term, 0 for padding; [B, 0] for posts
 
-    def first(self, most: int) -> Terms:
+    def first(self, most: int) -> Self:
         """The first ``most`` terms of each text."""
-        return Terms(self.ids[:, :most], self.weights[:, :most])
+        return self._replace(ids=self.ids[:, :most], weights=self.weights[:, :most])
 
     @property
     def mask(self) -> Tensor:
@@ -71,18 +69,11 @@ Interactions = Mapping[str, Tensor]
 or only one. Padding with zero positions does not change a score."""
 
 
-def named(**values: Any) -> Mapping[str, Any]:
-    """Values by name: configurations, of which the first is the default, or settings of some."""
-    return values
-
-
 class Reranker(nn.Module, ABC):
-    """A model that scores (query, post) pairs.
-
-    The forward pass has four steps: ``encode`` sees one side only, ``interact`` compares both,
-    ``represent`` gives one vector for each pair, and ``head`` gives its score. A score does not
-    depend on the other pairs of the batch: padding is masked.
-    """
+    """A model that scores (query, post) pairs. The forward pass has four steps: ``encode`` sees one
+    side only, ``interact`` compares both, ``represent`` gives one vector for each pair, and
+    ``head`` gives its score. A score does not depend on the other pairs of the batch: padding is
+    masked."""
 
     configurations: ClassVar[Mapping[str, Any]]
     """Frozen dataclasses of hyperparameters by name; the first one is the default."""
@@ -92,8 +83,7 @@ class Reranker(nn.Module, ABC):
     """Default settings of training; 0 epochs for a model without steps."""
     own_settings: ClassVar[Mapping[str, Settings]] = {"rao2019": RAO_2019}
     """Settings of training of the configurations for which ``training_settings`` do not hold."""
-    decay_shares: ClassVar[Mapping[str, float]] = {}
-    """Part of a parameter's name -> factor of its weight decay."""
+    decay_shares: ClassVar[Mapping[str, float]] = {}  # Part of a name -> factor of weight decay
     has_matches: ClassVar[bool] = False
     """Whether its matches of query and post can be shown as the reasons of a score."""
 

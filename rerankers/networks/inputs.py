@@ -4,11 +4,9 @@ Texts differ in length, so an input of many texts is ragged; only a batch is pad
 the same few thousand words: ids, IDF and trigrams are looked up once for each distinct word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -82,24 +80,8 @@ class TextEncoder:
         return tokens
 
 
-class Scorable(Protocol):
-    """Pairs that a model can score by row: tokenized ones, or cached interactions."""
-
-    query_index: Rows  # [P] query of each pair
-
-    def compared(self, model: Reranker, rows: Rows) -> Interactions:
-        """Interactions of the pairs ``rows`` [B]."""
-
-    def lengths(self) -> Rows:
-        """[P] a number for each pair that grows with its work."""
-
-    def scores_of(self, model: Reranker, rows: Rows) -> torch.Tensor:
-        """Scores [B] of the pairs ``rows`` [B], with gradients if they are enabled."""
-        return model.integrate(self.compared(model, rows))
-
-
 @dataclass
-class Tokenized(Scorable):
+class Tokenized:
     """P pairs with the token ids that a model reads, by input, and the priors if it reads them."""
 
     queries: dict[str, TokenIds]
@@ -107,24 +89,31 @@ class Tokenized(Scorable):
     query_index: Rows  # [P]
     post_index: Rows  # [P]
     prior: npt.NDArray[np.float32] | None = None  # [P]
+    known: Interactions = field(default_factory=dict)
+    """Interactions of these and other pairs, if they are kept; those of short queries end with zero
+    positions."""
+    places: Rows | None = None  # [P] place of each pair in ``known``
 
     @classmethod
-    def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Tokenized:
+    def from_pairs(cls, pairs: Pairs, encoder: TextEncoder, model: Reranker) -> Self:
         """Tokenize the texts of ``pairs`` as ``model`` reads them."""
         prior = None
         if model.reads_prior:
             prior = features.table(pairs, (PRIOR,), encoder.idf).values[:, 0]
-        return cls(
-            encoder.tokens(model, base.QUERY, pairs.queries),
-            encoder.tokens(model, base.POST, pairs.texts, pairs.urls),
-            pairs.query_index,
-            pairs.post_index,
-            prior,
-        )
+        queries = encoder.tokens(model, base.QUERY, pairs.queries)
+        posts = encoder.tokens(model, base.POST, pairs.texts, pairs.urls)
+        return cls(queries, posts, pairs.query_index, pairs.post_index, prior)
 
     def compared(self, model: Reranker, rows: Rows) -> Interactions:
         """Interactions of the pairs ``rows`` [B]."""
-        return model.interactions(*self.batch(rows, model.device_of()))
+        if self.places is None:
+            return model.interactions(*self.batch(rows, model.device_of()))
+        index = torch.from_numpy(self.places[rows]).to(model.device_of())
+        return {name: values[index] for name, values in self.known.items()}
+
+    def scores_of(self, model: Reranker, rows: Rows) -> torch.Tensor:
+        """Scores [B] of the pairs ``rows`` [B], with gradients if they are enabled."""
+        return model.integrate(self.compared(model, rows))
 
     def batch(
         self, rows: Rows, device: torch.device
@@ -139,11 +128,11 @@ class Tokenized(Scorable):
             None if self.prior is None else torch.from_numpy(self.prior[rows]).to(device),
         )
 
-    def take(self, rows: Rows) -> Tokenized:
+    def take(self, rows: Rows) -> Self:
         """The pairs ``rows``, with all texts."""
-        prior = None if self.prior is None else self.prior[rows]
-        index = self.query_index[rows], self.post_index[rows]
-        return Tokenized(self.queries, self.posts, *index, prior)
+        names = ("query_index", "post_index", "prior", "places")
+        of_pairs = {name: each for name in names if (each := getattr(self, name)) is not None}
+        return replace(self, **{name: each[rows] for name, each in of_pairs.items()})
 
     def lengths(self) -> Rows:
         """[P] terms of each pair's post in all inputs, the measure of its work."""

@@ -1,7 +1,5 @@
 """Layers of models: vectors of terms, common words of two texts, convolutions, perceptrons."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,8 +10,9 @@ from rerankers.networks.base import Terms
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import STOP_WORDS
 
-TYPICAL_LENGTH = 6.0
-"""Typical Euclidean length of a 100-dimensional GloVe vector, also used for unknown words."""
+Vectors = npt.NDArray[np.float32]
+
+TYPICAL_LENGTH = 6.0  # Typical Euclidean length of a 100-dimensional GloVe vector
 
 VECTOR_KINDS = ("static", "positive")
 """Pre-trained and fixed; pre-trained and fine-tuned, unknown words positive at first, drawn from
@@ -44,9 +43,8 @@ def hashed_vectors(rows: int, size: int, seed: int) -> npt.NDArray[np.int8]:
     # In parts, since intermediate values take eight times the memory.
     for start in range(0, rows, 2048):
         part = codes[start : start + 2048]
-        first, state = start * size, np.arange(part.size, dtype=np.uint64)
-        state += np.uint64(first) + np.uint64(seed) * np.uint64(2**32)
-        state *= np.uint64(0x9E3779B97F4A7C15)
+        state = np.arange(part.size, dtype=np.uint64) + (start * size + seed * 2**32)
+        state *= 0x9E3779B97F4A7C15
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         numbers = (state >> np.uint64(40)) % np.uint64(255)
@@ -58,14 +56,12 @@ class HashedVectors(nn.Module):
     """A fixed pseudo-random vector for each identifier from 1 on, not stored in checkpoints. There
     are ``rows`` of them besides padding (0, a zero vector), of expected length ``length``."""
 
-    table: Tensor
-
     def __init__(self, rows: int, size: int, seed: int, length: float = 1.0) -> None:
         super().__init__()
         self.size = size
         table = np.zeros((rows + 1, size), dtype=np.int8)
         table[1:] = hashed_vectors(rows, size, seed)
-        self.register_buffer("table", torch.from_numpy(table), persistent=False)
+        self.table = nn.Buffer(torch.from_numpy(table), persistent=False)
         # The standard deviation of uniform integers from -127 to 127 is 73.6.
         self.scale = length / (73.6 * size**0.5)
 
@@ -75,18 +71,13 @@ class HashedVectors(nn.Module):
 
 
 class FrozenVectors(nn.Module):
-    """Word vectors that are not trained, stored in eight bits per dimension.
-
-    Identifier 0 is padding (a zero vector), 1 … V are known words, with ``vectors`` [V, E], and the
-    ``buckets`` identifiers after them belong to unknown words, whose vectors are hashed, of the
-    expected Euclidean length ``unknown_length``.
-    """
-
-    codes: Tensor
-    scales: Tensor
+    """Word vectors that are not trained, stored in eight bits per dimension. Identifier 0 is
+    padding (a zero vector), 1 … V are known words, with ``vectors`` [V, E], and the ``buckets``
+    identifiers after them belong to unknown words, whose vectors are hashed, of the expected
+    Euclidean length ``unknown_length``."""
 
     def __init__(
-        self, vectors: npt.NDArray[np.float32], buckets: int, unknown_length: float = TYPICAL_LENGTH
+        self, vectors: Vectors, buckets: int, unknown_length: float = TYPICAL_LENGTH
     ) -> None:
         super().__init__()
         known, self.size = vectors.shape
@@ -96,8 +87,8 @@ class FrozenVectors(nn.Module):
             codes[1:] = np.round(vectors / peak * 127)
         scales = np.zeros((known + 1, 1), dtype=np.float32)
         scales[1:] = peak / 127
-        self.register_buffer("codes", torch.from_numpy(codes))
-        self.register_buffer("scales", torch.from_numpy(scales))
+        self.codes = nn.Buffer(torch.from_numpy(codes))
+        self.scales = nn.Buffer(torch.from_numpy(scales))
         self.unknown = HashedVectors(buckets, self.size, seed=1, length=unknown_length)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -111,18 +102,12 @@ class FrozenVectors(nn.Module):
 
 class TrainedVectors(nn.Embedding):
     """Trained vectors: of padding, 0 at first, of V ``known`` terms [V, E], and of ``new`` ones,
-    drawn from U[low, high]; that of padding stays 0 unless ``trains_padding``."""
+    drawn from U[low, high]; that of padding stays 0 unless ``padding`` is true."""
 
     def __init__(
-        self,
-        known: npt.NDArray[np.float32],
-        new: int,
-        low: float = 0.0,
-        high: float = 0.1,
-        trains_padding: bool = False,
+        self, known: Vectors, new: int, padding: bool = False, low: float = 0.0, high: float = 0.1
     ) -> None:
-        padding = None if trains_padding else 0
-        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=padding)
+        super().__init__(1 + len(known) + new, known.shape[1], padding_idx=None if padding else 0)
         with torch.no_grad():
             self.weight.uniform_(low, high)
             self.weight[0] = 0.0
@@ -143,13 +128,11 @@ def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module
 class StopWords(nn.Module):
     """Recognises stop words by their identifiers, if they have pre-trained vectors."""
 
-    is_stop: Tensor
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
         is_stop = np.array([False, *(word in STOP_WORDS for word in vocabulary.known)])
         # Derived from the vocabulary, so not stored in checkpoints.
-        self.register_buffer("is_stop", torch.from_numpy(is_stop), persistent=False)
+        self.is_stop = nn.Buffer(torch.from_numpy(is_stop), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """1.0 where ``ids``, of any shape, are terms but not stop words."""
@@ -215,14 +198,12 @@ class MaskedConvolution(Convolution):
 
 
 class ConvolutionTower(nn.Module):
-    """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2).
-
-    Texts of a batch are computed as one long text, with padding between them. No window begins
-    before its position. So where padding is read like a term, that of identifier 0, all padded
-    positions of a text are alike (but for dropout), and only the first is computed. ``dropout`` is
-    the share of dimensions of all vectors of a text that are dropped in training, and of outputs of
-    each convolution.
-    """
+    """Term vectors and the convolutions stacked on them (Rao et al. 2019, section 3.2). Texts of a
+    batch are computed as one long text, with padding between them. No window begins before its
+    position. So where padding is read like a term, that of identifier 0, all padded positions of a
+    text are alike (but for dropout), and only the first is computed. ``dropout`` is the share of
+    dimensions of all vectors of a text that are dropped in training, and of outputs of each
+    convolution."""
 
     def __init__(
         self,
@@ -309,9 +290,8 @@ def xavier_linear(inputs: int, outputs: int) -> nn.Linear:
 
 def perceptron(inputs: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     """Two linear layers with a ReLU between them (Rao et al. 2019, section 3.4)."""
-    return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
-    )
+    layers = nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)
+    return nn.Sequential(*layers)
 
 
 def bounded(scores: Tensor) -> Tensor:

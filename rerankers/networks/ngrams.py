@@ -6,8 +6,6 @@ window and looked up for every position that holds it. Queries and all after poo
 model's; tests compare the scores with those of its own forward pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,27 +14,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.devices import is_host
+from rerankers import devices
 from rerankers.networks.base import QUERY, URL_TRIGRAMS, Interactions, Reranker
-from rerankers.networks.inputs import Scorable, Tokenized
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.layers import LEAST_LENGTH, MaskedConvolution
 from rerankers.networks.models.mp_hcnn import MEAN_SCALE, Model
 from rerankers.text.ragged import Ragged, Rows, distinct
 
 WINDOWS = 2048  # That pass through a layer together: their vectors stay in the processor's cache
 CPU = torch.device("cpu")
-
-
-@torch.no_grad()
-def fast_path(model: Reranker, pairs: Scorable) -> FastPath | None:
-    """The fast path for these pairs; None if only the model's own forward pass can score them. It
-    is for MP-HCNN on the CPU without softmax, with one tower of trigrams, and for texts rather than
-    cached interactions."""
-    if not isinstance(model, Model) or not isinstance(pairs, Tokenized):
-        return None
-    config, is_on_host = model.config, is_host(model.device_of())
-    is_fast = is_on_host and config.normalization == "none" and not config.separate_urls
-    return FastPath(model, pairs) if is_fast else None
 
 
 class FastPath(Tokenized):
@@ -76,11 +62,9 @@ class FastPath(Tokenized):
 
 def distinct_windows(texts: Ragged, values: Rows, width: int) -> tuple[Rows, Rows]:
     """The distinct windows of ``width`` places that start at each of the T places of texts.
-
     ``values`` [T] are numbers above 0 of each place; beyond a text's end it is 0. The results are
     [U, width] rows of a table with a row for each offset of each number, and [T] the window that
-    starts at each place.
-    """
+    starts at each place."""
     windows = [values]
     for shift in range(1, width):
         later = np.zeros_like(values)
@@ -103,13 +87,11 @@ def _pooled(values: Tensor, rows: Rows, starts: Rows) -> tuple[Tensor, Tensor]:
 
 
 class TabulatedTower:
-    """The vectors of a tower's forward pass, computed once for each distinct window.
-
-    The first convolution is linear before its ReLU. So the product of every term's vector with the
-    weights of every offset is computed once, and the layer becomes a sum of ``width`` table rows.
-    Each deeper layer gets its table from the layer below. ``ids`` are the identifiers, without 0,
-    of all terms to read by a ConvolutionTower; vectors are ``normalized`` to length 1 for cosines.
-    """
+    """The vectors of a tower's forward pass, computed once for each distinct window. The first
+    convolution is linear before its ReLU. So the product of every term's vector with the weights of
+    every offset is computed once, and the layer becomes a sum of ``width`` table rows. Each deeper
+    layer gets its table from the layer below. ``ids`` are the identifiers, without 0, of all terms
+    to read by a ConvolutionTower; vectors are ``normalized`` to length 1 for cosines."""
 
     def __init__(self, tower: Any, ids: Rows, normalized: bool) -> None:
         self.convolutions: list[MaskedConvolution] = [*tower.convolutions]
@@ -156,3 +138,14 @@ class TabulatedTower:
             return vectors.new_ones(len(vectors), 1)
         lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
         return lengths.clamp_min_(LEAST_LENGTH).reciprocal_()
+
+
+@torch.no_grad()
+def fast_path(model: Reranker, pairs: Tokenized) -> FastPath | None:
+    """The fast path for these pairs; None if only the model's own forward pass can score them. It
+    is for MP-HCNN on the CPU without softmax, with one tower of trigrams, and for texts rather than
+    cached interactions."""
+    if not isinstance(model, Model) or pairs.places is not None:
+        return None
+    is_plain = model.config.normalization == "none" and not model.config.separate_urls
+    return FastPath(model, pairs) if is_plain and model.device_of().type in devices.HOSTS else None

@@ -5,44 +5,28 @@ each. The number of trees is fixed, or the one with the best AP on held-out trai
 final trees are grown on all training topics (:mod:`rerankers.trees.fit`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from rerankers import features
+from rerankers import explanation, features
 from rerankers.devices import in_threads, threads
 from rerankers.errors import Checked, above_zero, at_least
-from rerankers.explanation import (
-    WORD_STEPS,
-    Cell,
-    Column,
-    Explanation,
-    Feature,
-    Reasons,
-    Row,
-    placed,
-    shade_words,
-)
+from rerankers.explanation import Cell, Column, Explanation, Feature, Reasons, Row
 from rerankers.features import CandidateLists
 from rerankers.pairs import NUMBER, Pairs
-from rerankers.reranker import Counts, Model, Progress, check_finite, silent
+from rerankers.reranker import Model, Progress, check_finite, silent
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
 from rerankers.trees.recent import RecentPosts
-
-if TYPE_CHECKING:
-    from lightgbm import Booster
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
@@ -58,35 +42,31 @@ twice has two lists of trees with two seeds."""
 LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
 """Features of a first stage's rank, of which a model reads one."""
 
-_LEAST = np.float32(1e-4)
-
-SHOWN = 5
-"""Features shown with the largest positive contributions, and with the largest negative ones."""
+SHOWN = 5  # Features shown of the largest positive contributions, and of the largest negative ones
 
 MEASURE = "the Shapley values of its features in the model's trees, less the topic's mean"
 
-COMMON = 20_000
-"""Words of a source of IDF that trees that remember posts know from the start: half a second."""
+COMMON = 20_000  # Words that trees with a memory of posts know from the start: half a second
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class BoostingConfig(Checked):
-    """Hyperparameters."""
+    """Hyperparameters; for the reasons of the defaults see ``trees/fusion.py``."""
 
     families: str  # Names of files in rerankers/features
-    trees: int = at_least(1, 300)  # At most
-    parts: int = at_least(0, 5)  # Parts of the topics that choose the number of trees; 0: all trees
+    trees: int = at_least(1, 200)  # Of each list, at most
+    parts: int = at_least(0, 0)  # Parts of the topics that choose the number of trees; 0: all trees
     learning_rate: float = above_zero(0.1)  # Weight of each tree
-    leaves: int = at_least(2, 4, MOST_LEAVES)  # Leaves of a tree
+    leaves: int = at_least(2, 7, MOST_LEAVES)  # Leaves of a tree
     minimum_leaf: int = at_least(1, 100)  # Smallest number of pairs in a leaf
-    penalty: float = at_least(0, 1.0)  # L2 penalty of a leaf's value
-    truncation: int = at_least(1, 30)  # Ranks that count in the gradients' NDCG
-    objectives: str = "lambdarank"  # Names in OBJECTIVES, a list of trees for each
+    penalty: float = at_least(0, 5.0)  # L2 penalty of a leaf's value
+    truncation: int = at_least(1, 100)  # Ranks that count in the gradients' NDCG
+    objectives: str = ",".join(OBJECTIVES)  # A list of trees for each
     seed: int = 1  # Of the parts and of the first list's draws; the next list has the next seed
-    feature_fraction: float = above_zero(1.0, 1)  # Share of the features, drawn anew for each tree
-    bagging: float = above_zero(1.0, 1)  # Share of the training pairs, drawn anew for each tree
+    feature_fraction: float = above_zero(0.3, 1)  # Share of the features, drawn anew for each tree
+    bagging: float = above_zero(0.7, 1)  # Share of the training pairs, drawn anew for each tree
     trust: float = at_least(0, 0.0)  # What the logarithm of a first stage's rank takes from a score
 
     def problems(self) -> Iterator[str]:
@@ -101,20 +81,6 @@ class BoostingConfig(Checked):
             yield "setting parts: found 1, expected 0 (all trees), or 2 or more"
 
 
-@dataclass(frozen=True)
-class FusionConfig(BoostingConfig):
-    """Hyperparameters of several lists of trees; for the reasons see ``trees/fusion.py``."""
-
-    objectives: str = "lambdarank,lambdarank_sum,binary"  # A list of trees for each
-    trees: int = 200  # Of each list
-    parts: int = 0  # Parts of the topics that choose the number of trees; 0 grows all trees
-    leaves: int = 7  # Leaves of a tree
-    penalty: float = 5.0  # L2 penalty of a leaf's value
-    truncation: int = 100  # Ranks that count in the gradients' NDCG
-    feature_fraction: float = 0.3  # Of the features, drawn anew for each tree
-    bagging: float = 0.7  # Of the training pairs, drawn anew for each tree
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trees(Model):
     """Lists of trees over a pair's features."""
@@ -122,10 +88,8 @@ class Trees(Model):
     configurations: ClassVar[Mapping[str, Any]]  # Named configurations; the first is the default
 
     config: BoostingConfig
-    lists: Sequence[str]
-    """Trees of each objective in LightGBM's text format, which loses nothing."""
-    recent: RecentPosts | None = None
-    """Tables of the last posts, if they are kept."""
+    lists: Sequence[str]  # Trees of each objective in LightGBM's text format, which loses nothing
+    recent: RecentPosts | None = None  # Tables of the last posts, if they are kept
 
     @cached_property
     def families(self) -> Sequence[str]:
@@ -137,29 +101,19 @@ class Trees(Model):
         """Names of the K features."""
         return features.names_of(self.families)
 
-    @property
-    def reads_given(self) -> bool:
-        """Whether it ranks any list."""
-        return self.reads == "lists"
-
-    @property
-    def explains(self) -> Literal["matches", "contributions", ""]:
-        """Contributions, unless a first stage's score is mixed in: they add up to the result."""
-        return "" if self.reads == "posts" else "contributions"
+    explains: ClassVar[Literal["contributions", ""]] = "contributions"
 
     def explain(self, pairs: Pairs, rows: Sequence[int]) -> Explanation | None:
-        """Contributions of features and of their families, less their mean over the list.
-
-        A post's contributions and the list's mean score add up to the post's score.
-        """
+        """Contributions of features and of their families, less their mean over the list. A post's
+        contributions and the list's mean score add up to the post's score."""
         if not self.explains:
             return None
         values, added = self.contributions(pairs)
-        scores, importances = self.evaluate(values), shares(self.importances())
+        scores, importances = self.evaluate(values), self.importances()
         added = added - added.mean(axis=0)
         by_meaning = any(family.startswith("meaning:") for family in importances)
         posts = [(pairs.texts[row], pairs.urls[row]) for row in pairs.post_index[rows]]
-        shaded = shade_words(pairs.queries[0], posts, by_meaning)
+        shaded = explanation.shade_words(pairs.queries[0], posts, by_meaning)
         unknown = np.full(len(pairs), np.nan)
         known = {n: pairs.signals.get(NUMBER + n, unknown).tolist() for n in self.numbers}
         found = []
@@ -170,30 +124,25 @@ class Trees(Model):
             most = [part for part in order[:SHOWN] if part.added > 0]
             least = [part for part in order[-SHOWN:] if part.added < 0]
             families = [Row(name, None, (Cell(sums[name]),)) for name in importances]
-            numbers = (placed(name, of[row], of) for name, of in known.items())
-            told = "; ".join(numbers)
-            found.append(Reasons(text, url, families, features=most + least, numbers=told))
+            numbers = "; ".join(explanation.placed(n, of[row], of) for n, of in known.items())
+            found.append(Reasons(text, url, families, features=most + least, numbers=numbers))
         base = sum(float(scores[row]) - added[row].sum() for row in rows) / len(rows)
-        columns = [Column("contribution")]
-        return Explanation(
-            "contributions", MEASURE, WORD_STEPS, columns, found, float(base), importances
-        )
+        kind, steps, columns = "contributions", explanation.WORD_STEPS, [Column("contribution")]
+        return Explanation(kind, MEASURE, steps, columns, found, float(base), importances)
 
     @cached_property
     def _forest(self) -> Forest:
         return Forest(self.lists)
 
     @cached_property
-    def boosters(self) -> Sequence[Booster]:
-        """The lists for LightGBM, which is imported for these alone."""
+    def boosters(self) -> Sequence[Any]:
+        """The lists as LightGBM's ``Booster``, which is imported for these alone."""
         return [lightgbm().Booster(model_str=trees) for trees in self.lists]
 
     def score(self, pairs: Pairs, progress: Progress = silent) -> Floats:
-        """Scores [P], query by query; see :class:`rerankers.reranker.Model`.
-
-        Threads share the queries: while features of one are computed, most of which needs Python's
-        lock, trees score another.
-        """
+        """Scores [P], query by query; see :class:`rerankers.reranker.Model`. Threads share the
+        queries: while features of one are computed, most of which needs Python's lock, trees score
+        another."""
         scores = np.zeros(len(pairs), dtype=np.float32)
         lists = CandidateLists(
             pairs.with_resources(self.resources), self.families, self.idf, self.recent
@@ -208,10 +157,8 @@ class Trees(Model):
         return scores
 
     def evaluate(self, values: Floats) -> Floats:
-        """Scores [P] of features [P, K]: sum of the trees' values, mean over the objectives.
-
-        Less what the configuration trusts in the first stage, where this is known.
-        """
+        """Scores [P] of features [P, K]: sum of the trees' values, mean over the objectives, less
+        what the configuration trusts in the first stage, where this is known."""
         scores = _mean(self._forest.sums(values))
         for _, distrusted in self._distrusted(values):
             scores -= distrusted
@@ -224,42 +171,40 @@ class Trees(Model):
             if trust and name == LOG_RANK:
                 yield number, trust * np.nan_to_num(column[number])
             elif trust and name == RECIPROCAL_RANK:
-                yield number, -trust * np.log(np.maximum(column[number], _LEAST))
+                yield number, -trust * np.log(np.maximum(column[number], np.float32(1e-4)))
 
     def contributions(self, pairs: Pairs) -> tuple[Floats, Floats]:
-        """Features of pairs [P, K], and the contribution of each to the scores [P, K].
-
-        Shapley values of the trees: Scott M. Lundberg et al.: *From Local Explanations to Global
+        """Features of pairs [P, K], and the contribution of each to the scores [P, K]. Shapley
+        values of the trees: Scott M. Lundberg et al.: *From Local Explanations to Global
         Understanding with Explainable AI for Trees*, Nature Machine Intelligence, 2020. A score is
-        the sum of the pair's contributions and a constant, the mean over the training pairs.
-        """
+        the sum of the pair's contributions and a constant, the mean over the training pairs."""
         pairs = pairs.with_resources(self.resources)
         values = features.table(pairs, self.families, self.idf).values
-        by_objective: list[Any] = [
-            booster.predict(values, pred_contrib=True, num_threads=threads())
-            for booster in self.boosters
-        ]
-        added = _mean(by_objective)[:, :-1].copy()
+        how = {"pred_contrib": True, "num_threads": threads()}
+        added = _mean([each.predict(values, **how) for each in self.boosters])[:, :-1].copy()
         for column, distrusted in self._distrusted(values):
             added[:, column] -= distrusted
         return values, added
 
     def importances(self) -> Mapping[str, float]:
-        """Each feature's share of the gain of all splits, mean over the objectives."""
+        """Family -> share of the gain of all splits, mean over the objectives, the largest first;
+        0 if all are 0."""
         # Shares, as each objective has its own unit of gain.
         gains = np.stack([booster.feature_importance("gain") for booster in self.boosters])
         shares = gains / gains.sum(axis=1, keepdims=True).clip(np.finfo(np.float64).tiny)
-        return dict(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
+        sums = _by_family(zip(self.names, shares.mean(axis=0).tolist(), strict=True))
+        total = sum(sums.values()) or 1.0
+        return {family: sums[family] / total for family in sorted(sums, key=lambda f: -sums[f])}
 
     def remembering(self, max_bytes: int) -> Self:
         """A copy that keeps what it reads of the last posts, besides their words."""
         return dataclasses.replace(self, recent=RecentPosts(max_bytes))
 
     @property
-    def counts(self) -> Counts:
-        """Counts of the kept posts."""
-        kept = self.recent
-        return Counts(kept.hits, kept.misses, kept.bytes) if kept else Counts()
+    def counts(self) -> Counter[str]:
+        """``hits``, ``misses`` and ``bytes`` of the kept posts."""
+        names = ("hits", "misses", "bytes") if self.recent else ()
+        return Counter({name: getattr(self.recent, name) for name in names})
 
     def warm_up(self) -> None:
         """Score posts of common words: first uses would make the first requests slow."""
@@ -273,14 +218,8 @@ class Trees(Model):
 
     def files(self) -> Mapping[str, bytes]:
         """The trees, a file for each objective."""
-        return {file_of(number): trees.encode() for number, trees in enumerate(self.lists, start=1)}
-
-
-def shares(importances: Mapping[str, float]) -> dict[str, float]:
-    """Family -> share of all features' importances, the largest first; 0 if all are 0."""
-    sums = _by_family(importances.items())
-    total = sum(sums.values()) or 1.0
-    return {family: sums[family] / total for family in sorted(sums, key=lambda f: -sums[f])}
+        lists = (trees.encode() for trees in self.lists)
+        return dict(zip(files_of(self.config), lists, strict=True))
 
 
 def _by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -296,22 +235,15 @@ def _mean(by_objective: npt.ArrayLike) -> Floats:
     return mean.astype(np.float32)
 
 
-def file_of(number: int) -> str:
-    """Name of the file with the trees of an objective from 1 on, in LightGBM's text format."""
-    return "model.txt" if number == 1 else f"model_{number}.txt"
-
-
-def read_lists(directory: Path, config: BoostingConfig) -> list[str]:
-    """The trees of each objective from the files of a checkpoint."""
-    numbers = range(1, len(config.objectives.split(",")) + 1)
-    return [(directory / file_of(number)).read_text(encoding="utf-8") for number in numbers]
+def files_of(config: BoostingConfig) -> list[str]:
+    """Files of a checkpoint with the trees of each objective, in LightGBM's text format."""
+    others = range(2, len(config.objectives.split(",")) + 1)
+    return ["model.txt", *(f"model_{number}.txt" for number in others)]
 
 
 def lightgbm() -> Any:
-    """LightGBM without pandas and scikit-learn, for whose objects alone it imports them.
-
-    Two seconds and 140 MiB less; a later import of these packages is not affected.
-    """
+    """LightGBM without pandas and scikit-learn, for whose objects alone it imports them. Two
+    seconds and 140 MiB less; a later import of these packages is not affected."""
     hidden = [name for name in ("pandas", "sklearn") if name not in sys.modules]
     # To an import statement a module that is None is one that cannot be found.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]

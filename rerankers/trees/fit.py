@@ -1,25 +1,20 @@
 """Growing of boosted trees, by LightGBM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rerankers.devices import threads
 from rerankers.errors import RerankerError
+from rerankers.text.ragged import Rows
 from rerankers.trees.boosting import OBJECTIVES, BoostingConfig, Trees, lightgbm
 
-if TYPE_CHECKING:
-    from lightgbm import Dataset
-    from lightgbm.callback import CallbackEnv
-
-PATIENCE = 30
-"""Trees without a better AP on held-out topics that end the search for their number."""
+PATIENCE = 30  # Trees without a better AP on held-out topics that end the search for their number
 
 Report = Callable[[str], object]
+Callback = Callable[[Any], None]  # Of LightGBM
 
 
 def grow(
@@ -27,27 +22,18 @@ def grow(
     names: Sequence[str],
     values: npt.NDArray[np.float32],
     relevant: npt.NDArray[np.bool_],
-    query_index: npt.NDArray[np.int64],
+    query_index: Rows,
     start: Trees | None = None,
     progress: Report = lambda message: None,
     weights: npt.NDArray[np.float64] | None = None,
 ) -> list[str]:
-    """Trees for each objective, in LightGBM's text format.
-
-    Args:
-        config: number, size and objectives of the trees.
-        names: of the K features.
-        values: [P, K] features of the training pairs.
-        relevant: [P] whether each pair is relevant.
-        query_index: [P] query of each pair, whose posts are ranked together.
-        start: trees that are extended, by half as many as are grown otherwise. What many
-            collections taught them is kept where a few topics of one's own say nothing.
-        weights: [P] of the pairs; None weighs all alike.
-
-    Raises:
-        RerankerError: LightGBM cannot grow any, no topic has both a relevant and another post, or
-            ``start`` has other objectives or features that are not the first ones here.
-    """
+    """Trees for each objective, in LightGBM's text format, from the features ``values`` [P, K] of
+    pairs, with ``names`` [K]; some pairs are ``relevant`` [P]. Posts of a query, ``query_index``
+    [P], are ranked together; ``weights`` [P] are those of the pairs. Trees to ``start`` from are
+    extended, by half as many as are grown otherwise: what many collections taught them is kept
+    where a few topics of one's own say nothing. Raises RerankerError if LightGBM cannot grow any,
+    no topic has both a relevant and another post, or ``start`` has other objectives or features
+    that are not the first ones here."""
     positives, queries = set(query_index[relevant]), set(query_index[~relevant])
     if not positives & queries:
         raise RerankerError(
@@ -60,7 +46,7 @@ def grow(
     order = np.argsort(query_index, kind="stable")
     _, sizes = np.unique(query_index, return_counts=True)
 
-    def data(options: Mapping[str, Any]) -> Dataset:
+    def data(options: Mapping[str, Any]) -> Any:
         return lightgbm().Dataset(
             values[order],
             label=relevant[order].astype(np.int32),
@@ -79,10 +65,8 @@ def grow(
             count, first = _best_count(config, options, data(options), sizes, report), None
             if start:
                 count, first = -(-config.trees // 2), start.boosters[row]
-            callbacks = [_counting(progress, f"{objective}, trees: ")]
-            trees = lightgbm().train(
-                options, data(options), count, init_model=first, callbacks=callbacks
-            )
+            how = {"init_model": first, "callbacks": [_counting(progress, f"{objective}, trees: ")]}
+            trees = lightgbm().train(options, data(options), count, **how)
             lists.append(trees.model_to_string())
     except lightgbm().basic.LightGBMError as error:
         raise RerankerError(
@@ -93,25 +77,16 @@ def grow(
 
 
 def _best_count(
-    config: BoostingConfig,
-    options: dict[str, Any],
-    data: Dataset,
-    sizes: npt.NDArray[np.int64],
-    report: Callable[[CallbackEnv], None],
+    config: BoostingConfig, options: dict[str, Any], data: Any, sizes: Rows, report: Callback
 ) -> int:
     """The number of trees with the best AP on held-out topics, mean over the parts."""
     parts = min(config.parts, len(sizes))
     if parts < 2:
         return config.trees
-    rows = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
     topics = np.random.default_rng(config.seed).permutation(len(sizes))
-    folds = [
-        (
-            np.concatenate([rows[topic] for topic in np.setdiff1d(topics, held_out)]),
-            np.concatenate([rows[topic] for topic in np.sort(held_out)]),
-        )
-        for held_out in np.array_split(topics, parts)
-    ]
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    held_out = [np.isin(owners, part) for part in np.array_split(topics, parts)]
+    folds = [(np.flatnonzero(~each), np.flatnonzero(each)) for each in held_out]
     figures = lightgbm().cv(
         options | {"metric": "map", "eval_at": [int(sizes.max())]},
         data,
@@ -146,10 +121,10 @@ def _options(
     }
 
 
-def _counting(progress: Report, label: str) -> Callable[[CallbackEnv], None]:
+def _counting(progress: Report, label: str) -> Callback:
     """A callback of LightGBM that reports each tree."""
 
-    def report(state: CallbackEnv) -> None:
+    def report(state: Any) -> None:
         grown = state.iteration + 1 - state.begin_iteration
         progress(f"{label}{grown} of {state.end_iteration - state.begin_iteration}")
 

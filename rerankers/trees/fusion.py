@@ -18,22 +18,15 @@ to the collection's posts as well (:mod:`pipeline.adapt`). ``microblog`` and ``m
 are for TREC Microblog: they also read the official runs and the tweets' times.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from rerankers.errors import at_least
+from rerankers.errors import at_least, named
 from rerankers.text.spaces import ADAPTED, GENERAL
-from rerankers.trees.boosting import FusionConfig, Trees
+from rerankers.trees.boosting import BoostingConfig, Trees
 
-SEARCHES = ("ql", "bm25", "rm3", "axiom")
-"""Methods of search whose scores the fusions read."""
+SEARCHES = ("ql", "bm25", "rm3", "axiom")  # Methods of search whose scores the fusions read
 
-OFFICIAL_RUNS = ("run_ql", "run_rm3")
-"""Official runs of TREC Microblog whose scores its fusions read."""
-
-ADAPTED_FAMILY = f"meaning:{ADAPTED}"
-"""The family that needs word vectors adapted to the collection."""
+ADAPTED_FAMILY = f"meaning:{ADAPTED}"  # Needs word vectors adapted to the collection
 
 TEXT_FAMILIES = (
     *("first_stage", "overlap", "phrases", "links", "hashtags", "quality", "feedback"),
@@ -47,36 +40,30 @@ def fused(*more: str) -> str:
     return ",".join([*(f"signal:{name}" for name in SEARCHES), *TEXT_FAMILIES, *more])
 
 
-MICROBLOG = (*(f"signal:{name}" for name in OFFICIAL_RUNS), "temporal")
-"""Families that only TREC Microblog has, or only tweets."""
-
-DEPTH, MICROBLOG_DEPTH = 100, 1000
-"""Best posts of each ranker that a fusion scores."""
+MICROBLOG = ("signal:run_ql", "signal:run_rm3", "temporal")
+"""Families of TREC Microblog's official runs, and of tweets."""
 
 TRUST = 0.3
 """The setting ``trust`` for collections of any kind, chosen by leaving collections out; see
-:mod:`rerankers.trees.window`.
-Of TREC Microblog other years say enough."""
+:mod:`rerankers.trees.window`. Of TREC Microblog other years say enough."""
 
 
 @dataclass(frozen=True)
-class Config(FusionConfig):
+class Config(BoostingConfig):
     """Hyperparameters."""
 
     families: str = fused()  # Names of files in rerankers/features
     candidate_rankers: str = ""  # Signals whose best posts are the candidates; "" is all rankers
-    depth: int = at_least(1, DEPTH)  # Best posts of each of them that are scored; others rank below
+    depth: int = at_least(1, 100)  # Best posts of each of them that are scored; others rank below
 
 
 class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "searches"
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "general": Config(families=fused("grams"), trust=TRUST),
-        "adapted": Config(families=fused("grams", ADAPTED_FAMILY), trust=TRUST),
-        "microblog": Config(families=fused(*MICROBLOG), depth=MICROBLOG_DEPTH),
-        "microblog_adapted": Config(
-            families=fused(*MICROBLOG, ADAPTED_FAMILY), depth=MICROBLOG_DEPTH
-        ),
-    }
+    configurations = named(
+        general=Config(families=fused("grams"), trust=TRUST),
+        adapted=Config(families=fused("grams", ADAPTED_FAMILY), trust=TRUST),
+        microblog=Config(families=fused(*MICROBLOG), depth=1000),
+        microblog_adapted=Config(families=fused(*MICROBLOG, ADAPTED_FAMILY), depth=1000),
+    )

@@ -11,29 +11,34 @@ ranks in the gradients' NDCG, changed AP by less than .007. As scores of two top
 query likelihood comes with its min–max value and its reciprocal rank in the topic's list.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import replace
 
+from rerankers.errors import named
 from rerankers.trees.boosting import BoostingConfig, Trees
 
-TEXT = "first_stage,overlap"
+TEXT = "first_stage,overlap"  # Names of files in rerankers/features
 
-
-@dataclass(frozen=True)
-class Config(BoostingConfig):
-    """Hyperparameters."""
-
-    families: str = f"{TEXT},links,hashtags"  # Names of files in rerankers/features
+ALL = BoostingConfig(
+    families=f"{TEXT},links,hashtags",
+    trees=300,
+    parts=5,
+    leaves=4,
+    penalty=1.0,
+    truncation=30,
+    objectives="lambdarank",
+    feature_fraction=1.0,
+    bagging=1.0,
+)
 
 
 class Model(Trees):
     """A list of trees over a pair's features."""
 
     reads = "posts"
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "all": Config(),
-        "text": Config(families=TEXT),
-        "text_url": Config(families=f"{TEXT},links"),
-        "text_hashtag": Config(families=f"{TEXT},hashtags"),
-    }
+    explains = ""  # A first stage's score is mixed in: contributions do not add up to the result.
+    configurations = named(
+        all=ALL,
+        text=replace(ALL, families=TEXT),
+        text_url=replace(ALL, families=f"{TEXT},links"),
+        text_hashtag=replace(ALL, families=f"{TEXT},hashtags"),
+    )

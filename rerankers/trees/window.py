@@ -9,12 +9,10 @@ those of the training, trees trust the first stage too little: the score is less
 logarithm of its rank, chosen by leaving collections out.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from rerankers.errors import at_least
-from rerankers.trees.boosting import FusionConfig, Trees
+from rerankers.errors import at_least, named
+from rerankers.trees.boosting import BoostingConfig, Trees
 from rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 
 WINDOW_FAMILIES = ("given", "lexical", "grams", *TEXT_FAMILIES[1:])
@@ -22,7 +20,7 @@ WINDOW_FAMILIES = ("given", "lexical", "grams", *TEXT_FAMILIES[1:])
 
 
 @dataclass(frozen=True)
-class Config(FusionConfig):
+class Config(BoostingConfig):
     """Hyperparameters; for the reasons see :mod:`rerankers.trees.fusion`."""
 
     families: str = ",".join(WINDOW_FAMILIES)  # Names of files in rerankers/features
@@ -34,7 +32,7 @@ class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "lists"
-    configurations: ClassVar[Mapping[str, Config]] = {
-        "general": Config(),
-        "adapted": Config(families=",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),
-    }
+    configurations = named(
+        general=Config(),
+        adapted=Config(families=",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),
+    )

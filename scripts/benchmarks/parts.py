@@ -1,8 +1,4 @@
-"""Parts of ``scripts/benchmark.py``, each a function ``measure_PART`` that gives its rows.
-
-Scoring by MP-HCNN as shipped, and the whole process ``pipeline.search``; the rerank service over
-loopback, beside its scoring in-process, and the stages of a request.
-"""
+"""Parts of ``scripts/benchmark.py``, each a function ``measure_PART`` that gives its rows."""
 
 from __future__ import annotations
 
@@ -41,9 +37,8 @@ from pipeline.service.models import Models, ServedModel
 from pipeline.service.requests import Record
 from rerankers import checkpoint, devices, features
 from rerankers.networks.base import Reranker
-from rerankers.networks.batches import BATCH_SIZE, batches_of, score_tokenized
 from rerankers.networks.inputs import Tokenized
-from rerankers.networks.network import Network
+from rerankers.networks.network import BATCH_SIZE, Network, batches_of, score_tokenized
 from rerankers.trees.boosting import Trees
 
 if TYPE_CHECKING:
@@ -262,11 +257,9 @@ def _in_process(bodies: Sequence[bytes]) -> float:
 
 
 def measure_stages(options: Options) -> Iterable[Row]:
-    """Median milliseconds of CPU time of each stage and of all together, on one core.
-
-    New posts, and then the same ones for another query. What several families of features read is
-    computed by the first of them.
-    """
+    """Median milliseconds of CPU time of each stage and of all together, on one core. New posts,
+    and then the same ones for another query. What several families of features read is computed by
+    the first of them."""
     model, trees = _served()
     devices.set_threads(1)
     seconds: dict[str, list[float]] = defaultdict(list)

@@ -29,7 +29,7 @@ from pipeline.defaults import DEFAULT_FUSION
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.tuning import interpolate
 from pipeline.runtime import provenance
-from pipeline.training.first_stages import bm25
+from pipeline.training.fusion import bm25
 from pipeline.training.training_set import draw_answers
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint as checkpoints
@@ -152,9 +152,11 @@ class Setup:
 
     def judged(self, cell: Cell) -> left_out.Judged:
         """Run and judgments of a cell, for the topics that it is measured on."""
-        qrels = self.collection(cell.collection).qrels or {}
+        collection = self.collection(cell.collection)
+        qrels = collection.qrels or {}
         if cell.kind == LEFT_OUT:
-            qrels = left_out.judgments(cell.collection, cell.topics, self.data)
+            grades, topics = collection.training_qrels or {}, collection.training_topics
+            qrels = {topic.query_id: grades[topic.query_id] for topic in topics[: cell.topics]}
         return read_run(self.run_file(cell)), qrels
 
 

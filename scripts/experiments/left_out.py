@@ -13,7 +13,6 @@ trained, judged         this model trained further on four fifths of the topics 
                         fifth, in turn, without and with judgments for other topics
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,17 +23,15 @@ import numpy as np
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
-from pipeline.evaluation.measures import evaluate
 from pipeline.ranking import retrievers
 from pipeline.ranking.checkpoints import named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, retriever_for
-from pipeline.ranking.tuning import Calibration
-from pipeline.training.first_stages import ENGINES, MemoryRetriever, memory_retrievers
+from pipeline.training import fusion
 from pipeline.training.fusion import FORMS, WINDOW, fusion_lists, window_lists
 from pipeline.training.training_set import JudgedCandidates
 from pipeline.training.trees import grower
-from pipeline.training.tuning import calibrate, fold_topics
+from pipeline.training.tuning import fold_topics
 from rerankers import checkpoint, features, models
 from rerankers.features import FeatureTable
 from rerankers.features.judged import JUDGED
@@ -55,11 +52,10 @@ PAIRS = (
 """Collections that are left out together; half the trainings."""
 
 FIRST_STAGES = (*SEARCHES, "engine", "standard", "cosine", "hybrid")
-"""Methods of our index, and what engines do; see :mod:`pipeline.training.first_stages`."""
+"""Methods of our index, and what engines do; see :mod:`pipeline.training.fusion`."""
 
 FOLDS = 5  # Parts of a collection's own topics
 BATCH = 8  # Posts of a batch of the form ``eights``
-BINS = 10  # Equal parts of [0, 1]
 
 Judged = tuple[Run, Qrels]
 _LOCK = Lock()  # Cells share features and models, which take all cores.
@@ -84,9 +80,7 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
             known = form if form in FORMS else "order"
             pairs = replace(found, forms=dict.fromkeys(found.run, known)).pairs()
             return found.run_of(model.score(_in_batches(pairs) if form == "eights" else pairs))
-        found = retrievers.with_space(
-            retrievers.with_resources(found, {JUDGED: collection.judged_posts}), collection
-        )
+        found = retrievers.with_resources(found, collection, judged_posts=True)
         model = _model("window", "adapted", collection, data)
         if form == "adapted":
             return found.run_of(model.score(found.pairs()))
@@ -98,20 +92,13 @@ def _first_stage(collection: Collection, name: str) -> Retriever:
     if name in SEARCHES:
         return retriever_for(collection, method=name)
     if name == "engine":
-        return IndexRetriever(collection.open_index(), ENGINES)
+        return IndexRetriever(collection.open_index(), fusion.ENGINES)
     return next(each for each in _in_memory(collection.name) if each.name == name)
 
 
 @cache
-def _in_memory(name: str) -> list[MemoryRetriever]:
-    return memory_retrievers(named.find(name))
-
-
-def judgments(name: str, most: int, data: Path | None) -> Qrels:
-    """Those of the topics that are searched."""
-    collection = named.find(name, data)
-    grades = collection.training_qrels or {}
-    return {t.query_id: grades[t.query_id] for t in collection.training_topics[:most]}
+def _in_memory(name: str) -> list[fusion.MemoryRetriever]:
+    return fusion.memory_retrievers(named.find(name))
 
 
 def _in_batches(pairs: Pairs) -> Pairs:
@@ -177,39 +164,3 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
         found = fusion_lists(config, collections)
     table = features.table(found.candidates.pairs(), config.families.split(","), _idf())
     return found, table
-
-
-def margin(own: Judged, first: Judged | None) -> float:
-    """Half of the 95 % interval over topics of a ranking's gain in AP over its first stage.
-
-    Of the AP itself without one. Normal approximation.
-    """
-    (run, qrels), base = own, first[0] if first else {}
-    found, before = (evaluate(qrels, each, ["AP"])["AP"] for each in (run, base))
-    gains = [value - before[topic] for topic, value in found.items()]
-    return round(1.96 * float(np.std(gains, ddof=1)) / len(gains) ** 0.5, 4)
-
-
-def first_stage_of(form: str) -> str | None:
-    """The first stage of a form; None if it is one itself."""
-    return None if form in FIRST_STAGES else form.rpartition("/")[0] or "bm25"
-
-
-def calibrated(rankings: Sequence[Judged]) -> Calibration:
-    """Calibration on several rankings."""
-    scores = {f"{n}/{q}": of for n, (run, _) in enumerate(rankings) for q, of in run.items()}
-    grades = {f"{n}/{q}": of for n, (_, qrels) in enumerate(rankings) for q, of in qrels.items()}
-    return calibrate(scores, grades) or Calibration()
-
-
-def calibration_error(own: Judged, calibration: Calibration) -> float:
-    """Expected calibration error of a ranking's probabilities.
-
-    The mean over pairs of |share of relevant pairs - mean probability| of each of :data:`BINS`.
-    """
-    (run, qrels), (slope, intercept) = own, calibration
-    pairs = [(s, qrels[q].get(d, 0) > 0) for q, scores in run.items() for d, s in scores.items()]
-    values, relevant = np.array(pairs, dtype=np.float64).T
-    chances = 1 / (1 + np.exp(-(slope * values + intercept)))
-    bins = np.minimum((chances * BINS).astype(int), BINS - 1)
-    return round(float(np.abs(np.bincount(bins, relevant - chances, BINS)).sum()) / len(pairs), 4)

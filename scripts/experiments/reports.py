@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import normalize
 
 from experiments.cells import BETTER, MIXTURE_BETTER, WORSE, Result, Setup, means, okapi
-from experiments.left_out import calibrated, calibration_error, first_stage_of, margin
+from experiments.left_out import FIRST_STAGES, Judged
 from experiments.tables import CLEAN, Row, Table, markdown_table, titled
 from indexes.files import write_bytes
 from indexes.posts import Post, read_posts
@@ -30,7 +30,7 @@ from pipeline.evaluation.measures import evaluate
 from pipeline.evaluation.significance import randomization_test
 from pipeline.explanation.topic import grade_text
 from pipeline.ranking.tuning import Calibration
-from pipeline.training.tuning import HeldOut
+from pipeline.training.tuning import HeldOut, calibrate
 from rerankers import checkpoint
 from rerankers.explanation import visible
 from rerankers.networks.base import QUERY
@@ -39,9 +39,10 @@ from rerankers.networks.models.mp_hcnn import Model
 from rerankers.networks.network import Network
 from rerankers.text.vectors import read_vectors
 from rerankers.text.words import STOP_WORDS, URL_PLACEHOLDER, url_text, words
-from rerankers.trees.boosting import Trees, shares
+from rerankers.trees.boosting import Trees
 
 LEVEL = 0.05
+BINS = 10  # Equal parts of [0, 1] of the calibration error
 PERMUTATIONS = 20_000  # Enough to tell p to within .003 around the level
 EXTREMES = 5  # Figures 3 and 4: number of topics listed at either end
 TOPICS, POSTS = 5, 20  # Table 5: topics with the largest gains, and posts of each
@@ -56,20 +57,14 @@ _HASHTAG = re.compile(r"(?:^|\s)##?\s?\w")
 Values = Mapping[str, npt.NDArray[np.float64]]  # Measure -> a value per judged topic
 
 
-def significance(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with marks against the table's marked systems."""
-    return marked(results, {s.name: [*table.better, *table.worse] for s in table.systems}, setup)
-
-
-def marked(
-    results: Sequence[Result], references: Mapping[str, Sequence[str]], setup: Setup
+def significance(
+    table: Table, results: Sequence[Result], setup: Setup, before: Mapping[str, str] | None = None
 ) -> list[Result]:
-    """The results with marks against each system's references that have results and judgments.
-
-    By Fisher's two-sided paired randomization test over topics, p < .05, uncorrected as in the
-    papers' tables. With several seeds, a topic's value is the mean over them.
-    """
-    seeds = defaultdict(list)
+    """The results with marks against the table's marked systems, or against the system ``before``
+    each, that have results and judgments. By Fisher's two-sided paired randomization test over
+    topics, p < .05, uncorrected as in the papers' tables. With several seeds, a topic's value is
+    the mean over them."""
+    seeds, references = defaultdict(list), [*table.better, *table.worse]
     for result in results:
         seeds[result.cell.collection, result.cell.system].append(result)
     values = {key: values_of(own, setup) for key, own in seeds.items()}
@@ -87,7 +82,8 @@ def marked(
 
     marks = {}
     for (name, system), own in seeds.items():
-        others = {o: values[name, o] for o in references.get(system, ()) if (name, o) in values}
+        named = references if before is None else [before.get(system, "")]
+        others = {o: values[name, o] for o in named if (name, o) in values}
         # Only a mixture is compared with its own neural score.
         alone = {other: of for other, of in others.items() if other != system}
         marks[name, system] = {
@@ -134,10 +130,8 @@ def sizes(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]
 
 
 def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results, and those of the same runs on the clean questions alone.
-
-    The others change neither training nor the choice of the epoch: any ranking is worth the same.
-    """
+    """The results, and those of the same runs on the clean questions alone. The others change
+    neither training nor the choice of the epoch: any ranking is worth the same."""
     done = list(results)
     for result in results:
         clean = CLEAN.get(result.cell.collection, "")
@@ -150,11 +144,9 @@ def clean_questions(table: Table, results: Sequence[Result], setup: Setup) -> li
 
 
 def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with AP by α as measures, ``stackfaq 0.05`` and so on (section 6.3).
-
-    α · cosine of question vectors + (1 - α) · Okapi, both scaled to [0, 1] per topic; α is 0, 0.05,
-    …, 1. Candidates of the training topics are the judged posts or the nearest.
-    """
+    """The results with AP by α as measures, ``stackfaq 0.05`` and so on (section 6.3). α · cosine
+    of question vectors + (1 - α) · Okapi, both scaled to [0, 1] per topic; α is 0, 0.05, …, 1.
+    Candidates of the training topics are the judged posts or the nearest."""
     general, done = named.data_directory(setup.data) / "general", []
     for result in results:
         trained = cast(Network, checkpoint.load(setup.checkpoint(result.cell)))
@@ -183,10 +175,8 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
 
 
 def question_vectors(trained: Network, questions: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E].
-
-    The paper calls its model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone.
-    """
+    """Sentence vectors of questions by a CNTN, normalized to length 1: [N, E]. The paper calls its
+    model with M = I "just a cosine", which v_qᵀ v_a is for such vectors alone."""
     model, encoder = trained.model, trained.encoder
     inputs = encoder.tokens(model, QUERY, questions)
     parts = np.array_split(np.arange(len(questions)), -(-len(questions) // BATCH_SIZE))
@@ -208,8 +198,8 @@ def stages(table: Table, results: Sequence[Result], setup: Setup) -> list[Result
         found = sum(doc_id in run.get(query_id, {}) for query_id, doc_id in relevant)
         return {"recall": round(found / max(1, len(relevant)), 4)} if qrels else {}
 
-    before = {system.name: [other.name] for other, system in pairwise(table.systems)}
-    return marked(_with(results, recall), before, setup)
+    before = {system.name: other.name for other, system in pairwise(table.systems)}
+    return significance(table, _with(results, recall), setup, before)
 
 
 def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
@@ -217,16 +207,14 @@ def importances(table: Table, results: Sequence[Result], setup: Setup) -> list[R
     of_families = {}
     for whole in (r.cell for r in results if r.cell.system == table.systems[0].name):
         trees = cast(Trees, checkpoint.load(setup.checkpoint(whole)))
-        for name, share in shares(trees.importances()).items():
+        for name, share in trees.importances().items():
             of_families[f"- {name}", whole.seed] = {"importance": round(share, 4)}
     return _with(results, lambda r: of_families.get((r.cell.system, r.cell.seed), {}))
 
 
 def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[Result]:
-    """The results with a margin of error, those of models with their calibration error, too.
-
-    Models are calibrated on the other collections.
-    """
+    """The results with a margin of error, those of models with their calibration error, too. Models
+    are calibrated on the other collections."""
     judged = {r.cell: setup.judged(r.cell) for r in results}
     of_form = {(cell.reranker, cell.collection): found for cell, found in judged.items()}
 
@@ -246,6 +234,38 @@ def calibration(table: Table, results: Sequence[Result], setup: Setup) -> list[R
         return added | {"ECE": calibration_error(own, calibration)}
 
     return _with(results, measures)
+
+
+def margin(own: Judged, first: Judged | None) -> float:
+    """Half of the 95 % interval over topics of a ranking's gain in AP over its first stage. Of the
+    AP itself without one. Normal approximation."""
+    (run, qrels), base = own, first[0] if first else {}
+    found, before = (evaluate(qrels, each, ["AP"])["AP"] for each in (run, base))
+    gains = [value - before[topic] for topic, value in found.items()]
+    return round(1.96 * float(np.std(gains, ddof=1)) / len(gains) ** 0.5, 4)
+
+
+def first_stage_of(form: str) -> str | None:
+    """The first stage of a form; None if it is one itself."""
+    return None if form in FIRST_STAGES else form.rpartition("/")[0] or "bm25"
+
+
+def calibrated(rankings: Sequence[Judged]) -> Calibration:
+    """Calibration on several rankings."""
+    scores = {f"{n}/{q}": of for n, (run, _) in enumerate(rankings) for q, of in run.items()}
+    grades = {f"{n}/{q}": of for n, (_, qrels) in enumerate(rankings) for q, of in qrels.items()}
+    return calibrate(scores, grades) or Calibration()
+
+
+def calibration_error(own: Judged, calibration: Calibration) -> float:
+    """Expected calibration error of a ranking's probabilities. The mean over pairs of |share of
+    relevant pairs - mean probability| of each of :data:`BINS`."""
+    (run, qrels), (slope, intercept) = own, calibration
+    pairs = [(s, qrels[q].get(d, 0) > 0) for q, scores in run.items() for d, s in scores.items()]
+    values, relevant = np.array(pairs, dtype=np.float64).T
+    chances = 1 / (1 + np.exp(-(slope * values + intercept)))
+    bins = np.minimum((chances * BINS).astype(int), BINS - 1)
+    return round(float(np.abs(np.bincount(bins, relevant - chances, BINS)).sum()) / len(pairs), 4)
 
 
 def _with(results: Sequence[Result], of: Callable[[Result], dict[str, float]]) -> list[Result]:

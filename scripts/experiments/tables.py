@@ -1,7 +1,5 @@
 """Tables: rows from ``tables.toml``, the papers' figures, and results as Markdown."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import tomllib

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Capture
 from helpers import reranking_samples
 from helpers.reranking_samples import encoder, pairs_that_rm3_orders, small_config
 
@@ -17,7 +18,7 @@ from pipeline.errors import DataError, UsageError
 from pipeline.ranking.fusion import Fusion, UnionRetriever
 from rerankers import features, models
 from rerankers.errors import RerankerError
-from rerankers.trees.boosting import Trees, shares
+from rerankers.trees.boosting import Trees
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
 FOUND: dict[str, Run] = {
@@ -89,7 +90,7 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
 
 
-def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: Capture) -> None:
     rankers = ["ql", "run_ql"], ["ql", "run_ql"]
     found = UnionRetriever(source(tmp_path), *rankers).search(TOPICS)
     assert set(found.signals) == {"ql"}
@@ -130,7 +131,7 @@ CHANGES: dict[str, Any] = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0
 def fitted(families: str, objectives: str, start: Trees | None = None) -> Trees:
     changes = CHANGES | {"families": families, "objectives": objectives}
     config = small_config("fusion", "general", **changes)
-    return reranking_samples.fitted("fusion", config, *pairs_that_rm3_orders(), start)
+    return reranking_samples.fitted("fusion", config, *pairs_that_rm3_orders(), start=start)
 
 
 @pytest.mark.parametrize("name", ["fusion", "lambdamart"])
@@ -145,7 +146,7 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str) -> None:
     lowest = np.where(best, scores, np.inf).min(axis=1)
     assert (lowest > np.where(best, -np.inf, scores).max(axis=1)).all()
 
-    importances = shares(trees.importances())
+    importances = trees.importances()
     assert next(iter(importances)) == "signal:rm3" and importances["signal:rm3"] > 0.9
     assert [*importances.values()] == sorted(importances.values(), reverse=True)
     if name == "fusion":  # LambdaMART's scores are parts of a mixture.

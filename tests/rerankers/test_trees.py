@@ -21,9 +21,8 @@ from rerankers import checkpoint, features
 from rerankers.errors import RerankerError
 from rerankers.pairs import Pairs
 from rerankers.text.vocabulary import Idf
-from rerankers.trees.boosting import Trees
+from rerankers.trees.boosting import BoostingConfig, Trees
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
-from rerankers.trees.lambdamart import Config
 from rerankers.trees.recent import RecentPosts
 from rerankers.trees.window import WINDOW_FAMILIES
 
@@ -78,7 +77,7 @@ def test_several_lists_and_trees_without_a_split() -> None:
 
 def test_larger_trees_and_other_kinds_are_errors() -> None:
     with pytest.raises(RerankerError, match=r"leaves: found 65, expected .*, 64 at most"):
-        Config(leaves=65, families="links")
+        BoostingConfig(leaves=65, families="links")
     with pytest.raises(ValueError, match="65 leaves, 64 at most"):
         Forest([grown(65).model_to_string()])
     with pytest.raises(ValueError, match="linear leaves"):
@@ -178,5 +177,5 @@ def test_a_model_keeps_posts() -> None:
     pairs = of_query(0)
     for hits in (0, len(EVERY)):
         assert scorer.score(pairs).tolist() == ready.score(pairs).tolist()
-        assert scorer.counts[:2] == (hits, len(EVERY))
-    assert 0 < scorer.counts.bytes <= 10**6
+        assert (scorer.counts["hits"], scorer.counts["misses"]) == (hits, len(EVERY))
+    assert 0 < scorer.counts["bytes"] <= 10**6

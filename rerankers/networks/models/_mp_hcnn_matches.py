@@ -3,8 +3,6 @@
 Rao et al. (AAAI 2019), Table 6, shades the words of a post by them.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, cast
@@ -24,9 +22,7 @@ from rerankers.text.spans import Span, Word, find_url, find_words, trigram_spans
 
 Values = npt.NDArray[np.float32]
 
-COSINE_BOUNDS = (0.7, 0.8, 0.9, 0.99)
-"""Unrelated phrases have cosines up to about 0.7; equal ones have 1."""
-
+COSINE_BOUNDS = (0.7, 0.8, 0.9, 0.99)  # Unrelated phrases have cosines up to about 0.7
 SOFTMAX_BOUNDS = (0.1, 0.25, 0.5, 0.75)
 
 SHARES_OF_GREATEST = (0.25, 0.5, 0.75, 0.95)
@@ -66,10 +62,8 @@ class PairMatches(NamedTuple):
     query_words: list[str]
     weights: Values  # IDF of each query word
     post_words: list[Word]
-    url: tuple[Span, ...]
-    """Span of the URL at the centre of each of its trigrams; empty without a URL."""
-    matches: dict[str, list[Matches]]
-    """Perspective, one of :data:`PERSPECTIVES` -> its matches at each depth."""
+    url: tuple[Span, ...]  # Of the centre of each trigram of the URL; empty without a URL
+    matches: dict[str, list[Matches]]  # One of PERSPECTIVES -> its matches at each depth
 
 
 def find_matches(

@@ -15,15 +15,16 @@ The learning rate is fixed; the paper searches a grid.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from rerankers.errors import named
 from rerankers.logistic import logistic_regression
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker
 from rerankers.networks.layers import StopWords, WordOverlap, word_vectors
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.training.settings import OF_PAIRS
 from rerankers.text.vocabulary import Vocabulary
 
 COUNTS = 2  # Number of common words, and the sum of their IDF
@@ -41,20 +42,9 @@ class Bilinear(Reranker):
     dimensions E of word vectors."""
 
     configurations = named(count=Config(), plain=Config(count=False))
-    training_settings = Settings(
-        loss="pointwise",
-        sampling="pairs",
-        optimizer="adagrad",
-        learning_rate=0.05,
-        weight_decay=1e-4,
-        steps=47,
-        epochs=40,
-        patience=10,
+    training_settings = replace(
+        OF_PAIRS, optimizer="adagrad", learning_rate=0.05, steps=47, epochs=40, patience=10
     )
-
-    coefficients: Tensor
-    intercept: Tensor
-    is_fitted: Tensor
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
@@ -65,9 +55,9 @@ class Bilinear(Reranker):
         self.bias = nn.Parameter(torch.zeros(()))
         if config.count:
             self.overlap = WordOverlap(vocabulary)
-            self.register_buffer("coefficients", torch.zeros(COUNTS + 1))
-            self.register_buffer("intercept", torch.zeros(()))
-            self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool))
+            self.coefficients = nn.Buffer(torch.zeros(COUNTS + 1))
+            self.intercept = nn.Buffer(torch.zeros(()))
+            self.is_fitted = nn.Buffer(torch.zeros((), dtype=torch.bool))
 
     @abstractmethod
     def compose(self, ids: Tensor) -> Tensor:

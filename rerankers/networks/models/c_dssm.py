@@ -35,8 +35,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least
-from rerankers.networks.base import named
+from rerankers.errors import Checked, at_least, named
 from rerankers.networks.models.dssm import SemanticModel, TrigramSums
 from rerankers.text.words import TRIGRAM_COUNT
 
@@ -53,9 +52,6 @@ class Config(Checked):
     sentence_size: int = 64  # Dimensions of a text vector (paper: 128)
     smoothing: float = 10.0  # γ, factor of the cosine
     dropout: float = 0.0  # Share of the pooled features dropped in training (paper: none)
-
-
-PAPER = Config(trigram_buckets=TRIGRAM_COUNT, filters=300, sentence_size=128)  # Sizes of the paper
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -86,4 +82,6 @@ class Model(SemanticModel):
     """The network of section 3 (CIKM 2014); see the module's docstring."""
 
     network = ConvolutionalNetwork
-    configurations = named(compact=Config(), rao2019=PAPER)
+    configurations = named(
+        compact=Config(), rao2019=Config(TRIGRAM_COUNT, filters=300, sentence_size=128)
+    )

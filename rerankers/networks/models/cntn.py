@@ -50,8 +50,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, one_of
-from rerankers.networks.base import QUERY, WORDS, Inputs, Interactions, Reranker, named
+from rerankers.errors import Checked, named, one_of
+from rerankers.networks.base import QUERY, WORDS, Inputs, Interactions, Reranker
 from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors, xavier_linear
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
@@ -194,11 +194,9 @@ class SentenceNetwork(nn.Module):
 
 def k_max_pooling(values: Tensor, lengths: Tensor, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The ``k`` [B] highest values of each feature, in text order; of equal values the earlier.
-
     Texts of ``lengths`` [B] without padding have ``values`` [B, L, F]. The result is [B, most, F],
     0 where a text has no more to keep, and the number kept of each text [B]. No ``k`` is above
-    ``most``.
-    """
+    ``most``."""
     positions = values.shape[1]
     kept = torch.minimum(k, lengths)
     rows = values.transpose(1, 2)  # [B, F, L]

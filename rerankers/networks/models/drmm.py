@@ -34,8 +34,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least, one_of
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms, named
+from rerankers.errors import Checked, at_least, named, one_of
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms
 from rerankers.networks.layers import VECTOR_KINDS, bounded, unit_length, word_vectors
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary

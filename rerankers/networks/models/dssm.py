@@ -41,9 +41,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.devices import is_host
-from rerankers.errors import Checked, at_least
-from rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker, named
+from rerankers import devices
+from rerankers.errors import Checked, at_least, named
+from rerankers.networks.base import TRIGRAMS, Inputs, Interactions, Reranker
 from rerankers.networks.layers import mask_of_lengths, unit_length, xavier_linear
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
@@ -66,18 +66,11 @@ class Config(Checked):
     dropout: float = 0.4  # Share of the units of the first two layers dropped in training
 
 
-PAPER = Config(
-    trigram_buckets=TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128, dropout=0.0
-)
-"""Sizes of the paper."""
-
-
 class SemanticModel(Reranker):
     """Cosine of two texts' semantic vectors, times γ (Huang et al. 2013, section 3.3). Queries and
     posts share the network. The hyperparameters contain ``smoothing``, γ."""
 
-    network: ClassVar[type[nn.Module]]
-    """Maps trigram identifiers [B, L] to vectors [B, K]."""
+    network: ClassVar[type[nn.Module]]  # Maps trigram identifiers [B, L] to vectors [B, K]
 
     # The papers' loss: one clicked document and four others.
     training_settings = Settings(loss="listwise", learning_rate=1e-3, negatives=4)
@@ -105,15 +98,16 @@ class SemanticModel(Reranker):
 class TrigramSums(nn.Module):
     """Product of a trained matrix, ``size`` columns, and the trigram counts of texts or words. It
     is a sum of one vector for each trigram, so counts, almost all of which are zero, are never
-    computed. Trigrams share rows of the matrix if there are fewer ``buckets``."""
+    computed. Trigrams share rows of the matrix if there are fewer ``buckets``. Initial weights are
+    drawn from U[-bound, bound]: a text has tens of trigrams, whose sum is in the steep range of
+    tanh."""
 
-    def __init__(self, size: int, buckets: int) -> None:
+    def __init__(self, size: int, buckets: int, bound: float = 0.1) -> None:
         super().__init__()
         self.buckets, self.sparse = buckets, False
         # Row 0 is for padding and never read.
         self.weight = nn.Parameter(torch.empty(buckets + 1, size))
-        # A text has tens of trigrams: their initial sum is in the steep range of tanh.
-        nn.init.uniform_(self.weight, -0.1, 0.1)
+        nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
         """Sums over whole texts, ids [B, L]: [B, K]; or over parts of one text that begin at
@@ -127,20 +121,16 @@ class TrigramSums(nn.Module):
     def by_word(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over each word of texts, ids [B, L]: [B, W, K], and the mask of words [B, W]. W are
         the words of the longest text, at least 1, or the most that there can be."""
-        starts = begins_word(ids)
+        # The first trigram of a word is the only one that begins with # (class 0).
+        starts = (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
         counts = starts.sum(dim=1)
-        most = max(1, int(counts.max())) if is_host(ids.device) else ids.shape[1]
+        most = max(1, int(counts.max())) if ids.device.type in devices.HOSTS else ids.shape[1]
         mask = mask_of_lengths(counts, most)  # [B, W]
         # The word of each trigram, ascending in row order; padding is of a row's last word.
         places = torch.arange(mask.numel(), device=ids.device).view(mask.shape)
         words = (starts.cumsum(dim=1) - 1).clamp_min(0) + places[:, :1]
         offsets = torch.searchsorted(words.flatten(), places.flatten())
         return self(ids.flatten(), offsets).view(*mask.shape, -1), mask
-
-
-def begins_word(ids: Tensor) -> Tensor:
-    """Whether a trigram is its word's first, the only one that begins with # (class 0)."""
-    return (ids > 0) & (ids <= TRIGRAM_CLASSES**2)
 
 
 class DeepNetwork(nn.Module):
@@ -165,4 +155,7 @@ class Model(SemanticModel):
     """The network of section 3; see the module's docstring."""
 
     network = DeepNetwork
-    configurations = named(compact=Config(), rao2019=PAPER)
+    configurations = named(
+        compact=Config(),
+        rao2019=Config(TRIGRAM_COUNT, trigram_size=300, hidden=300, sentence_size=128, dropout=0.0),
+    )

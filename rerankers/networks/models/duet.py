@@ -33,17 +33,17 @@ Deviations, and choices where the paper is silent:
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least, one_of
+from rerankers.errors import Checked, at_least, named, one_of
 from rerankers.networks import base
 from rerankers.networks.base import QUERY, TRIGRAMS, WORDS, Encoded, Inputs, Interactions
-from rerankers.networks.layers import TrainedVectors, WideConvolution, mask_of_lengths, word_vectors
-from rerankers.networks.models.dssm import begins_word
+from rerankers.networks.layers import WideConvolution, mask_of_lengths, word_vectors
+from rerankers.networks.models.dssm import TrigramSums
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import TRIGRAM_COUNT
@@ -73,7 +73,7 @@ class Config(Checked):
 class Model(base.Reranker):
     """The networks of section 3; see the module's docstring."""
 
-    configurations = base.named(words=Config(), rao2019=Config(terms="trigrams"))
+    configurations = named(words=Config(), rao2019=Config(terms="trigrams"))
     # The paper's loss: one relevant post and four others.
     training_settings = Settings(
         loss="listwise", learning_rate=1e-3, weight_decay=1e-2, negatives=4
@@ -85,12 +85,10 @@ class Model(base.Reranker):
         super().__init__(config)
         if config.terms == "words":
             size = vocabulary.vectors.shape[1]
-            self.vectors = word_vectors(vocabulary, "static", unknown=0.25)
+            self.vectors: Any = word_vectors(vocabulary, "static", unknown=0.25)
         else:
             size = config.trigram_size
-            self.vectors = TrainedVectors(
-                np.zeros((0, size), dtype=np.float32), TRIGRAM_COUNT, -0.25, 0.25
-            )
+            self.vectors = TrigramSums(size, TRIGRAM_COUNT, 0.25)
         self.places = nn.Linear(config.post_words, config.local_filters)
         self.local = nn.Linear(config.query_words * config.local_filters, config.hidden)
         self.query = TextNetwork(size, config)
@@ -106,8 +104,8 @@ class Model(base.Reranker):
         if config.terms == "words":
             vectors = self.vectors(words.ids)
         else:
-            trigrams = inputs[TRIGRAMS].ids
-            vectors = sum_by_word(self.vectors(trigrams), trigrams, words.ids.shape[1])
+            sums, _ = self.vectors.by_word(inputs[TRIGRAMS].ids)
+            vectors = sums[:, : words.ids.shape[1]]
         if is_query:  # One region
             windows = words.ids.shape[1] + config.width - 1
             return Encoded(self.query(vectors, words.lengths, windows), words)
@@ -159,12 +157,3 @@ class TextNetwork(nn.Module):
 def flattened(places: Tensor, most: int) -> Tensor:
     """``places`` [P, L, K], padded to ``most`` positions and flattened: [P, most · K]."""
     return F.pad(places, (0, 0, 0, most - places.shape[1])).flatten(1)
-
-
-def sum_by_word(vectors: Tensor, trigrams: Tensor, words: int) -> Tensor:
-    """Sum of the trigrams' vectors [B, L, E] for each of the first ``words`` words: [B, words, E].
-    ``trigrams`` [B, L] are their identifiers."""
-    word = (begins_word(trigrams).cumsum(dim=1) - 1).clamp(0, words).unsqueeze(2)
-    # Trigrams of later words are added to one more word, which is dropped.
-    sums = torch.zeros(len(vectors), words + 1, vectors.shape[2], device=vectors.device)
-    return sums.scatter_add(1, word.expand_as(vectors), vectors)[:, :words]

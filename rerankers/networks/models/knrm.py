@@ -35,13 +35,14 @@ Deviations, and choices where the papers are silent:
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, at_least, one_of
+from rerankers.errors import Checked, at_least, named, one_of
 from rerankers.networks import layers
-from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, named
+from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
@@ -92,13 +93,10 @@ class Model(Reranker):
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
-        turned = [post.transpose(1, 2) for post in posts.vectors]  # [P, F, Ld]
-        mask = posts.words.mask
-        counts = [
-            soft_counts(torch.bmm(query[query_of_post], post), mask)
-            for query in queries.vectors
-            for post in turned
-        ]
+        counts, mask = [], posts.words.mask
+        for query, post in product(queries.vectors, posts.vectors):
+            cosine = torch.bmm(query[query_of_post], post.mT)  # [P, Lq, Ld]
+            counts.append(soft_counts(cosine, mask))
         logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
         query_mask = queries.words.mask[query_of_post].unsqueeze(2)
         return {"matches": LOG_SCALE * logarithms * query_mask}

@@ -41,9 +41,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from rerankers.errors import Checked, at_least, one_of
+from rerankers.errors import Checked, at_least, named, one_of
 from rerankers.networks import layers
-from rerankers.networks.base import QUERY, WORDS, Encoded, Inputs, Interactions, Reranker, named
+from rerankers.networks.base import QUERY, WORDS, Encoded, Inputs, Interactions, Reranker
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 

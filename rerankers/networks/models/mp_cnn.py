@@ -42,8 +42,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, one_of
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, named
+from rerankers.errors import Checked, named, one_of
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker
 from rerankers.networks.layers import windows_from, word_vectors
 from rerankers.networks.training.settings import OF_ANSWERS, RAO_2016
 from rerankers.text.vocabulary import Vocabulary

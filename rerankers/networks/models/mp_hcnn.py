@@ -79,7 +79,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, one_of
+from rerankers.errors import Checked, named, one_of
 from rerankers.networks import base, layers
 from rerankers.networks.base import QUERY, TRIGRAMS, URL_TRIGRAMS, WORDS, Inputs, Interactions
 from rerankers.networks.training.settings import RAO_2019
@@ -87,8 +87,7 @@ from rerankers.text.vectors import of_word2vec_length
 from rerankers.text.vocabulary import Vocabulary
 from rerankers.text.words import CHOICES, TRIGRAM_COUNT, URL_PLACEHOLDER, Reading
 
-MEAN_SCALE = 5.0
-"""Factor of mean similarities without softmax: it makes them about as large as the maxima."""
+MEAN_SCALE = 5.0  # Factor of mean similarities without softmax: about as large as the maxima
 
 WEIGHTED_WORD_LEVELS = 2
 """Depths whose features are weighted by IDF (section 3.3: weights of longer phrases are sparse)."""
@@ -233,7 +232,7 @@ class Model(base.Reranker):
     """The network of section 3; see the module's docstring."""
 
     has_matches = True
-    configurations = base.named(
+    configurations = named(
         robust=Config(),
         small=Config(word_filters=64, trigram_filters=32, depth=1),
         paper=PAPER,
@@ -251,7 +250,7 @@ class Model(base.Reranker):
             urls="code",
         ),
     )
-    own_settings = base.named(
+    own_settings = named(
         paper=PAPER_SETTINGS,
         authors=replace(PAPER_SETTINGS, batch_pairs=64, held_out=0.15, held_out_of="each"),
     )
@@ -291,17 +290,15 @@ class Model(base.Reranker):
         if config.use_words:
             words: nn.Module = layers.FrozenVectors(vectors, vocabulary.buckets)
             if config.train_vectors:
-                padding = {"trains_padding": config.trains_padding}
-                words = layers.TrainedVectors(vectors, vocabulary.buckets, **padding)
+                words = layers.TrainedVectors(vectors, vocabulary.buckets, config.trains_padding)
             shape = vectors.shape[1], config.word_filters, config.word_width
             towers[WORDS] = layers.ConvolutionTower(words, *shape, *options)
         if names - {WORDS}:
             size, count = config.trigram_size, TRIGRAM_COUNT
             trigrams: nn.Module = layers.HashedVectors(count, size, seed=2)
             if config.train_vectors:
-                none, how = np.zeros((0, size), dtype=np.float32), config.trains_padding
-                bounds = config.trigram_low, config.trigram_high
-                trigrams = layers.TrainedVectors(none, count, *bounds, how)
+                how = config.trains_padding, config.trigram_low, config.trigram_high
+                trigrams = layers.TrainedVectors(np.zeros((0, size), np.float32), count, *how)
             shape = size, config.trigram_filters, config.trigram_width
             for name in sorted(names - {WORDS}):
                 towers[name] = layers.ConvolutionTower(trigrams, *shape, *options)

@@ -17,16 +17,16 @@ Deviations, and choices where the paper is silent:
 * Digits are replaced by 0 for the vectors only; the overlap compares the original numbers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from rerankers.errors import Checked, one_of
+from rerankers.errors import Checked, named, one_of
 from rerankers.networks import base, layers
 from rerankers.networks.base import MASKED_WORDS, QUERY, WORDS, Encoded, Inputs, Interactions
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.training.settings import OF_PAIRS
 from rerankers.text.vocabulary import Vocabulary
 
 
@@ -46,20 +46,13 @@ class Config(Checked):
 class Model(base.Reranker):
     """The network of section 3; see the module's docstring."""
 
-    configurations = base.named(static=Config(), text=Config(overlap=False, prior=False))
-    training_settings = Settings(
-        loss="pointwise",
-        sampling="pairs",
-        optimizer="adadelta",
-        learning_rate=1.0,
-        weight_decay=1e-4,
-        steps=10,
-        epochs=235,
-        patience=47,
+    configurations = named(static=Config(), text=Config(overlap=False, prior=False))
+    training_settings = replace(
+        OF_PAIRS, optimizer="adadelta", learning_rate=1.0, steps=10, epochs=235, patience=47
     )
     query_inputs = (WORDS, MASKED_WORDS)
     post_inputs = (WORDS, MASKED_WORDS)
-    decay_shares = base.named(sentence=0.1)  # Of convolutions: 1e-5 against 1e-4 (section 4.1)
+    decay_shares = named(sentence=0.1)  # Of convolutions: 1e-5 against 1e-4 (section 4.1)
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms, named
+from rerankers.errors import named
+from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms
 from rerankers.networks.layers import WordOverlap
 from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary

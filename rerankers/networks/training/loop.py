@@ -1,15 +1,16 @@
-"""The training loop: steps, validation after each epoch, early stopping; optimizers and losses.
+"""The training loop: steps, validation after each epoch, early stopping; optimizers and losses;
+judged pairs to train on, and those of each step, positives and sampled negatives.
 
-Every random choice follows from the seed and the epoch or step alone.
+Every random choice follows from the seed and the epoch or step alone. A model with fixed vectors
+and filters compares a pair in the same way in every epoch: keeping the result (a few hundred
+numbers) turns minutes of training into seconds.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +19,25 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from rerankers.errors import RerankerError
-from rerankers.networks.base import Reranker
-from rerankers.networks.batches import represent_tokenized, score_tokenized
+from rerankers.networks import network
+from rerankers.networks.base import Interactions, Reranker
+from rerankers.networks.inputs import Tokenized
 from rerankers.networks.layers import ConvolutionTower
 from rerankers.networks.models.dssm import TrigramSums
-from rerankers.networks.training.examples import BatchSampler, Examples, Rows, random_lists
+from rerankers.networks.ngrams import fast_path
 from rerankers.networks.training.settings import Settings
+from rerankers.pairs import lists_of
+from rerankers.reranker import Progress as PairProgress
+from rerankers.reranker import silent
+from rerankers.text.ragged import Rows
 
 LARGE = 20_000
 """Rows of a table from which on plain gradient descent has sparse gradients: a step reads a few
 thousand of them. Below about 10,000 dense ones are faster."""
 
 VALIDATION_BATCHES = 8  # Batches of a validation loss
+
+TopicRows = tuple[Rows, Rows]  # Rows of one training topic's positives, and of its negatives
 
 Measure = Callable[[npt.NDArray[np.float32]], float]
 """Scores [P] of the validation pairs -> a figure, higher is better."""
@@ -38,12 +46,53 @@ Progress = Callable[[int, int, str], object]
 """Called with the epoch, the step (0 at the end of the epoch) and a message."""
 
 
+@dataclass(frozen=True)
+class Examples:
+    """Pairs with labels [P]."""
+
+    pairs: Tokenized
+    relevant: npt.NDArray[np.bool_]
+
+    def topics(self) -> list[TopicRows]:
+        """Topics with at least one positive and one negative: no others can be learned from."""
+        lists = lists_of(self.pairs.query_index)
+        topics = ((rows[self.relevant[rows]], rows[~self.relevant[rows]]) for rows in lists)
+        return [(own, others) for own, others in topics if len(own) and len(others)]
+
+    def steps_of_epoch(self, settings: Settings) -> int:
+        """Steps an epoch of a training on all pairs, or on lists of all positives."""
+        count, size = len(self.relevant), settings.batch_pairs
+        if settings.sampling != "pairs":
+            count = sum(len(positives) for positives, _ in self.topics())
+            size = settings.batch_topics
+        return settings.steps or -(-count // size)
+
+    def take(self, rows: Rows) -> Self:
+        """The examples ``rows`` alone."""
+        return replace(self, pairs=self.pairs.take(rows), relevant=self.relevant[rows])
+
+
+def compared_once(model: Reranker, pairs: Tokenized, progress: PairProgress = silent) -> Tokenized:
+    """The pairs with their interactions; ``progress`` is called with numbers of compared pairs."""
+    batches, parts = network.batches_of(pairs, network.BATCH_SIZE), list[Interactions]()
+    with network.evaluating(model), torch.no_grad():
+        way = fast_path(model, pairs) or pairs
+        for rows in batches:
+            parts.append(way.compared(model, rows))
+            progress(len(rows))
+    known = dict[str, Tensor]()
+    for name in parts[0]:
+        most = max(part[name].shape[1] for part in parts)
+        padded = [F.pad(each[name], (0, 0, 0, most - each[name].shape[1])) for each in parts]
+        known[name] = torch.cat(padded)
+    return replace(pairs, known=known, places=np.argsort(np.concatenate(batches)))
+
+
 @dataclass
 class History:
     """Training so far."""
 
-    epochs: list[dict[str, float]] = field(default_factory=list)
-    """Figures of each epoch."""
+    epochs: list[dict[str, float]] = field(default_factory=list)  # Figures of each epoch
     best: int = 0  # Number of the best epoch, from 1; 0 before the first
     setbacks: int = 0  # Times that epochs without a better validation figure halved the rate
 
@@ -73,7 +122,9 @@ def train(
     for epoch, loss in enumerate(_epochs(model, training, settings, history, progress), start=1):
         figures, merit = {"training_loss": loss}, np.inf
         if validation is not None:
-            merit = _validated(figures, model, validation, measure, settings)
+            validated = _validated(model, validation, measure, settings)
+            figures |= validated
+            merit = next(iter(validated.values())) * (-1 if settings.select == "loss" else 1)
         history.epochs.append(figures)
         if merit > highest or validation is None or not history.best:
             history.best, highest, best = epoch, merit, deepcopy(model.state_dict())
@@ -84,7 +135,8 @@ def train(
             break
     model.load_state_dict(best)
     if model.needs_fit:
-        model.fit(represent_tokenized(model, training.pairs), torch.from_numpy(training.relevant))
+        representations = network.represent_tokenized(model, training.pairs)
+        model.fit(representations, torch.from_numpy(training.relevant))
     return history
 
 
@@ -107,10 +159,8 @@ def _epochs(
         losses = []
         for step in range(steps):
             done = (epoch - 1) * steps + step
-            shares = {
-                "linear": 1.0 - 0.9 * done / (settings.epochs * steps),
-                "plateau": 0.5**history.setbacks,
-            }
+            left = 1.0 - 0.9 * done / (settings.epochs * steps)
+            shares = {"linear": left, "plateau": 0.5**history.setbacks}
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * shares.get(settings.schedule, 1.0)
             rows, positives = sampler.draw(done, rng)
@@ -156,24 +206,19 @@ def make_optimizer(model: Reranker, settings: Settings) -> torch.optim.Optimizer
 
 
 def _validated(
-    figures: dict[str, float],
-    model: Reranker,
-    validation: Examples,
-    measure: Measure,
-    settings: Settings,
-) -> float:
-    """Add an epoch's figures; the selecting one, higher is better."""
-    scores, merit = score_tokenized(model, validation.pairs), None
+    model: Reranker, validation: Examples, measure: Measure, settings: Settings
+) -> dict[str, float]:
+    """Figures of an epoch, the selecting one first."""
+    scores, figures = network.score_tokenized(model, validation.pairs), dict[str, float]()
     if settings.select == "loss":
         if settings.sampling == "pairs":
             labels = torch.from_numpy(validation.relevant).float()
             loss = F.binary_cross_entropy_with_logits(torch.from_numpy(scores), labels).item()
         else:
             loss = _validation_loss(model, validation, settings)
-        figures["validation_loss"], merit = loss, -loss
+        figures["validation_loss"] = loss
     name = "validation_mrr" if settings.select == "mrr" else "validation_map"
-    figures[name] = measure(scores)
-    return figures[name] if merit is None else merit
+    return figures | {name: measure(scores)}
 
 
 def _loss(
@@ -187,14 +232,12 @@ def _loss(
 def _validation_loss(model: Reranker, validation: Examples, settings: Settings) -> float:
     """Mean loss over lists that are the same after every epoch."""
     topics, count = validation.topics(), settings.positives
+    sizes = settings.batch_topics, count, count * settings.negatives
     rng = np.random.default_rng([settings.seed, 0])
+    lists = [random_lists(topics, *sizes, rng) for _ in range(VALIDATION_BATCHES)]
     model.eval()
-    losses = []
     with torch.inference_mode():
-        for _ in range(VALIDATION_BATCHES):
-            size = count * settings.negatives
-            rows = random_lists(topics, settings.batch_topics, count, size, rng)
-            losses.append(_loss(model, validation, rows, count, settings).item())
+        losses = [_loss(model, validation, rows, count, settings).item() for rows in lists]
     return float(np.mean(losses))
 
 
@@ -225,3 +268,122 @@ def listwise(scores: Tensor, positives: int) -> Tensor:
 
 
 LOSSES: Mapping[str, Loss] = {"listwise": listwise, "pairwise": pairwise, "pointwise": pointwise}
+
+
+class BatchSampler:
+    """Draws the pairs of each step, according to the settings' ``sampling``. Its ``examples``
+    include corrupted pairs; RerankerError if there are no posts for these."""
+
+    def __init__(self, training: Examples, settings: Settings) -> None:
+        self.examples, self._topics, self._settings = training, training.topics(), settings
+        self._nearest: dict[int, Rows] = {}
+        if settings.sampling == "corrupted":
+            self._corrupt()
+
+    def start_epoch(self, model: Reranker, epoch: int) -> None:
+        """Mine negatives for ``max`` and ``mix`` with the last epoch's model; none in the first,
+        counted from 1. RerankerError if FAISS is not installed."""
+        if self._settings.sampling in ("max", "mix") and epoch > 1:
+            vectors = network.represent_tokenized(model, self.examples.pairs)
+            self._nearest = _nearest(vectors, self._topics, self._settings.negatives)
+
+    def draw(self, step: int, rng: np.random.Generator) -> tuple[Rows, int]:
+        """Rows [lists, candidates] of a step, positives first, and the positives of each list.
+        Steps are counted from 0, over all epochs. Where there are mined negatives, all of a list
+        are mined for ``max``, half of them (rounded up) for ``mix`` (Rao et al. 2016, 3.2)."""
+        settings, count = self._settings, self._settings.positives
+        if settings.sampling == "pairs":
+            relevant = self.examples.relevant
+            rows = self._shuffled(step, len(relevant), settings.batch_pairs)
+            rows = np.concatenate([rows[relevant[rows]], rows[~relevant[rows]]])
+            return rows[None], int(relevant[rows].sum())
+        each = settings.negatives
+        if settings.steps:
+            lists = random_lists(self._topics, settings.batch_topics, count, count * each, rng)
+        else:
+            lists = self._next_lists(step, rng)
+        mined = each if settings.sampling == "max" else -(-each // 2)
+        for row in lists if self._nearest else ():
+            blocks = row[count:].reshape(count, each)  # a view of the row
+            for positive, block in zip(row[:count].tolist(), blocks, strict=True):
+                # Repeated where the topic has fewer negatives.
+                block[:mined] = np.resize(self._nearest[positive], mined)
+        return lists, count
+
+    def _next_lists(self, step: int, rng: np.random.Generator) -> Rows:
+        """Lists of one step through shuffled passes over all positives (Rao et al. 2016, code)."""
+        of_topics = [(row, others) for positives, others in self._topics for row in positives]
+        places = self._shuffled(step, len(of_topics), self._settings.batch_topics)
+        chosen, size = (of_topics[place] for place in places), self._settings.negatives
+        return np.stack([np.append(row, rng.choice(others, size=size)) for row, others in chosen])
+
+    def _shuffled(self, step: int, count: int, size: int) -> Rows:
+        """Numbers [size] of one step through shuffled passes over ``count`` of them."""
+        first, start = divmod(step * size, count)
+        seeds = ([self._settings.seed, first + n] for n in range(-(-(start + size) // count)))
+        passes = [np.random.default_rng(seed).permutation(count) for seed in seeds]
+        return np.concatenate(passes)[start : start + size]
+
+    def _corrupt(self) -> None:
+        """Add posts of other topics for each positive as its negatives (Qiu & Huang 2015, 5)."""
+        pairs, seed = self.examples.pairs, self._settings.seed
+        rng, count = np.random.default_rng([seed, 0]), len(pairs.query_index)
+        rows = np.concatenate([np.append(*topic) for topic in self._topics])
+        queries, posts, topics = [pairs.query_index], [pairs.post_index], list[TopicRows]()
+        for positives, _ in self._topics:
+            query, right = pairs.query_index[positives[0]], pairs.post_index[positives]
+            others = pairs.post_index[rows[pairs.query_index[rows] != query]]
+            others = others[~np.isin(others, right)]  # Topics may share posts.
+            if not len(others):
+                raise RerankerError(
+                    "sampling corrupted takes negatives from other topics: found a topic without "
+                    "others, or to which all of their posts are relevant; use the `sampling` random"
+                )
+            size = len(positives) * self._settings.negatives
+            posts.append(rng.choice(others, size=size))
+            queries.append(np.full(size, query))
+            topics.append((positives, np.arange(count, count + size)))
+            count += size
+        old, prior = len(pairs.query_index), pairs.prior
+        if prior is not None:  # The new ones are in no run.
+            prior = np.append(prior, np.zeros(count - old, np.float32))
+        indices = np.concatenate(queries), np.concatenate(posts)
+        new = Tokenized(pairs.queries, pairs.posts, *indices, prior)
+        relevant = np.append(self.examples.relevant, np.zeros(count - old, dtype=bool))
+        self.examples, self._topics = Examples(new, relevant), topics
+
+
+def random_lists(
+    topics: list[TopicRows], lists: int, positives: int, negatives: int, rng: np.random.Generator
+) -> Rows:
+    """Lists of random positives and negatives, of different topics where there are enough. All
+    topics are equally likely, because average precision counts each topic once, however many
+    positives it has. The result is [lists, positives + negatives] rows of pairs, positives
+    first."""
+    chosen = rng.choice(len(topics), size=lists, replace=lists > len(topics))
+    rows = []
+    for relevant, others in (topics[topic] for topic in chosen):
+        own = rng.choice(relevant, size=positives)
+        rows.append(np.append(own, rng.choice(others, size=negatives)))
+    return np.stack(rows)
+
+
+def _nearest(vectors: Tensor, topics: list[TopicRows], count: int) -> dict[int, Rows]:
+    """Row of each positive -> rows of the ``count`` most similar negatives of its topic, by cosine.
+    An exact search by FAISS among the vectors [P, K] of all pairs, on a GPU if it finds one."""
+    try:
+        import faiss
+    except ImportError:
+        raise RerankerError(
+            "sampling max and mix search with FAISS, which is not installed; "
+            "pip install 'tweetrerank[cpu]' (or [gpu], never both), or use the `sampling` random"
+        ) from None
+    unit, nearest = F.normalize(vectors.float(), dim=1).numpy(), dict[int, Rows]()
+    search: Any = faiss.knn
+    if getattr(faiss, "get_num_gpus", int)():
+        search = partial(faiss.knn_gpu, faiss.StandardGpuResources())
+    for positives, negatives in topics:
+        texts = unit[positives], unit[negatives], min(count, len(negatives))
+        _, closest = search(*texts, metric=faiss.METRIC_INNER_PRODUCT)
+        nearest |= zip(positives.tolist(), negatives[closest], strict=True)
+    return nearest

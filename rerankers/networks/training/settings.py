@@ -64,9 +64,11 @@ class Settings(Checked):
             )
 
 
-RAO_2019 = Settings(
-    loss="pointwise",
-    sampling="pairs",
+OF_PAIRS = Settings(loss="pointwise", sampling="pairs", weight_decay=1e-4)
+"""Cross-entropy of single pairs."""
+
+RAO_2019 = replace(
+    OF_PAIRS,
     batch_pairs=256,
     steps=0,
     epochs=15,
