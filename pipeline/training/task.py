@@ -48,7 +48,7 @@ def train(options: Options, own: Collection | None = None) -> Path:
     if options.collection and is_own(options.collection):
         own = named.on_engine(named.find(options.collection, options.data), engine_of(options))
     name, is_network = options.model, models.is_network(options.model)
-    reads = models.reads(name) or "posts"
+    reads: Reads = models.reads(name) or "posts"
     settings = _settings(options)
     device = runtime.choose_device(options.device, options.threads, is_network)
     parts = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
