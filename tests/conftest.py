@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from helpers.data_samples import write_answers
 from helpers.engine_servers import SERVERS, Server, running
 from helpers.processes import descendants
 
@@ -34,10 +35,8 @@ def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPag
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
-        context = served(folder)
-        page = context.__enter__()
-    yield page
-    context.__exit__(None, None, None)
+        with served(folder) as page:
+            yield page
 
 
 Command = Callable[..., Result]  # Name of a module of ``pipeline``, arguments -> result
@@ -64,6 +63,14 @@ def data_dir() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up questions with given answers; WikiQA's test part has no labels."""
+    folder = write_answers(tmp_path_factory.mktemp("answers"))
+    (folder / "wikiqa" / "test" / "sim.txt").unlink()
+    return folder
+
+
 @pytest.fixture(scope="module", params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with running(request.param) as found:
@@ -71,9 +78,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _home(tmp_path: Path, monkeypatch: Patch) -> None:
     """Nothing is read from or written to the user's own cache."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def pools(_home: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> None:
+    """Indexes of the real collections are kept, and built once for all tests of a process."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path_factory.getbasetemp() / "pools"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -86,7 +99,7 @@ def _no_process_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
+def command(capsys: Capture) -> Command:
     """Runs a command in this process, which saves a new one's imports; ``code`` is the expected."""
 
     def call(name: str, *arguments: object, code: int | None = None) -> Result:

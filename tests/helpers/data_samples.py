@@ -54,7 +54,6 @@ def _write_year(
 
 
 def _write_columns(folder: Path, names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a file for each column of ``rows``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
         (folder / name).write_text("".join(f"{value}\n" for value in column))
@@ -106,7 +105,6 @@ def _rows(answer_id: str, questions: int, rng: random.Random, hopeless: int = 0)
 
 
 def write_part(folder: Path, rows: list[Row]) -> None:
-    """Write a part of a collection of questions."""
     _write_columns(folder, ("id.txt", "a.toks", "b.toks", "sim.txt"), rows)
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
@@ -34,14 +33,14 @@ Answer = tuple[int, Any]  # Status, and JSON or text
 
 @contextmanager
 def stub(answer: Callable[[Request], Answer]) -> Iterator[str]:
-    """A server at the yielded address."""
+    """A server at the yielded address, which answers one request after the other."""
 
     async def endpoint(request: HttpRequest) -> Response:
         lines = [json.loads(line) for line in (await request.body()).splitlines() if line]
         is_lines = request.headers.get("content-type") == "application/x-ndjson"
         body = lines if is_lines else next(iter(lines), None)
         given = Request(request.method, request.url.path, body, dict(request.headers))
-        status, found = await run_in_threadpool(answer, given)
+        status, found = answer(given)
         if isinstance(found, str):
             return Response(found, status, media_type="text/html")
         return Response(json.dumps(found), status, media_type="application/json")
@@ -77,7 +76,6 @@ class Proxy:
         self.cut()
 
     def cut(self) -> None:
-        """Cut all connections."""
         for one in self._open:
             self._end(one)
         self._open.clear()

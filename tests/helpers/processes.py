@@ -33,7 +33,6 @@ def run_program(
 def run_python(
     *words: object, cwd: Path = ROOT, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The same for Python with these words."""
     return run_program(sys.executable, *words, cwd=cwd, **environment)
 
 

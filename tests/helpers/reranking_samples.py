@@ -103,37 +103,23 @@ def small_config(name: str, configuration: str, **changes: Any) -> Any:
 def small_model(name: str, configuration: str, seed: int = 0, **changes: Any) -> Reranker:
     """A small network with random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    model: Reranker = models.find(name)(small_config(name, configuration, **changes), vocabulary())
-    return model.eval()
+    return models.find(name)(small_config(name, configuration, **changes), vocabulary()).eval()
 
 
-def network(
-    model: Reranker, reader: TextEncoder | None = None, name: str = "mp_hcnn", **more: Any
-) -> Network:
-    """A module of PyTorch as a trained model."""
+def network(model: Reranker, reader: Any = None, name: str = "mp_hcnn", **more: Any) -> Network:
     reader = reader or encoder()
     known = {"config": model.config, "idf": reader.idf, "vocabulary": reader.vocabulary}
     return Network(name=name, model=model, **known, **more)
 
 
 def scores_of(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:
-    """Scores [P] of a module as a trained model."""
     return network(model, batch_size=batch_size).score(pairs)
 
 
-def fitted(
-    name: str,
-    config: Any,
-    pairs: Pairs,
-    relevant: np.ndarray,
-    start: Trees | None = None,
-    progress: Any = lambda message: None,
-) -> Trees:
-    """Trees grown on pairs."""
+def fitted(name: str, config: Any, pairs: Pairs, relevant: np.ndarray, **more: Any) -> Trees:
     table = features.table(pairs, config.families.split(","), encoder().idf)
-    lists = grow(config, table.names, table.values, relevant, pairs.query_index, start, progress)
-    trees: Trees = models.find(name)(name=name, config=config, idf=encoder().idf, lists=lists)
-    return trees
+    lists = grow(config, table.names, table.values, relevant, pairs.query_index, **more)
+    return models.find(name)(name=name, config=config, idf=encoder().idf, lists=lists)
 
 
 def small(name: str, configuration: str, seed: int = 0, **changes: Any) -> Model:
@@ -145,7 +131,6 @@ def small(name: str, configuration: str, seed: int = 0, **changes: Any) -> Model
 
 
 def every_model() -> list[tuple[str, str]]:
-    """Each model's name with each of its configurations' names."""
     return [(name, key) for name in models.names() for key in models.find(name).configurations]
 
 

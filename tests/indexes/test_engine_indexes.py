@@ -272,6 +272,7 @@ def test_time_limits_that_an_index_cannot_apply(shop: EngineAddress, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pools")
 @pytest.mark.parametrize("years", [("mb2011", "mb2012"), ("mb2013", "mb2014")])
 def test_rankings_of_tweets_are_those_of_lucene(
     server: Server, years: tuple[str, ...], tmp_path: Path, data_dir: Path

@@ -2,7 +2,6 @@
 
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -201,13 +200,8 @@ class FakeIndex:
         self.bulks: list[list[str]] = []
         self.bulk: Callable[[list[str]], Answer | None] = lambda ids: None
         self.item: Callable[[str], tuple[int, str] | None] = lambda doc_id: None
-        self.lock = threading.Lock()
 
     def __call__(self, request: Request) -> Answer:
-        with self.lock:
-            return self._answer(request)
-
-    def _answer(self, request: Request) -> Answer:
         method, path, body, _ = request
         match method, path:
             case "GET", "/":

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,6 @@ def saved(tmp_path: Path) -> Path:
     model = network(small_model("mp_hcnn", "robust"), reader, metrics={"seed": 0})
     checkpoint.save(tmp_path / "saved", model)
     return tmp_path / "saved"
-
-
-def change_config(folder: Path, **changes: Any) -> None:
-    """Change keys of ``config.json``, its own SHA-256 included; None removes a key."""
-    config = json.loads((folder / "config.json").read_text()) | changes
-    kept = {key: value for key, value in config.items() if value is not None and key != "sha256"}
-    checkpoint.write_config(folder, kept)
 
 
 def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
@@ -86,59 +78,50 @@ def test_a_changed_byte_in_any_file_is_an_error(saved: Path, tmp_path: Path, sha
     assert checkpoint.load(copy)
 
 
-def weights(**changes: torch.Tensor | None) -> Callable[[Path], None]:
-    """Save other weights, with their SHA-256; None removes one."""
+def damage(folder: Path, **changes: Any) -> None:
+    """Change ``weights``, a ``setting``, keys of ``config.json`` and ``written`` files.
 
-    def damage(folder: Path) -> None:
-        found = load_file(folder / "model.safetensors") | changes
-        kept = {key: value for key, value in found.items() if value is not None}
-        save_file(kept, folder / "model.safetensors")
-        change_config(folder)
-
-    return damage
-
-
-def changed(**changes: Any) -> Callable[[Path], None]:
-    return lambda folder: change_config(folder, **changes)
-
-
-def setting(**changes: Any) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        settings = json.loads((folder / "config.json").read_text())["config"]
-        change_config(folder, config=settings | changes)
-
-    return damage
-
-
-def without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
+    None removes one. The SHA-256 are those of the weights and the keys.
+    """
+    written, setting, weights = (
+        changes.pop(kind, {}) for kind in ("written", "setting", "weights")
+    )
+    tensors = load_file(folder / "model.safetensors") | weights
+    save_file({key: v for key, v in tensors.items() if v is not None}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"config": config["config"] | setting, "sha256": None} | changes
+    checkpoint.write_config(folder, {key: v for key, v in config.items() if v is not None})
+    for name, content in written.items():
+        (folder / name).unlink(missing_ok=True)
+        if content is not None:
+            (folder / name).write_bytes(content)
 
 
 FIT = r"model\.safetensors: the weights do not fit.*"
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    **{f"{n} missing": (without(n), f"{n}: found no .*, expected ") for n in FILES},
+DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
+    **{f"{n} missing": ({"written": {n: None}}, f"{n}: found no .*, expected ") for n in FILES},
     "a foreign file": (
-        lambda folder: (folder / "model.txt").write_text("tree"),
+        {"written": {"model.txt": b"tree"}},
         r"saved: found model\.txt, expected the files alone that .*config\.json names",
     ),
-    "an old one": (changed(format=1), r"config\.json: found checkpoint format 1, expected 2; tr"),
-    "not UTF-8": (lambda folder: (folder / "config.json").write_bytes(b'{"\xff'), r"config\.json"),
-    "unknown model": (changed(model="mp_hcmm"), r"config\.json.*'mp_hcmm'.*mp_hcnn"),
-    "no settings": (changed(config=None), r"config\.json"),
-    "unknown setting": (setting(dept=3), r"config\.json: .*dept"),
-    "setting out of range": (setting(hidden=-5), r"config\.json"),
-    "other features": (changed(features=["links.has_url"]), r"config\.json: .*links\.has_url"),
-    "other sizes": (setting(hidden=10), f"{FIT}size"),
-    "a missing weight": (weights(**{"score.0.bias": None}), f"{FIT}[Mm]issing"),
-    "an additional weight": (weights(extra=torch.zeros(3)), f"{FIT}extra"),
-    "idf file gone": (without("../idf.tsv"), r"idf\.tsv"),
+    "an old one": ({"format": 1}, r"config\.json: found checkpoint format 1, expected 2; tr"),
+    "not UTF-8": ({"written": {"config.json": b'{"\xff'}}, r"config\.json"),
+    "unknown model": ({"model": "mp_hcmm"}, r"config\.json.*'mp_hcmm'.*mp_hcnn"),
+    "no settings": ({"config": None}, r"config\.json"),
+    "unknown setting": ({"setting": {"dept": 3}}, r"config\.json: .*dept"),
+    "setting out of range": ({"setting": {"hidden": -5}}, r"config\.json"),
+    "other features": ({"features": ["links.has_url"]}, r"config\.json: .*links\.has_url"),
+    "other sizes": ({"setting": {"hidden": 10}}, f"{FIT}size"),
+    "a missing weight": ({"weights": {"score.0.bias": None}}, f"{FIT}[Mm]issing"),
+    "an additional weight": ({"weights": {"extra": torch.zeros(3)}}, f"{FIT}extra"),
+    "idf file gone": ({"written": {"../idf.tsv": None}}, r"idf\.tsv"),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_checkpoint_is_an_error_that_names_the_file(saved: Path, kind: str) -> None:
-    damage, message = DAMAGES[kind]
-    damage(saved)
+    changes, message = DAMAGES[kind]
+    damage(saved, **changes)
     with pytest.raises(RerankerError, match=message) as error:
         checkpoint.load(saved)
     assert str(saved.parent) in str(error.value)

@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import Patch
 from helpers.reranking_samples import (
     AWKWARD,
     POSTS,
@@ -57,9 +59,7 @@ NETWORKS = [case for case in every_model() if case[0] not in NAMES]
 
 @pytest.fixture(scope="module", params=marked(NETWORKS))
 def case(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """The names of a network and of a configuration."""
-    name, configuration = request.param
-    return name, configuration
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +84,19 @@ def test_scores_are_finite_and_tell_posts_apart_if_there_are_any(any_model: Mode
     assert any_model.score(Pairs([], [], [], nothing, nothing)).shape == (0,)
 
 
-@pytest.mark.parametrize("device", ["CPU", "GPU"])
-def test_the_engine_scores_as_one_forward_pass(
-    model: Reranker, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_scores_as_one_forward_pass(model: Reranker, monkeypatch: Patch) -> None:
     """All pairs in one batch, padded to the longest, by nothing but the model; one by one, without
-    padding; and in the engine's batches."""
+    padding; and in the engine's batches, on a processor and on a device like any other."""
     short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
     short.append(("water " * 90, "http://x.org/" + "ab/" * 60))
     pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short, POSTS[3], POSTS[0]])
     tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     with torch.no_grad():
         plain = model(*tokenized.batch(np.arange(len(pairs)), CPU)).numpy()
-    if device == "GPU":
-        monkeypatch.setattr(devices, "HOSTS", ())  # The CPU is a device like any other.
-    for size in (1, 256):
-        np.testing.assert_allclose(scores_of(model, pairs, size), plain, rtol=1e-5, atol=1e-5)
+    for hosts, size in product((devices.HOSTS, ()), (1, 256)):
+        monkeypatch.setattr(devices, "HOSTS", hosts)
+        found = scores_of(model, pairs, size)
+        np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-5, err_msg=f"{hosts}, {size}")
 
 
 def test_batches_order_and_threads_do_not_change_scores(any_model: Model) -> None:
@@ -277,16 +274,6 @@ def test_mp_hcnn_without_softmax_has_a_fast_path(name: str, configuration: str) 
     assert (fast_path(model, tokenized) is not None) is is_fast
 
 
-MEMORY = {
-    "CUDA": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    "Python": MemoryError(),
-    "PyTorch on the CPU": RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate "
-        "memory: you tried to allocate 1073741824 bytes. Error code 12"
-    ),
-}
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_the_models_mode_is_left_as_it_was_and_dropout_is_off(training: bool) -> None:
     model = small_model("mp_hcnn", "robust", dropout=0.5).train(training)
@@ -306,8 +293,12 @@ def test_a_score_that_is_not_a_number_is_an_error(bad: float) -> None:
         scores_of(model, all_pairs())
 
 
-@pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
-def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+OF_THE_CPU = "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you"
+MEMORY = [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(), RuntimeError(OF_THE_CPU)]
+
+
+@pytest.mark.parametrize("error", MEMORY, ids=repr)
+def test_too_little_memory_is_an_error(monkeypatch: Patch, error: Exception) -> None:
     model = small_model("mp_hcnn", "robust")
 
     def full(self: Reranker, representations: torch.Tensor) -> torch.Tensor:

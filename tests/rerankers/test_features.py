@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from conftest import Patch
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs, encoder
 
 from rerankers import features
@@ -31,17 +32,11 @@ IDF = encoder().idf
 
 
 @pytest.fixture(autouse=True)
-def any_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Features as of long lists whose words are known: the samples are short, of a few posts."""
+def any_list_is_enough(monkeypatch: Patch) -> None:
+    """The samples are short: all lists are compared, all words are known; ``undo`` ends this."""
     for name in ("candidates.LEAST_KNOWN", "meaning.LEAST_KNOWN", "candidates.FEWEST_COMPARED"):
         monkeypatch.setattr(f"rerankers.features.{name}", 0)
     monkeypatch.setattr("rerankers.features.candidates.RAREST_KNOWN", 2)
-
-
-@pytest.fixture
-def as_shipped(any_list_is_enough: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short lists are not compared, and half of the words are to be known."""
-    monkeypatch.undo()
 
 
 def of_letters(tokens: Sequence[str]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -139,12 +134,8 @@ def by_feature(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
 def centroids(vectors: Sequence[Vector], weights: Any, depth: int) -> list[float]:
     """Product with the centroid of the others among the best, with all of the last one's score."""
     last = sorted(weights)[-min(depth, len(weights))]
-    found = []
-    for i, vector in enumerate(vectors):
-        others = [j for j in range(len(vectors)) if weights[j] >= last and j != i]
-        centroid = sum(((weights[j] + 0.001) * vectors[j] for j in others), 0 * vector)
-        found.append(float(vector @ unit(centroid)))
-    return found
+    parts = [(w + 0.001) * v * (w >= last) for w, v in zip(weights, vectors, strict=True)]
+    return [float(v @ unit(sum(parts) - part)) for v, part in zip(vectors, parts, strict=True)]
 
 
 def naive_overlap(candidates: CandidateList) -> dict[str, Any]:
@@ -266,21 +257,17 @@ def naive_quality(candidates: CandidateList) -> dict[str, Any]:
 def naive_temporal(candidates: CandidateList) -> dict[str, Any]:
     if not candidates.doc_ids:
         return dict.fromkeys(features.find("temporal").names, [0.0] * len(candidates))
-    hours = [(int(doc_id) >> 22) / 3_600_000 for doc_id in candidates.doc_ids]
-    weights = (scaled(candidates.signal(FIRST_STAGE)) ** 2).tolist()
-    found: dict[str, Any] = {}
+    hours = np.array([(int(doc_id) >> 22) / 3_600_000 for doc_id in candidates.doc_ids])
+    weights, others = scaled(candidates.signal(FIRST_STAGE)) ** 2, 1 - np.eye(len(hours))
+    found: dict[str, Any] = {"age": np.log1p(max(hours) - hours)}
+    found["newer"] = [np.mean(hours > hour) for hour in hours]
     for width in temporal.WIDTHS:
-        rows = []
-        for i, now in enumerate(hours):
-            others = [j for j in range(len(hours)) if j != i]
-            kernel = {j: math.exp(-((now - hours[j]) ** 2) / (2 * width**2)) for j in others}
-            total = sum(weights[j] for j in others)
-            density = sum(weights[j] * kernel[j] for j in others) / total if total else 0.0
-            rows.append((density, density / max(1e-6, sum(kernel.values()) / len(others))))
-        found[f"density_{width:.0f}h"], found[f"surplus_{width:.0f}h"] = zip(*rows, strict=True)
-    age = [math.log1p(max(hours) - hour) for hour in hours]
-    newer = [sum(other > hour for other in hours) / len(hours) for hour in hours]
-    return found | {"age": age, "newer": newer}
+        kernel = others * np.exp(-(np.subtract.outer(hours, hours) ** 2) / (2 * width**2))
+        density = kernel @ weights / np.maximum(others @ weights, 1e-9)
+        found[f"density_{width:.0f}h"] = density
+        plain = kernel.sum(axis=1) / others.sum(axis=1)
+        found[f"surplus_{width:.0f}h"] = density / np.maximum(plain, 1e-6)
+    return found
 
 
 def naive_feedback(candidates: CandidateList) -> dict[str, Any]:
@@ -296,7 +283,7 @@ def naive_feedback(candidates: CandidateList) -> dict[str, Any]:
     rest = whole.copy()
     rest[:, [columns[stem(w)] for w in words(candidates.query) if stem(w) in columns]] = 0.0
     return {
-        f"{name}_{depth}": centroids([*vectors], candidates.evidence.tolist(), depth)
+        f"{name}_{depth}": centroids([*vectors], candidates.evidence, depth)
         for name, vectors in (("every", whole), ("rest", rest))
         for depth in feedback.DEPTHS
     }
@@ -331,8 +318,8 @@ def naive_meaning(candidates: CandidateList, space: WordSpace) -> dict[str, Any]
         "idf_cosine": [float(weighted(query) @ weighted(text)) for text in texts],
         "mean_best": [np.average(row, weights=weights) if weights else 0.0 for row in best],
         "least_best": [min(row, default=0.0) for row in best],
-        **{f"feedback_{d}": centroids(sums, first.tolist(), d) for d in meaning.DEPTHS},
-        "mixed_feedback": centroids(sums, mixed.tolist(), 10),
+        **{f"feedback_{d}": centroids(sums, first, d) for d in meaning.DEPTHS},
+        "mixed_feedback": centroids(sums, mixed, 10),
         "mixed_minmax": mixed,
     }
 
@@ -386,9 +373,8 @@ def test_few_empty_or_equal_posts(family: str, texts: list[str]) -> None:
 
 def test_posts_are_told_apart() -> None:
     """No phrase, repeated letter or link goes on in the next post."""
-    found = computed(
-        "phrases", of_texts("bbc world cuts", "bbc", "world", "cuts bbc", "world cuts")
-    )
+    posts = of_texts("bbc world cuts", "bbc", "world", "cuts bbc", "world cuts")
+    found = computed("phrases", posts)
     assert (found["whole_query"], found["pairs"]) == ([0] * 4, [0, 0, 0, 0.5])
     found = computed("quality", of_texts("", "so", "oo", "SoOo", "!!!", "111", "ooo", "www.x.org"))
     assert found["is_elongated"] == [0, 0, 1, 0, 0, 1, 1]
@@ -440,7 +426,6 @@ def test_missing_scores_and_spaces_are_nan() -> None:
     assert np.isnan(others).all() and size == pytest.approx([math.log(2)] * 2)
 
 
-@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize(
     ("name", "query", "texts", "is_known"),
     [
@@ -452,16 +437,17 @@ def test_missing_scores_and_spaces_are_nan() -> None:
     ],
 )
 def test_meaning_is_unknown_where_most_words_are(
-    name: str, query: str, texts: list[str], is_known: bool
+    name: str, query: str, texts: list[str], is_known: bool, monkeypatch: Patch
 ) -> None:
+    monkeypatch.undo()
     found = computed(f"meaning:{name}", of_texts(query, *texts))
     assert np.isnan(found["cosine"]).any() != is_known
     assert np.isnan(found["cosine_minmax"]).all()  # In so short a list
 
 
-@pytest.mark.usefixtures("as_shipped")
-def test_words_of_an_unknown_language_have_the_frequencies_of_the_list() -> None:
+def test_words_of_an_unknown_language_have_the_frequencies_of_the_list(monkeypatch: Patch) -> None:
     """So posts are told apart where the source of IDF and the vectors know nothing."""
+    monkeypatch.undo()
     posts = ["ტყე ზღვა " + ("ქარი" if number == 3 else "მთა") for number in range(40)]
     candidates = of_texts("ქარი ზღვა", *posts)
     assert not candidates.knows_frequencies
@@ -473,27 +459,27 @@ def test_words_of_an_unknown_language_have_the_frequencies_of_the_list() -> None
     assert np.isnan([*computed("meaning:general", candidates).values()]).all()
 
 
-@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize(
-    ("query", "text", "is_known"),
+    ("text", "is_known"),
     [
-        ("storm warning", "Storm warning for the whole coast tonight, schools are closed", True),
-        ("iphone case", "case for iphone 12 pro max, black, with card holder", True),
-        ("Sturmwarnung", "Sturmwarnung für die ganze Küste, die Schulen bleiben zu", False),
-        ("alerte tempête", "Alerte à la tempête sur toute la côte, les écoles sont fermées", False),
-        ("aviso de tormenta", "Aviso de tormenta en toda la costa, las escuelas cierran", False),
+        ("Storm warning for the whole coast tonight, schools are closed", True),
+        ("case for iphone 12 pro max, black, with card holder", True),
+        ("Sturmwarnung für die ganze Küste, die Schulen bleiben zu", False),
+        ("Alerte à la tempête sur toute la côte, les écoles sont fermées", False),
+        ("Aviso de tormenta en toda la costa, las escuelas cierran", False),
     ],
 )
-def test_english_frequencies_are_of_english(query: str, text: str, is_known: bool) -> None:
+def test_english_frequencies_are_of_english(text: str, is_known: bool, monkeypatch: Patch) -> None:
     """Though they know most words of other languages in Latin script, as rare ones."""
-    candidates = of_texts(query, *[text] * 40, source=Idf.from_wordfreq())
+    monkeypatch.undo()
+    candidates = of_texts(text[:16], *[text] * 40, source=Idf.from_wordfreq())
     assert candidates.knows_frequencies == is_known
 
 
-@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize("family", ["lexical", "grams", "feedback", "meaning:general", "given"])
-def test_short_lists_are_not_compared(family: str) -> None:
+def test_short_lists_are_not_compared(family: str, monkeypatch: Patch) -> None:
     """Of a batch, a post has the features that it has alone."""
+    monkeypatch.undo()
     query, texts = "bbc world cuts", ["bbc cuts", "the world cuts", "storm"]
     whole = computed(family, of_texts(query, *texts, **{ORDER: np.arange(3) + 1.0}))
     for row, text in enumerate(texts):

@@ -1,14 +1,12 @@
-"""Layers, losses, settings and logistic regression against NumPy, loops and scikit-learn."""
+"""Layers against NumPy, and logistic regression against scikit-learn."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from rerankers.errors import RerankerError
 from rerankers.logistic import logistic_regression
 from rerankers.networks.layers import (
     TYPICAL_LENGTH,
@@ -18,8 +16,6 @@ from rerankers.networks.layers import (
     hashed_vectors,
     word_vectors,
 )
-from rerankers.networks.training.loop import LOSSES
-from rerankers.networks.training.settings import Settings
 from rerankers.text.vocabulary import Vocabulary
 
 KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)
@@ -64,55 +60,6 @@ def test_low_precision_is_for_training_alone() -> None:
     assert not torch.equal(narrow, exact)
     torch.testing.assert_close(narrow, exact, rtol=0.05, atol=0.05)
     assert torch.equal(tower.eval()(ids)[-1], exact)
-
-
-# Terms of a loss, of one list
-
-NAIVE: dict[str, Callable[[list[float], list[float]], list[float]]] = {
-    "pointwise": lambda positives, negatives: [
-        math.log(1 + math.exp(-s)) for s in (*positives, *(-n for n in negatives))
-    ],
-    "pairwise": lambda positives, negatives: [
-        max(0.0, 1 - p + n) for p in positives for n in negatives
-    ],
-    "listwise": lambda positives, negatives: [
-        math.log(1 + sum(math.exp(n - p) for n in negatives)) for p in positives
-    ],
-}
-
-
-@pytest.mark.parametrize(("lists", "positives", "negatives"), [(1, 1, 1), (4, 3, 7)])
-@pytest.mark.parametrize("name", LOSSES)
-def test_losses_are_means_over_loops(name: str, lists: int, positives: int, negatives: int) -> None:
-    torch.manual_seed(lists + positives)
-    scores = 3 * torch.randn(lists, positives + negatives, dtype=torch.float64)
-    of_lists = [NAIVE[name](row[:positives], row[positives:]) for row in scores.tolist()]
-    terms = [term for row in of_lists for term in row]
-    assert LOSSES[name](scores, positives).item() == pytest.approx(sum(terms) / len(terms))
-    extreme = torch.tensor([[1e4, -1e4, 1e4, -1e4]], requires_grad=True)
-    loss = LOSSES[name](extreme, 2)
-    loss.backward()
-    assert loss.isfinite() and extreme.grad is not None and extreme.grad.isfinite().all()
-
-
-def test_settings_name_all_mistakes_at_once() -> None:
-    wrong = {"loss": "pairwize", "optimizer": "adam", "sampling": "hard", "select": "ndcg"}
-    with pytest.raises(RerankerError) as caught:
-        Settings(**wrong, schedule="cosine", steps=0, held_out=1.5)
-    assert str(caught.value).splitlines() == [
-        "setting loss: found 'pairwize', expected one of listwise, pairwise, pointwise",
-        "setting optimizer: found 'adam', expected one of adamw, adadelta, adagrad, rmsprop, sgd",
-        "setting schedule: found 'cosine', expected one of linear, constant, plateau",
-        "setting sampling: found 'hard', expected one of random, max, mix, corrupted, pairs",
-        "setting select: found 'ndcg', expected one of map, mrr, loss",
-        "setting held_out: found 1.5, expected a share in (0, 1)",
-        "setting steps: found 0, one pass over all relevant posts, with 3 of them in a list; "
-        "expected `positives` 1, or a number of steps",
-    ]
-    assert Settings(loss="pointwise", sampling="pairs").sampling == "pairs"
-    message = "found pairs with the loss listwise.*expected the loss pointwise"
-    with pytest.raises(RerankerError, match=message):
-        Settings(loss="listwise", sampling="pairs")
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.01, 5.0])

@@ -1,4 +1,4 @@
-"""Models against their papers' formulas, written out in loops over one pair."""
+"""Models against their papers' formulas, in NumPy for one pair."""
 
 import copy
 import math
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from conftest import Patch
 from helpers.reranking_samples import (
     POSTS,
     QUERIES,
@@ -34,7 +35,6 @@ from sklearn.linear_model import LogisticRegression
 from rerankers import checkpoint, devices, models
 from rerankers.networks.base import TRIGRAMS, WORDS, Reranker
 from rerankers.networks.inputs import Tokenized
-from rerankers.networks.models import mp_hcnn
 from rerankers.networks.models.drmm import histograms
 from rerankers.networks.models.pwim import PER_PLACE
 from rerankers.networks.training import loop
@@ -88,10 +88,8 @@ def weights_of(model: Reranker, prefix: str = "") -> Weights:
 
 def word_vectors(model: Reranker, text: str) -> Vector:
     """Vectors [L, E] of the words of a text."""
-    lookup: Any = model.get_submodule("vectors")
-    ids = encoder().vocabulary.ids(words(text))
-    vectors = lookup(torch.tensor(ids, dtype=torch.long)).detach().double().numpy()
-    return np.asarray(vectors).reshape(-1, VECTOR_SIZE)
+    ids = torch.tensor(encoder().vocabulary.ids(words(text)), dtype=torch.long)
+    return model.vectors(ids).detach().double().numpy().reshape(-1, VECTOR_SIZE)
 
 
 def naive_windows(vectors: Vector, width: int, margin: int = 0) -> Vector:
@@ -110,26 +108,26 @@ def naive_squares(maps: Vector, weight: Vector, bias: Vector) -> Vector:
     return np.maximum(np.stack(sums) + bias[:, None, None], 0)
 
 
-def naive_cosine(x: Vector, y: Vector) -> float:
-    """0 for a vector of zeros."""
-    lengths = np.linalg.norm(x) * np.linalg.norm(y)
-    return float(x @ y / lengths) if lengths > 1e-9 else 0.0
+def unit(vectors: Vector) -> Vector:
+    """Vectors of length 1; zeros stay zeros."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-6)
 
 
 def linear(weights: Weights, name: str, x: Any) -> Vector:
-    """A fully connected layer."""
-    return np.asarray(weights[f"{name}.weight"] @ x + weights[f"{name}.bias"])
+    return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
 
 
 def relu(x: Vector) -> Vector:
     return np.maximum(x, 0)
 
 
-def naive_perceptron(
-    weights: Weights, name: str, x: Any, activation: Callable[[Vector], Vector] = relu
-) -> Vector:
-    """Two linear layers with a ReLU or another activation between them."""
-    return linear(weights, f"{name}.3", activation(linear(weights, f"{name}.0", x)))
+def perceptron(weights: Weights, name: str, x: Any, activation: Any = relu) -> Vector:
+    """Linear layers with a ReLU or another activation between them."""
+    first, *others = sorted({k.rpartition(".")[0] for k in weights if k.startswith(f"{name}.")})
+    x = linear(weights, first, x)
+    for layer in others:
+        x = linear(weights, layer, activation(x))
+    return x
 
 
 def is_told(word: str) -> bool:
@@ -147,45 +145,17 @@ def naive_overlap(query: str, post: str) -> list[float]:
     return [f for each in (common, content) for f in (len(each), float(idf.weights(each).sum()))]
 
 
-def assert_naive_scores(
-    model: Reranker,
-    naive: Callable[..., float],
-    cases: Sequence[tuple[str, ...]] = CASES,
-    **signals: npt.NDArray[np.float32],
-) -> None:
-    """Scores of (query, text) or (query, text, URL), in one batch, are those of ``naive``.
-
-    It gets the signals' values, too.
-    """
-    rows = np.arange(len(cases))
-    queries, texts = [case[0] for case in cases], [case[1] for case in cases]
-    urls = ["".join(case[2:]) for case in cases]
-    found = scores_of(model, Pairs(queries, texts, urls, rows, rows, signals))
-    known = np.array([*signals.values()]).reshape(-1, len(cases)).T.tolist()
-    expected = np.array([naive(*case, *values) for case, values in zip(cases, known, strict=True)])
-    assert len(cases) == 1 or np.ptp(expected) > 1e-4, "all pairs score the same"
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-
 # CNTN, sections 3 and 4
 
 
-def naive_k_max(column: list[float], k: int) -> list[float]:
-    """The k highest of a list, in its order; of equal ones the earlier."""
-    best = sorted(range(len(column)), key=lambda place: (-column[place], place))[:k]
-    return [column[place] for place in sorted(best)]
-
-
-def cntn_sentence(weights: dict[str, Vector], vectors: Vector) -> Vector:
+def cntn_sentence(weights: Weights, vectors: Vector) -> Vector:
     """Section 3 for one text [s, E]: its vector [n_s]."""
     maps = vectors
-    for layer in (1, 2, 3):
-        filters = weights[f"convolutions.{layer - 1}.weight"]  # [3 · inputs, F]
-        maps = naive_windows(maps, 3, margin=2) @ filters
-        k = max(4, math.ceil((3 - layer) * len(vectors) / 3))
-        columns = [naive_k_max(maps[:, f].tolist(), k) for f in range(maps.shape[1])]
-        maps = np.array(columns).T.reshape(-1, filters.shape[1])
-        maps = np.tanh(maps + weights["biases"][layer - 1])
+    for layer, bias in enumerate(weights["biases"]):
+        maps = naive_windows(maps, 3, margin=2) @ weights[f"convolutions.{layer}.weight"]
+        k = max(4, math.ceil((2 - layer) * len(vectors) / 3))
+        best = np.argsort(-maps, axis=0, kind="stable")[:k]  # Of equal values, the earlier.
+        maps = np.tanh(np.take_along_axis(maps, np.sort(best, axis=0), axis=0) + bias)
     top = np.zeros((4, maps.shape[1]))
     top[: len(maps)] = maps
     return np.tanh(linear(weights, "output", top.ravel()))
@@ -203,7 +173,7 @@ def cntn(model: Reranker, query: str, post: str) -> float:
             sides.append(cntn_sentence(weights_of(model, name), vectors))
     q, a = sides
     if config.bilinear == "identity":
-        q, a = q / max(np.linalg.norm(q), 1e-6), a / max(np.linalg.norm(a), 1e-6)
+        q, a = unit(q), unit(a)
     inner = np.zeros(config.slices)
     if config.bilinear == "tensor":
         inner += [q @ m @ a for m in everything["tensor"]]
@@ -217,26 +187,16 @@ def cntn(model: Reranker, query: str, post: str) -> float:
 # DRMM, section 4
 
 
-def naive_histogram(word: int, vector: Vector, ids: list[int], vectors: Vector) -> list[float]:
-    """One query word against a post, by 30 bins."""
-    counts = [0.0] * 30
-    for other, theirs in zip(ids, vectors, strict=True):
-        cosine = vector @ theirs / np.linalg.norm(vector) / np.linalg.norm(theirs)
-        # Bin number n of 29 is from -1 + 2n/29 on.
-        place = max(n for n in range(29) if n == 0 or cosine >= -1 + 2 * n / 29)
-        counts[29 if other == word else place] += 1
-    return [math.log(1 + count) for count in counts]
-
-
 def drmm(model: Reranker, query: str, post: str) -> float:
     """Section 4: s = Σ g_i z_i."""
     config, weights = model.config, weights_of(model)
     ids, post_ids = (encoder().vocabulary.ids(words(text)) for text in (query, post))
-    vectors, post_vectors = word_vectors(model, query), word_vectors(model, post)
-    evidence = []
-    for word, vector in zip(ids, vectors, strict=True):
-        histogram = naive_histogram(word, vector, post_ids, post_vectors)
-        (inner,) = linear(weights, "evidence.2", np.tanh(linear(weights, "evidence.0", histogram)))
+    cosines, evidence = unit(word_vectors(model, query)) @ unit(word_vectors(model, post)).T, []
+    for word, row in zip(ids, cosines, strict=True):
+        is_exact = np.equal(post_ids, word)
+        bins, _ = np.histogram(row[~is_exact].clip(-1, 1), 29, (-1, 1))
+        histogram = np.log1p([*bins, is_exact.sum()])
+        (inner,) = perceptron(weights, "evidence", histogram, np.tanh)
         evidence.append(10 * math.tanh(inner / 10))
     idf = encoder().idf.weights(words(query), config.idf == "classical")
     shares = np.exp(weights["gate"][0] * idf.astype(np.float64))
@@ -277,15 +237,11 @@ def deep_vector(weights: Weights, text: str) -> Vector:
 def convolutional_vector(weights: Weights, text: str) -> Vector:
     """C-DSSM: windows of words, the maximum over them, and a layer."""
     table, width = weights["trigrams.weight"], 3  # [64,001, width · F]
-    # The paper's matrix reads a whole window: [F, width · 64,001].
-    matrix = np.concatenate(np.split(table, width, axis=1)).T
-    none = [np.zeros(len(table))] * (width // 2)
-    vectors = [*none, *(trigram_counts(word, len(table)) for word in words(text)), *none]
-    features = [
-        np.tanh(matrix @ np.concatenate(vectors[t : t + width]))
-        for t in range(len(vectors) - width + 1)
-    ]
-    return np.tanh(weights["semantic.weight"] @ np.max(features, axis=0))
+    # The paper's matrix reads a whole window: [width · 64,001, F].
+    matrix = np.concatenate(np.split(table, width, axis=1))
+    counts = np.array([trigram_counts(word, len(table)) for word in words(text)])
+    windows = naive_windows(counts, width, margin=width // 2)[: len(counts)]
+    return np.tanh(weights["semantic.weight"] @ np.tanh(windows @ matrix).max(axis=0))
 
 
 def dssm(model: Reranker, query: str, post: str) -> float:
@@ -295,7 +251,7 @@ def dssm(model: Reranker, query: str, post: str) -> float:
     config, weights = model.config, weights_of(model, "tower.")
     of_text = deep_vector if "bias" in weights else convolutional_vector
     q, d = (of_text(weights, text) for text in (query, post))
-    return float(config.smoothing * (q @ d) / (np.linalg.norm(q) * np.linalg.norm(d)))
+    return float(config.smoothing * (unit(q) @ unit(d)))
 
 
 # DUET, section 3
@@ -303,14 +259,13 @@ def dssm(model: Reranker, query: str, post: str) -> float:
 
 def duet_words(model: Reranker, text: str, most: int) -> tuple[list[int], list[Vector]]:
     """Identifiers of a text's words, and what the distributed network reads of each."""
-    lookup: Any = model.get_submodule("vectors")
     tokens = words(text)[:most]
     ids, rows = encoder().vocabulary.ids(tokens), []
     for token, word in zip(tokens, ids, strict=True):
         if model.config.terms == "words":
-            vectors = lookup(torch.tensor([word]))
+            vectors = model.vectors(torch.tensor([word]))
         else:
-            vectors = lookup.weight[torch.from_numpy(character_trigrams([token]).values + 1)]
+            vectors = model.vectors.weight[character_trigrams([token]).values + 1]
         rows.append(vectors.detach().double().numpy().sum(axis=0))
     return ids, rows
 
@@ -348,8 +303,6 @@ def duet(model: Reranker, query: str, post: str) -> float:
 
 # K-NRM and Conv-KNRM
 
-MEANS = [1.0, 0.9, 0.7, 0.5, 0.3, 0.1, -0.1, -0.3, -0.5, -0.7, -0.9]
-
 
 def naive_ngrams(model: Reranker, text: str) -> list[Vector]:
     """Vectors of the n-grams of each length: ReLU of a matrix on the words side by side."""
@@ -363,21 +316,15 @@ def naive_ngrams(model: Reranker, text: str) -> list[Vector]:
     return levels
 
 
-def kernel(mean: float, q: Vector, post: Vector) -> float:
-    """log Σ K(cosine) of one n-gram of the query."""
-    sigma = 0.001 if mean == 1.0 else 0.1
-    distances = [naive_cosine(q, d) - mean for d in post]
-    return math.log(max(sum(math.exp(-(d**2) / (2 * sigma**2)) for d in distances), 1e-10))
-
-
 def knrm(model: Reranker, query: str, post: str) -> float:
-    weights, levels = weights_of(model), (naive_ngrams(model, query), naive_ngrams(model, post))
-    features = [  # φ: for each pair of lengths and each kernel
-        0.1 * sum(kernel(mean, q, right) for q in left)
-        for left, right in product(*levels)
-        for mean in MEANS
-    ]
-    return 10.0 * math.tanh(linear(weights, "score", features)[0] / 10.0)
+    features = []  # φ: for each pair of lengths and each kernel
+    for left, right in product(naive_ngrams(model, query), naive_ngrams(model, post)):
+        cosines = unit(left) @ unit(right).T
+        for mean in (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, -0.1, -0.3, -0.5, -0.7, -0.9):
+            sigma = 0.001 if mean == 1.0 else 0.1
+            kernels = np.exp(-((cosines - mean) ** 2) / (2 * sigma**2)).sum(axis=1)
+            features.append(0.1 * np.log(np.maximum(kernels, 1e-10)).sum())
+    return 10.0 * math.tanh(linear(weights_of(model), "score", features)[0] / 10.0)
 
 
 # MatchPyramid
@@ -387,17 +334,14 @@ def match_pyramid(model: Reranker, query: str, post: str) -> float:
     config, weights = model.config, weights_of(model)
     a, b = word_vectors(model, query), word_vectors(model, post)
     a, b = a[: config.query_words], b[: config.post_words]
-    if config.similarity == "cosine":
-        matrix = np.array([[naive_cosine(x, y) for y in b] for x in a]).reshape(len(a), len(b))
-    else:
-        matrix = a @ b.T / 36
+    matrix = unit(a) @ unit(b).T if config.similarity == "cosine" else a @ b.T / 36
     maps = naive_squares(matrix[None], weights["first.weight"], weights["first.bias"])
     pooled = np.zeros((len(maps), config.pooled_rows, config.pooled_columns))
     if maps.size:
         pooled = F.adaptive_max_pool2d(torch.from_numpy(maps), pooled.shape[1:]).numpy()
     maps = naive_squares(pooled, weights["second.weight"], weights["second.bias"])
     features = F.max_pool2d(torch.from_numpy(maps), 2).flatten().numpy()
-    return float(naive_perceptron(weights, "score", features)[0])
+    return float(perceptron(weights, "score", features)[0])
 
 
 # SM-CNN, sections 3 and 4
@@ -458,50 +402,49 @@ def word_count(model: Reranker, query: str, post: str) -> float:
 # PWIM, sections 4 to 7
 
 
-def naive_states(model: Reranker, text: str) -> list[list[Vector]]:
-    """Section 4: states of each word, side by side, forward, backward and added."""
+def naive_states(model: Reranker, text: str) -> list[Vector]:
+    """Section 4: states [L, ·] of the words, side by side, forward, backward and added."""
     vectors = word_vectors(model, text)[: model.config.size]
-    if not len(vectors):
-        return []
 
     def read(name: str, vectors: Vector) -> Vector:
         lstm = copy.deepcopy(model.get_submodule(name)).double()
-        return np.asarray(lstm(torch.from_numpy(vectors.copy()))[0].detach())
+        return lstm(torch.from_numpy(vectors.copy()))[0].detach().numpy()
 
     forward, backward = read("from_beginning", vectors), read("from_end", vectors[::-1])[::-1]
-    return [[np.append(f, b), f, b, f + b] for f, b in zip(forward, backward, strict=True)]
+    return [np.append(forward, backward, axis=1), forward, backward, forward + backward]
 
 
-def compare_unit(x: Vector, y: Vector) -> list[float]:
-    """coU of section 5."""
-    lengths = np.sqrt(x @ x + 1e-8) * np.sqrt(y @ y + 1e-8)
-    return [x @ y / lengths, np.sqrt(((x - y) ** 2).sum() + 1e-8), x @ y]
+def compare_unit(x: Vector, y: Vector) -> list[Vector]:
+    """coU of section 5 for every pair of states."""
+    products, differences = x @ y.T, x[:, None] - y
+    lengths = [np.sqrt((states**2).sum(axis=1) + 1e-8) for states in (x, y)]
+    distances = np.sqrt((differences**2).sum(axis=2) + 1e-8)
+    return [products / np.outer(*lengths), distances, products]
 
 
-def naive_picks(preference: dict[tuple[int, int], float]) -> set[tuple[int, int]]:
+def naive_picks(preference: Vector) -> npt.NDArray[np.bool_]:
     """One pass of the similarity focus: most preferred first, no word twice."""
-    picked = set[tuple[int, int]]()
-    for t, s in sorted(preference, key=lambda pair: -preference[pair]):
-        if all(t != row and s != column for row, column in picked):
-            picked.add((t, s))
+    picked = np.zeros(preference.shape, dtype=bool)
+    for place in np.argsort(-preference, axis=None, kind="stable"):
+        row, column = np.unravel_index(place, picked.shape)
+        picked[row, column] = not (picked[row].any() or picked[:, column].any())
     return picked
 
 
 def naive_cube(model: Reranker, query: str, post: str) -> Vector:
     """Sections 4 to 6: [13, size, size]."""
-    config, (queries, posts) = model.config, (naive_states(model, text) for text in (query, post))
+    config = model.config
     cube = np.zeros((13, config.size, config.size))
-    for t, left in enumerate(queries):
-        for s, right in enumerate(posts):
-            layers = [compare_unit(x, y) for x, y in zip(left, right, strict=True)]
-            cube[:, t, s] = np.append(np.concatenate(layers), 1.0)
-    pairs = [(t, s) for t in range(len(queries)) for s in range(len(posts))]
-    later = {(t, s): PER_PLACE * (t * config.size + s) for t, s in pairs}
-    picked = naive_picks({pair: cube[0][pair] - later[pair] for pair in pairs})
-    picked |= naive_picks({pair: -cube[1][pair] - later[pair] for pair in pairs})
-    for t, s in pairs:
-        if (t, s) not in picked:
-            cube[:12, t, s] *= config.focus_weight
+    if not words(query) or not words(post):
+        return cube
+    states = zip(naive_states(model, query), naive_states(model, post), strict=True)
+    layers = np.concatenate([compare_unit(x, y) for x, y in states])
+    filled = cube[:, : layers.shape[1], : layers.shape[2]]
+    filled[:12], filled[12] = layers, 1.0
+    later = PER_PLACE * np.arange(config.size**2).reshape(cube[0].shape)
+    later = later[: filled.shape[1], : filled.shape[2]]
+    picked = naive_picks(filled[0] - later) | naive_picks(-filled[1] - later)
+    filled[:12, ~picked] *= config.focus_weight
     return cube
 
 
@@ -514,18 +457,18 @@ def pwim(model: Reranker, query: str, post: str) -> float:
         if layer < 4:
             image = F.max_pool2d(torch.from_numpy(image), 2, ceil_mode=True).numpy()
     activation: Any = np.tanh if model.config.activation == "tanh" else relu
-    return float(naive_perceptron(weights, "score", image.max(axis=(1, 2)), activation)[0])
+    return float(perceptron(weights, "score", image.max(axis=(1, 2)), activation)[0])
 
 
 # MP-CNN, algorithms 1 and 2
 
 
-POOLINGS = {"max": np.max, "min": np.min, "mean": np.mean}
+POOLINGS = ("max", "min", "mean")
 
 
 def pool(maps: Vector, pooling: str) -> Vector:
     """[L, K] to [K]; nothing is pooled to zeros."""
-    return np.asarray(POOLINGS[pooling](maps, axis=0) if len(maps) else np.zeros(maps.shape[1]))
+    return getattr(np, pooling)(maps, axis=0) if len(maps) else np.zeros(maps.shape[1])
 
 
 def group_a(weights: Weights, sentence: Vector, width: float, pooling: str) -> Vector:
@@ -594,181 +537,194 @@ def treebank(text: str) -> list[str]:
     return TreebankWordTokenizer().tokenize(plain(text))
 
 
-class Naive:
-    """The same network on matrices of fixed size whose rows past a text's end are zeros."""
+def mp_hcnn_levels(model: Reranker, tower: str, ids: list[int], rows: int) -> list[Vector]:
+    """Section 3.2: depth + 1 matrices [rows, ·]."""
+    config, weights = model.config, weights_of(model, f"towers.{tower}.convolutions.")
+    padded = torch.tensor([*ids, *[0] * (rows + 1 - len(ids))])
+    vectors = model.towers[tower].vectors(padded).detach().double().numpy()
+    width = config.word_width if tower == WORDS else config.trigram_width
+    levels, padding = [vectors[:rows]], vectors[rows]
+    is_read = config.normalization == "query"
+    for depth in range(config.depth):
+        # [width · E, F], the first term's E first
+        filters, bias = weights[f"{depth}.weight"], weights[f"{depth}.bias"]
+        below = np.concatenate([levels[-1], np.tile(padding, (width - 1, 1))])
+        above = relu(naive_windows(below, width)[:rows] @ filters + bias)
+        if not is_read:
+            above[len(ids) :] = 0.0
+        levels.append(above)
+        padding = relu(np.tile(padding, width) @ filters + bias) * is_read
+    return levels
 
-    def __init__(self, model: Reranker) -> None:
-        self.model, self.config, self.weights = model, model.config, weights_of(model)
 
-    def levels(self, tower: str, ids: list[int], rows: int) -> list[np.ndarray]:
-        """Section 3.2: depth + 1 matrices [rows, ·]."""
-        ids = ids[:rows]
-        lookup: Any = self.model.get_submodule(f"towers.{tower}.vectors")
-        with torch.no_grad():
-            padded = torch.tensor([*ids, *[0] * (rows + 1 - len(ids))])
-            vectors = lookup(padded).double().numpy()
-        width = self.config.word_width if tower == WORDS else self.config.trigram_width
-        levels, padding = [vectors[:rows]], vectors[rows]
-        is_read = self.config.normalization == "query"
-        for depth in range(self.config.depth):
-            prefix = f"towers.{tower}.convolutions.{depth}."
-            filters = self.weights[prefix + "weight"]  # [width · E, F], the first term's E first
-            bias = self.weights[prefix + "bias"]
-            below = np.concatenate([levels[-1], np.tile(padding, (width - 1, 1))])
-            above = np.maximum(naive_windows(below, width)[:rows] @ filters + bias, 0)
-            if not is_read:
-                above[len(ids) :] = 0.0
-            levels.append(above)
-            padding = np.maximum(np.tile(padding, width) @ filters + bias, 0) * is_read
-        return levels
+def mp_hcnn_features(
+    config: Any, perspective: str, idf: Vector, levels: Sequence[list[Vector]], length: int
+) -> Vector:
+    """Section 3.3: [query positions, (depth + 1) · pools] for a post of this length.
 
-    def similarity(self, a: np.ndarray, b: np.ndarray) -> float:
-        if self.config.similarity == "dot":
-            return float(a @ b)
-        return float(a @ b / (max(np.linalg.norm(a), 1e-6) * max(np.linalg.norm(b), 1e-6)))
+    Features are zeros past the query's end.
+    """
+    kind, features = config.normalization, list[Vector]()
+    width, weighted = (2, 2) if perspective == "words" else (4, config.weighted_trigram_depths)
+    for depth, (q, d) in enumerate(zip(*levels, strict=True)):
+        s = q @ d.T if config.similarity == "dot" else unit(q) @ unit(d).T
+        if kind != "none":
+            s = np.exp(s * config.temperature)
+            s = s / s.sum(axis=0 if kind == "query" else 1, keepdims=True)
+        own = s
+        if kind != "query":  # Else padding takes part.
+            s[:, length:] = 0.0
+            s[len(idf) :] = 0.0
+            own = s[:, : length or None]
+        mean = 5 * own.mean(axis=1) if kind == "none" else s.mean(axis=1)
+        pools = [own.max(axis=1)] * config.max_pooling + [mean] * config.mean_pooling
+        weights = np.ones(len(s))
+        if config.evidence == "positions" and config.idf_weights and depth < weighted:
+            weights = [phrase_idf(config.idf, idf[n:], depth, width) for n in range(len(s))]
+        features += [pool * weights for pool in pools]
+    return np.stack(features, axis=1)
 
-    def features(
-        self, perspective: str, query: list[int], idf: np.ndarray, post: list[int]
-    ) -> np.ndarray:
-        """Section 3.3: [query positions, (depth + 1) · pools], zeros past the query's end."""
-        config, (rows, columns) = self.config, LENGTHS[perspective]
-        kind, tower, width, weighted = config.normalization, WORDS, 2, 2
-        if perspective != "words":
-            tower, width, weighted = TRIGRAMS, 4, config.weighted_trigram_depths
-        if config.separate_urls and perspective == "url_trigrams":
-            tower = perspective
-        query, idf, post = query[:rows], idf[:rows], post[:columns]
-        levels = self.levels(tower, query, rows), self.levels(tower, post, columns)
-        features: list[list[float]] = [[] for _ in range(rows)]
-        for depth, (q, d) in enumerate(zip(*levels, strict=True)):
-            s = np.array([[self.similarity(a, b) for b in d] for a in q])
-            if kind != "none":
-                s = np.exp(s * config.temperature)
-                s = s / s.sum(axis=0 if kind == "query" else 1, keepdims=True)
-            if kind != "query":  # Else padding takes part.
-                s[:, len(post) :] = 0.0
-                s[len(query) :] = 0.0
-            for place in range(rows):
-                own = s[place] if kind == "query" else s[place, : len(post)]
-                pools = [own.max() if own.size else 0.0] * config.max_pooling
-                mean = 5 * own.mean() if kind == "none" and own.size else s[place].mean()
-                pools += [mean] * config.mean_pooling
-                if config.evidence == "positions" and config.idf_weights and depth < weighted:
-                    weight = self.phrase_idf(idf, place, depth, width)
-                    pools = [pool * weight for pool in pools]
-                features[place] += pools
-        return np.array(features, dtype=np.float64)
 
-    def phrase_idf(self, idf: np.ndarray, place: int, depth: int, width: int) -> float:
-        phrase = idf[place : place + 1 + depth * (width - 1)]
-        if self.config.idf == "phrases":
-            return min(float(phrase[:: width - 1].sum()), math.log(243e6))
-        return float(phrase.mean()) if len(phrase) else 0.0
+def phrase_idf(kind: str, idf: Vector, depth: int, width: int) -> float:
+    """IDF of the phrase that these terms begin with."""
+    phrase = idf[: 1 + depth * (width - 1)]
+    if kind == "phrases":
+        return min(float(phrase[:: width - 1].sum()), math.log(243e6))
+    return float(phrase.mean()) if len(phrase) else 0.0
 
-    def perceptron(self, prefix: str, x: np.ndarray) -> np.ndarray:
-        hidden = naive_perceptron(self.weights, prefix, x)
-        if f"{prefix}.5.weight" in self.weights:
-            hidden = linear(self.weights, f"{prefix}.5", np.maximum(hidden, 0))
-        return hidden
 
-    def inputs(self, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
-        """Perspective -> query's identifiers, their IDF, post's identifiers."""
-        reader, is_code = encoder(), self.config.urls == "code"
-        split = words if self.config.tokens == "words" else treebank
-        rare = reader.idf.weights(split(query), self.config.idf != "relative").astype(np.float64)
-        grams = [(character_trigrams([word]).values + 1).tolist() for word in split(query)]
-        spread = np.repeat(rare, [len(row) for row in grams]) if grams else rare
-        query_grams = [gram for row in grams for gram in row]
-        if self.config.idf == "phrases":
-            own = reader.idf.trigram_weights(np.array(query_grams, dtype=np.int64) - 1)
-            spread = np.minimum(spread, own)
-        ids = reader.vocabulary.ids
-        post_grams = character_trigrams(split(text)).values
-        if self.config.trigrams == "text":
-            of_query, post_grams = (character_trigrams([plain(t)]).values for t in (query, text))
-            query_grams = (of_query + 1).tolist()
-            spread = reader.idf.trigram_weights(of_query)
-        if is_code:
-            url = url or "http://www.abc.com"
-            url = plain(url.partition("?")[0] if "?" in url else url[:-1])[7:][-120:]
-        url_grams = character_trigrams([url if is_code else url_text(url)]).values
-        everything = {
-            "words": (ids(split(query)), rare, ids(split(text))),
-            "post_trigrams": (query_grams, spread, (post_grams + 1).tolist()),
-            "url_trigrams": (query_grams, spread, (url_grams + 1).tolist()),
-        }
-        return {name: of for name, of in everything.items() if getattr(self.config, f"use_{name}")}
+def mp_hcnn_inputs(config: Any, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
+    """Perspective -> query's identifiers, their IDF, post's identifiers."""
+    reader, is_code = encoder(), config.urls == "code"
+    split = words if config.tokens == "words" else treebank
+    rare = reader.idf.weights(split(query), config.idf != "relative").astype(np.float64)
+    grams = character_trigrams(split(query))
+    spread = np.repeat(rare, grams.lengths)
+    if config.idf == "phrases":
+        spread = np.minimum(spread, reader.idf.trigram_weights(grams.values))
+    post_grams = character_trigrams(split(text))
+    if config.trigrams == "text":
+        grams, post_grams = (character_trigrams([plain(t)]) for t in (query, text))
+        spread = reader.idf.trigram_weights(grams.values)
+    if is_code:
+        url = url or "http://www.abc.com"
+        url = plain(url.partition("?")[0] if "?" in url else url[:-1])[7:][-120:]
+    url_grams = character_trigrams([url if is_code else url_text(url)])
+    of_query = ((grams.values + 1).tolist(), spread)
+    everything = {
+        "words": (reader.vocabulary.ids(split(query)), rare, reader.vocabulary.ids(split(text))),
+        "post_trigrams": (*of_query, (post_grams.values + 1).tolist()),
+        "url_trigrams": (*of_query, (url_grams.values + 1).tolist()),
+    }
+    return {name: of for name, of in everything.items() if getattr(config, f"use_{name}")}
 
-    def score(self, query: str, text: str, url: str = "") -> float:
-        """Section 3.4."""
-        evidence: list[np.ndarray] = []
-        for name, (ids, idf, post) in self.inputs(query, text, url).items():
-            features = self.features(name, ids, idf, post)
-            if self.config.evidence == "positions":
-                evidence.append(features.ravel())
-                continue
-            weights = idf if self.config.idf_weights else np.ones(len(idf))
-            weights = weights[: LENGTHS[name][0]]
-            total = np.zeros(4)
-            for row, weight in zip(features, weights, strict=False):
-                total += weight * self.perceptron(f"position.{name}", np.append(row, weight))
-            evidence.append(total / max(weights.sum(), 1e-6))
-        if self.config.url_presence:
-            evidence.append(np.array([float(url_text(url) != "<url>")]))
-        return float(self.perceptron("score", np.concatenate(evidence))[0])
+
+def mp_hcnn(model: Reranker, query: str, text: str, url: str = "") -> float:
+    """Section 3.4, on matrices of fixed size whose rows past a text's end are zeros."""
+    config, weights, evidence = model.config, weights_of(model), list[Vector]()
+    for name, (ids, idf, post) in mp_hcnn_inputs(config, query, text, url).items():
+        rows, columns = LENGTHS[name]
+        ids, idf, post = ids[:rows], idf[:rows], post[:columns]
+        tower = WORDS if name == "words" else TRIGRAMS
+        if config.separate_urls and name == "url_trigrams":
+            tower = name
+        of_query = mp_hcnn_levels(model, tower, ids, rows)
+        of_post = mp_hcnn_levels(model, tower, post, columns)
+        features = mp_hcnn_features(config, name, idf, (of_query, of_post), len(post))
+        if config.evidence == "positions":
+            evidence.append(features.ravel())
+            continue
+        shares, total = idf if config.idf_weights else np.ones(len(idf)), np.zeros(4)
+        for row, share in zip(features, shares, strict=False):
+            total += share * perceptron(weights, f"position.{name}", np.append(row, share))
+        evidence.append(total / max(shares.sum(), 1e-6))
+    if config.url_presence:
+        evidence.append(np.array([float(url_text(url) != "<url>")]))
+    return float(perceptron(weights, "score", np.concatenate(evidence))[0])
 
 
 # Tests
-
-Case = tuple[Any, str, str, dict[str, Any]]
-
-
-def cases(written_out: Any, name: str, keys: str, *changes: dict[str, Any]) -> list[Case]:
-    """A model's configurations, "" for all, each with all of the changes."""
-    every = keys.split() or models.find(name).configurations
-    return [(written_out, name, key, each) for key in every for each in changes or [{}]]
-
 
 SMALL_PYRAMID = {"filters": 3, "deep_filters": 4}
 SIZES = {"width": 3, "deep_width": 5, "pooled_rows": 3, "pooled_columns": 7, "query_words": 2}
 PYRAMIDS = ({"similarity": "cosine"}, {"similarity": "dot"}, SIZES)
 TOWERS = [{"trigram_buckets": buckets, "smoothing": 4.0} for buckets in (64_000, 500)]
 FEW, ONE = {"dimension_filters": 3}, {"dimension_filters": 1, "widths": 1}
-WEIGHTED = [
-    *cases(cntn, "cntn", ""),
-    *cases(drmm, "drmm", "idf rao2019"),
-    *cases(dssm, "dssm", "compact", *TOWERS),
-    *cases(dssm, "c_dssm", "compact", *TOWERS),
-    *cases(duet, "duet", ""),
-    *cases(knrm, "knrm", ""),
-    *cases(match_pyramid, "match_pyramid", "cosine", *(SMALL_PYRAMID | each for each in PYRAMIDS)),
-    *cases(sm_cnn, "sm_cnn", "static", {"hidden": 0}, {"prior": False, "filters": 1}),
-    *cases(sm_cnn, "sm_cnn", "text"),
-    *cases(pwim, "pwim", "compact paper", {"channel_share": 0.05}),
-    *cases(pwim, "pwim", "compact", {"focus_weight": 0.5}, {"size": 5}),
-    *cases(mp_cnn, "mp_cnn", "compact paper", FEW, ONE, FEW | {"widths": 5}),
-    *cases(bilinear, "bag_of_words", "plain"),
-    *cases(bilinear, "bigram", "plain"),
-    *cases(word_count, "word_count", ""),
+SWITCHES = [  # Of MP-HCNN: Table 4 and Figure 2
+    {"max_pooling": False},
+    {"mean_pooling": False},
+    {"idf_weights": False},
+    {"use_words": False, "depth": 1},
+    {"use_post_trigrams": False, "use_url_trigrams": False, "depth": 0},
+    {"normalization": "post", "temperature": 3.0, "url_presence": True, "urls": "path"},
+    {"tokens": "treebank", "urls": "path", "separate_urls": False},
+    {"trigrams": "text", "idf": "phrases", "use_words": False, "separate_urls": True},
+    {"similarity": "cosine", "normalization": "none", "url_presence": False, "depth": 3},
 ]
-"""(written out, model, configuration, changes)"""
-
+WEIGHTED: list[tuple[Callable[..., float], str, str, Sequence[dict[str, Any]]]] = [
+    (cntn, "cntn", "", [{}]),
+    (drmm, "drmm", "idf rao2019", [{}]),
+    (dssm, "dssm", "compact", TOWERS),
+    (dssm, "c_dssm", "compact", TOWERS),
+    (duet, "duet", "", [{}]),
+    (knrm, "knrm", "", [{}]),
+    (match_pyramid, "match_pyramid", "cosine", [SMALL_PYRAMID | each for each in PYRAMIDS]),
+    (sm_cnn, "sm_cnn", "static", [{"hidden": 0}, {"prior": False, "filters": 1}]),
+    (sm_cnn, "sm_cnn", "text", [{}]),
+    (pwim, "pwim", "compact paper", [{"channel_share": 0.05}]),
+    (pwim, "pwim", "compact", [{"focus_weight": 0.5}, {"size": 5}]),
+    (mp_cnn, "mp_cnn", "compact paper", [FEW, ONE, FEW | {"widths": 5}]),
+    (bilinear, "bag_of_words", "plain", [{}]),
+    (bilinear, "bigram", "plain", [{}]),
+    (word_count, "word_count", "", [{}]),
+    (mp_hcnn, "mp_hcnn", "", [{}]),
+    (mp_hcnn, "mp_hcnn", "robust paper authors", SWITCHES),
+]
+"""(written out, model, its configurations, "" for all, changes of each)"""
+LINKED = [
+    (QUERIES[0], *POSTS[0]),
+    (QUERIES[1], *POSTS[3]),
+    (QUERIES[3], *POSTS[7]),
+    (LONG, LONG, "http://long.example.org/" + "path/" * 40),
+]
+"""Pairs with a URL; the last one is beyond the lengths of section 4.3 of MP-HCNN."""
 # Equal windows would be told apart by their rounding, so the long text repeats no word.
 DISTINCT = " ".join(f"cuts{n}" for n in range(31))
 # A kernel far from its mean multiplies the rounding of a cosine by up to 70: no long texts.
-OF_MODEL = {
+OF_MODEL: dict[str, Sequence[tuple[str, ...]]] = {
     "cntn": [*CASES[:-1], (DISTINCT, DISTINCT)],
     **dict.fromkeys(("knrm", "dssm", "c_dssm", "mp_cnn"), CASES[:-1]),
+    "mp_hcnn": [*LINKED, *CASES[2:-1]],
 }
 
 
-@pytest.mark.parametrize(("written_out", "name", "configuration", "changes"), WEIGHTED)
+SLOW = {"mp_hcnn": [pytest.mark.slow]}
+
+
+@pytest.mark.parametrize(
+    ("written_out", "name", "configuration", "changes"),
+    [
+        pytest.param(of, name, key, each, id=f"{name}-{key}-{each}", marks=SLOW.get(name, ()))
+        for of, name, keys, changes in WEIGHTED
+        for key in keys.split() or models.find(name).configurations
+        for each in changes
+    ],
+)
 def test_scores_are_those_of_the_paper(
-    written_out: Any, name: str, configuration: str, changes: dict[str, Any]
+    written_out: Any, name: str, configuration: str, changes: dict[str, Any], monkeypatch: Patch
 ) -> None:
-    model, texts = varied(name, configuration, **changes), OF_MODEL.get(name, CASES)
-    priors = {PRIOR: prior_of_rank(np.arange(1, len(texts) + 1))} if name == "sm_cnn" else {}
-    assert_naive_scores(model, partial(written_out, model), texts, **priors)
+    """On the processor, by a fast path if there is one, and as on a GPU by a forward pass."""
+    model, cases = varied(name, configuration, **changes), OF_MODEL.get(name, CASES)
+    rows = np.arange(len(cases))
+    signals = {PRIOR: prior_of_rank(rows + 1)} if name == "sm_cnn" else {}
+    values = np.array([*signals.values()]).reshape(-1, len(cases)).T.tolist()
+    expected = [written_out(model, *case, *of) for case, of in zip(cases, values, strict=True)]
+    assert np.ptp(expected) > 1e-4, "all pairs score the same"
+    queries, texts = [case[0] for case in cases], [case[1] for case in cases]
+    pairs = Pairs(queries, texts, ["".join(case[2:]) for case in cases], rows, rows, signals)
+    for hosts in (devices.HOSTS, ()):
+        monkeypatch.setattr(devices, "HOSTS", hosts)
+        np.testing.assert_allclose(scores_of(model, pairs), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_ends_of_the_range_are_in_the_outer_bins_of_drmm() -> None:
@@ -792,10 +748,8 @@ def test_convolutions_of_sm_cnn_get_a_tenth_of_the_weight_decay() -> None:
     assert not decays
 
 
-def test_plain_gradient_descent_of_dssm_is_the_same_with_sparse_gradients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Large tables are trained by them; with momentum they cannot be."""
+def test_plain_gradient_descent_is_the_same_with_sparse_gradients(monkeypatch: Patch) -> None:
+    """Large tables of DSSM are trained by them; with momentum they cannot be."""
     moved = []
     for smallest in (1, 10**9):
         monkeypatch.setattr(loop, "LARGE", smallest)
@@ -861,46 +815,3 @@ def test_training_of_counts_ends_with_the_regression(name: str, tmp_path: Path) 
     checkpoint.save(tmp_path / "saved", network(model, encoder(), name))
     loaded = checkpoint.load(tmp_path / "saved", name, idf=lambda source: encoder().idf)
     np.testing.assert_array_equal(loaded.score(PAIRS), scores)
-
-
-LINKED = [
-    (QUERIES[0], *POSTS[0]),
-    (QUERIES[1], *POSTS[3]),
-    (QUERIES[3], *POSTS[7]),
-    (LONG, LONG, "http://long.example.org/" + "path/" * 40),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("configuration", mp_hcnn.Model.configurations)
-def test_scores_are_those_of_the_network_written_out(configuration: str) -> None:
-    """Texts beyond the lengths of section 4.3 are cut."""
-    model = varied("mp_hcnn", configuration)
-    assert_naive_scores(model, Naive(model).score, [*LINKED, *CASES[2:-1]])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"max_pooling": False},
-        {"mean_pooling": False},
-        {"idf_weights": False},
-        {"use_words": False, "depth": 1},
-        {"use_post_trigrams": False, "use_url_trigrams": False, "depth": 0},
-        {"normalization": "post", "temperature": 3.0, "url_presence": True, "urls": "path"},
-        {"tokens": "treebank", "urls": "path", "separate_urls": False},
-        {"trigrams": "text", "idf": "phrases", "use_words": False, "separate_urls": True},
-        {"similarity": "cosine", "normalization": "none", "url_presence": False, "depth": 3},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("configuration", ["robust", "paper", "authors"])
-def test_every_switch_does_what_it_says(
-    monkeypatch: pytest.MonkeyPatch, configuration: str, changes: dict[str, Any]
-) -> None:
-    """Table 4 and Figure 2; by the fast path, and as on a GPU by a forward pass."""
-    model = varied("mp_hcnn", configuration, **changes)
-    for hosts in (devices.HOSTS, ()):
-        monkeypatch.setattr(devices, "HOSTS", hosts)
-        assert_naive_scores(model, Naive(model).score, LINKED[:2])

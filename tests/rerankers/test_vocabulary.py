@@ -1,17 +1,30 @@
-"""Words to identifiers, word vectors from files, and inverse document frequencies."""
+"""Words to identifiers, word vectors from files and in spaces, and inverse document frequencies."""
 
 import gzip
+import importlib.util
 import json
 import math
 import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import wordfreq
+from conftest import Patch
+from helpers.reranking_samples import encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
 from rerankers.errors import RerankerError
+from rerankers.features.tables import WordTable
+from rerankers.text import spaces
 from rerankers.text import vectors as files
+from rerankers.text.spaces import AdaptedSpace, WordSpace, description_of, general
 from rerankers.text.vectors import OTHERS_LENGTH, WORD2VEC_LENGTH, WordVectors
 from rerankers.text.vocabulary import Idf, Vocabulary, word_frequencies
 from rerankers.text.words import character_trigrams
@@ -19,53 +32,23 @@ from rerankers.text.words import character_trigrams
 MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
 
 
-def small() -> Vocabulary:
-    return Vocabulary(["the", "bbc"], MATRIX, buckets=100)
-
-
 def test_known_words_come_first_and_unknown_ones_are_hashed() -> None:
+    vocabulary = Vocabulary(["the", "bbc"], MATRIX, buckets=100)
     bucket = zlib.crc32("océan".encode()) % 100
-    assert small().ids(["bbc", "the", "océan", "bbc"]) == [2, 1, 3 + bucket, 2]
-    assert small().ids([]) == []
+    assert vocabulary.ids(["bbc", "the", "océan", "bbc"]) == [2, 1, 3 + bucket, 2]
+    assert vocabulary.ids([]) == []
     # A literal: with another hash every shipped checkpoint would misread unknown words.
     assert Vocabulary([], np.zeros((0, 3), np.float32)).ids(["hello"]) == [1 + 0x3610A686 % 32768]
 
 
 def test_build_keeps_used_and_common_words_that_have_vectors() -> None:
-    vectors = WordVectors(
-        ["the", "of", "bbc", "cuts", "rare", "never"], np.arange(12, dtype=np.float32).reshape(6, 2)
-    )
+    listed = ["the", "of", "bbc", "cuts", "rare", "never"]
+    vectors = WordVectors(listed, np.arange(12, dtype=np.float32).reshape(6, 2))
     texts = ["BBC cuts", "#bbc bbc", "rare rare rare", "cuts novector", "novector"]
     vocabulary = Vocabulary.build(texts, vectors, minimum_count=2, common=1)
     assert vocabulary.known == ["the", "bbc", "cuts"]
     np.testing.assert_array_equal(vocabulary.vectors, [[0, 1], [4, 5], [6, 7]])
     assert Vocabulary.build([], vectors, common=2).known == ["the", "of"]
-
-
-WHOLE = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "",
-        "[]",
-        "\udcff",
-        *(json.dumps({k: v for k, v in WHOLE.items() if k != key}) for key in WHOLE),
-        json.dumps(WHOLE | {"format": 2}),
-        json.dumps(WHOLE | {"words": 7}),
-        json.dumps(WHOLE | {"vector_size": "x"}),
-    ],
-)
-def test_a_damaged_vocabulary_is_an_error_that_names_the_file(
-    tmp_path: Path, content: str | None
-) -> None:
-    path = tmp_path / "vocabulary.json"
-    if content is not None:
-        path.write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(RerankerError, match=r"vocabulary\.json: found"):
-        Vocabulary.load(path)
 
 
 TEXT = "bbc 0.5 -1.25 3.0\nthe 1e-3 2 -7.5\n"
@@ -102,27 +85,42 @@ def test_vectors_but_those_of_word2vec_get_one_length(length: float, expected: f
     assert files.of_word2vec_length(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
-DAMAGED = {
-    "absent.txt": None,
-    "empty.txt": b"",
-    "one_number_short.txt": TEXT.encode() + b"of 1 2\n",
-    "only_header.txt": b"2 3\n",
-    "cut.bin": BINARY[:-9],
-    "text.bin": TEXT.encode(),
-    "too_many.bin": b"99999999999999 300\nbbc ",
-    "negative.bin": b"-2 3\n" + BINARY[4:],
-    "cut.txt.gz": gzip.compress(TEXT.encode())[:-9],
-    "not_a_number.txt": b"bbc nan 1 2\n",
-}
+WHOLE = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
+WRONG = [{k: v for k, v in WHOLE.items() if k != key} for key in WHOLE]
+WRONG += [WHOLE | {"format": 2}, WHOLE | {"words": 7}, WHOLE | {"vector_size": "x"}]
+VOCABULARIES = [None, b"", b"[]", b"\xff", *(json.dumps(each).encode() for each in WRONG)]
+DAMAGED = [
+    *(("vocabulary.json", content, "found") for content in VOCABULARIES),
+    ("absent.txt", None, ""),
+    ("empty.txt", b"", ""),
+    ("one_number_short.txt", TEXT.encode() + b"of 1 2\n", ""),
+    ("only_header.txt", b"2 3\n", ""),
+    ("cut.bin", BINARY[:-9], ""),
+    ("text.bin", TEXT.encode(), ""),
+    ("too_many.bin", b"99999999999999 300\nbbc ", ""),
+    ("negative.bin", b"-2 3\n" + BINARY[4:], ""),
+    ("cut.txt.gz", gzip.compress(TEXT.encode())[:-9], ""),
+    ("not_a_number.txt", b"bbc nan 1 2\n", ""),
+    ("idf.tsv", None, ""),
+    ("idf.tsv", b"", "1:"),
+    ("idf.tsv", b"many\nthe\t3\n", "1:"),
+    ("idf.tsv", b"0\nthe\t0\n", "1:"),
+    ("idf.tsv", b"10\nthe\t3\nof\tx\n", "3:"),
+    ("idf.tsv", b"10\n\t3\n", "2:"),
+    ("idf.tsv", b"10\n\xff\t3\n", ""),
+    ("idf.tsv", "10\nthe\t²\n".encode(), "2:"),
+]
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_vectors_are_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
-    content = DAMAGED[name]
+@pytest.mark.parametrize(("name", "content", "place"), DAMAGED)
+def test_a_damaged_file_is_an_error_that_names_file_and_line(
+    tmp_path: Path, name: str, content: bytes | None, place: str
+) -> None:
+    read = {"vocabulary.json": Vocabulary.load, "idf.tsv": Idf.read}.get(name, files.read_vectors)
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(RerankerError, match=name):
-        files.read_vectors(tmp_path / name)
+    with pytest.raises(RerankerError, match=rf"{name}:? ?{place}"):
+        read(tmp_path / name)
 
 
 def test_idf_is_the_formula_of_its_docstring() -> None:
@@ -169,27 +167,122 @@ def test_frequencies_of_other_languages_are_of_our_words() -> None:
     both = listed["açık"] + listed["acık"]
     assert word_frequencies("tr")("acık") == pytest.approx(both)
     assert word_frequencies("tr")("2014") == wordfreq.word_frequency("2014", "en")
-    pairs = word_frequencies("ja")
-    assert pairs("京都") >= wordfreq.get_frequency_dict("ja", "best")["京都"] > pairs("都京")
+    pairs = word_frequencies("ko")
+    assert pairs("한국") >= wordfreq.get_frequency_dict("ko", "best")["한국"] > pairs("국한")
 
 
-@pytest.mark.parametrize(
-    ("content", "place"),
-    [
-        (None, "idf.tsv:"),
-        (b"", "idf.tsv:1:"),
-        (b"many\nthe\t3\n", "idf.tsv:1:"),
-        (b"0\nthe\t0\n", "idf.tsv:1:"),
-        (b"10\nthe\t3\nof\tx\n", "idf.tsv:3:"),
-        (b"10\n\t3\n", "idf.tsv:2:"),
-        (b"10\n\xff\t3\n", "idf.tsv:"),
-        ("10\nthe\t²\n".encode(), "idf.tsv:2:"),
-    ],
-)
-def test_a_damaged_idf_file_is_an_error_that_names_file_and_line(
-    tmp_path: Path, content: bytes | None, place: str
-) -> None:
-    if content is not None:
-        (tmp_path / "idf.tsv").write_bytes(content)
-    with pytest.raises(RerankerError, match=place):
-        Idf.read(tmp_path / "idf.tsv")
+# Spaces: general ones against their own package, adapted ones in their file
+
+WORDS = ["storm", "water", "bbc", "don't", "zxqv", "日本", "naïve", "42"]
+
+
+def adapted(words: Sequence[str] = ("storm", "日本", "zxqv"), size: int = 5) -> AdaptedSpace:
+    random = np.random.default_rng(1)
+    codes = random.integers(-127, 128, size=(len(words), size)).astype(np.int8)
+    scales = random.random(len(words)).astype(np.float32)
+    return AdaptedSpace(words, codes, scales, random.normal(size=(256, size)).astype(np.float32))
+
+
+def test_a_general_vector_is_the_sum_of_the_pieces() -> None:
+    """By the package wordllama, which gives their mean."""
+    wordllama = pytest.importorskip("wordllama")
+    folder = Path(str(wordllama.__file__)).parent
+    theirs = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+    odd = ["", " ", "😀", "two words", "x" * 3000, "no\0thing", "a\nb"]
+    means = theirs.embed([*WORDS, *odd])
+    counts = [len(theirs.tokenizer.encode(w, add_special_tokens=False)) for w in [*WORDS, *odd]]
+    assert counts[-len(odd)] == 0 and max(counts[: len(WORDS)]) > 1
+    expected = means * np.array(counts)[:, None]
+    found = general().vectors([*WORDS, *odd])
+    assert found.dtype == np.float32 and found.shape == (len(WORDS + odd), general().size)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=()), max_size=30), max_size=5))
+def test_every_string_has_a_general_vector(texts: list[str]) -> None:
+    """Also those with lone surrogates, and whatever other words are asked for."""
+    found = general().vectors(texts)
+    assert found.shape == (len(texts), general().size) and np.isfinite(found).all()
+    for text, vector in zip(texts, found, strict=True):
+        np.testing.assert_array_equal(general().vectors([text])[0], vector)
+
+
+def test_a_table_has_the_vectors_of_its_words_in_every_space() -> None:
+    """In many threads, whichever words were looked up before, each computed once."""
+    asked: list[str] = []
+
+    def lengths(words: Sequence[str]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        asked.extend(words)
+        return np.array([[len(w)] for w in words], np.float32), np.ones(len(words), np.float32)
+
+    table, random = WordTable(encoder().idf), np.random.default_rng(3)
+    spaces = [WordSpace(1, lengths), WordSpace(1, lambda words: lengths([w * 2 for w in words]))]
+    words = [f"{number}x" * number for number in range(1, 200)]
+
+    def check(number: int) -> None:
+        some = random.permutation(words)[: number % 100].tolist()
+        vectors, norms, _ = table.vectors(table.rows(some), spaces[number % 2])
+        assert vectors[:, 0].tolist() == norms.tolist()
+        assert norms.tolist() == [len(word) * (1 + number % 2) for word in some]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert not any(pool.map(check, range(200)))
+    assert len(asked) == len({*asked})
+
+
+def test_an_adapted_vector_is_the_mapped_general_one_and_what_posts_add() -> None:
+    space = adapted()
+    found, base = space.vectors(["zxqv", "water", "storm"]), general()
+    for vector, word in zip(found, ["zxqv", "water", "storm"], strict=True):
+        expected = base.vectors([word])[0] @ space.linear
+        if word in space.words:
+            row = space.words.index(word)
+            expected = expected + space.codes[row] * space.scales[row]
+        np.testing.assert_allclose(vector, expected, rtol=1e-4, atol=1e-4)
+        assert space.knows(word) == (word in space.words)
+    assert not np.allclose(found[0], base.vectors(["zxqv"]) @ space.linear)
+
+
+@pytest.mark.parametrize("words", [("storm", "日本", "zxqv"), ()])
+def test_an_adapted_space_is_the_same_after_loading(words: tuple[str, ...], tmp_path: Path) -> None:
+    space = adapted(words)
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(space.content({"teacher": "tiny"}))
+    again = AdaptedSpace.load(path)
+    asked = [*WORDS, "", "😀", "\ud800"]
+    np.testing.assert_array_equal(again.vectors(asked), space.vectors(asked))
+    assert again.words == list(words) and description_of(path)["teacher"] == "tiny"
+
+
+@pytest.mark.filterwarnings("ignore:.*made by an earlier version")
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path, right = tmp_path / "mine.safetensors", {"format": spaces.FORMAT}
+    path.write_bytes(content := adapted().content({}))
+    arrays = load_file(path)
+    save_file(arrays, path, right)
+    with pytest.warns(RuntimeWarning, match=r"mine\.safetensors: made by an earlier version"):
+        AdaptedSpace.load(path)
+    for damage in (
+        lambda: path.write_bytes(content[:-3]),
+        lambda: path.write_bytes(content[:-1] + bytes([content[-1] ^ 1])),
+        lambda: path.write_bytes(b"no table"),
+        lambda: save_file({"words": arrays["words"]}, path, right),
+        lambda: save_file(arrays | {"scales": np.ones(2)}, path, right),
+        lambda: save_file(arrays | {"linear": np.ones((2, 5))}, path, right),
+        lambda: save_file(arrays, path, {"format": "0"}),
+        path.unlink,
+    ):
+        damage()
+        with pytest.raises(RerankerError, match=r"mine\.safetensors: found(?s:.*)pipeline\.adapt"):
+            AdaptedSpace.load(path)
+
+
+def test_a_missing_or_damaged_package_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
+    (tmp_path / "wordllama").mkdir()
+    (tmp_path / "wordllama" / "__init__.py").touch()
+    empty = PathFinder.find_spec("wordllama", [str(tmp_path)])
+    for spec, problem in ((None, "package wordllama"), (empty, "word vectors that can be read")):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _, spec=spec: spec)
+        with pytest.raises(RerankerError, match=f"found no {problem}"):
+            general.__wrapped__()  # without the cache

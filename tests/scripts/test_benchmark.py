@@ -6,6 +6,7 @@ import benchmark
 import pytest
 from benchmark import PARTS, Options
 from benchmarks import parts
+from conftest import Capture, Patch
 
 from pipeline.command.options import parse_arguments
 from pipeline.errors import UsageError
@@ -28,9 +29,7 @@ def run(*arguments: str) -> None:
     benchmark.main(parse_arguments(Options, "benchmark", "", [*TINY, *arguments]))
 
 
-def test_the_parts_run_on_the_sample(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parts_run_on_the_sample(monkeypatch: Patch, capsys: Capture) -> None:
     """With one way of searching, and a small load."""
     with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
         run("--parts", "search", "scorin")

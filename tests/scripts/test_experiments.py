@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Patch
 from experiments import cells, reports
 from experiments.cells import OKAPI, Cell, Result, Setup, is_finished, read_csv, run_cell, run_cells
 from experiments.reports import draw, margin, significance
@@ -106,9 +107,7 @@ def test_cells_pick_right_answers_with_and_without_training(tmp_path: Path) -> N
     assert measured.measures == cells.measure_drawn(part, setup.checkpoint(cell))  # type: ignore[arg-type]
 
 
-def test_vectors_of_questions_have_length_1_in_any_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_questions_have_length_1_in_any_batch(monkeypatch: Patch) -> None:
     trained = network(small_model("cntn", "cntn_v"), name="cntn")
     questions = ["where is the water", "who", "is it", "where is the water"]
     vectors = reports.question_vectors(trained, questions)
@@ -193,16 +192,24 @@ def test_table_2_counts_the_candidates(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def mp_hcnn(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """QL and a hardly trained MP-HCNN on a small collection."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Small collections with QL and a hardly trained MP-HCNN; with official runs, a small fusion of
+    QL's candidates, and one on held-out topics."""
     folder = tmp_path_factory.mktemp("tables")
     setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
-    quick = ("training.steps=2", "training.epochs=1", "--vectors", f"{folder}/data/vectors.txt")
-    cells = [Cell("QL", "run:ql", (), "mb2011"), Cell(MP_HCNN.name, "mp_hcnn", quick, "mb2011")]
-    return computed(setup, cells, folder)
-
-
-def computed(setup: Setup, wanted: list[Cell], folder: Path) -> Finished:
+    vectors = ("--vectors", f"{setup.data}/vectors.txt")
+    options = f"--folds 2 families={SMALL} trees=5 minimum_leaf=1"
+    ql, rm3, _, fusion, *_ = (system.name for system in TABLES["fusion"].systems)
+    quick = (*vectors, *options.split())
+    brief = ("training.steps=2", "training.epochs=1", *vectors)
+    wanted = [
+        Cell("QL", "run:ql", (), "mb2011"),
+        Cell(MP_HCNN.name, "mp_hcnn", brief, "mb2011"),
+        Cell(ql, "run:ql", (), "mb2012"),
+        Cell(rm3, "run:rm3", (), "mb2012"),
+        Cell(fusion, "fusion", (*quick, "candidate_rankers=run_ql"), "mb2012"),
+        Cell("all families", "held-out:fusion", quick, "mb2013"),
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
         results, failures = run_cells(wanted, setup)
@@ -210,8 +217,8 @@ def computed(setup: Setup, wanted: list[Cell], folder: Path) -> Finished:
     return setup, results
 
 
-def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
-    setup, results = mp_hcnn
+def test_gains_are_differences_of_ap(finished: Finished, tmp_path: Path) -> None:
+    setup, (*results, _, _, _, _) = finished
     table = TABLES["figure3"]
     assert set(results[1].measures) == set(results[1].interpolated) == {"AP", "P@30"}
     assert 0.0 <= (results[1].weight or 0.0) <= 1.0
@@ -230,26 +237,22 @@ def test_gains_are_differences_of_ap(mp_hcnn: Finished, tmp_path: Path) -> None:
         reports.gains(table, results[:1], setup)
 
 
-def test_categories_and_samples_are_read_from_the_cells(mp_hcnn: Finished) -> None:
-    setup, results = mp_hcnn
-    shares = reports.categories(TABLES["table5"], results, setup)
+def test_categories_and_samples_are_read_from_the_cells(finished: Finished) -> None:
+    setup, results = finished
+    shares = reports.categories(TABLES["table5"], results[:2], setup)
     # Every made-up post has a word of its query.
     assert "\n| exact word match | 100 | 100 |\n" in shares
     assert "\nThe first 20 posts by MP-HCNN of each of the topics" in shares
-    rows = reports.samples(TABLES["table6"], results, setup).splitlines()
+    rows = reports.samples(TABLES["table6"], results[:2], setup).splitlines()
     assert sum("(#1)" in line for line in rows) >= 2
     assert sum(line.startswith("|") for line in rows) == 2 + 2 * 3
 
 
 def test_figures_of_results_are_drawn(tmp_path: Path) -> None:
     depths = [made_up(TABLES["figure2"].systems[n], "mb2011", AP=0.3 + n / 100) for n in (0, 2, 4)]
-    made = {
-        "figure2": depths,
-        "question-retrieval": read_csv(RESULTS / TABLES["question-retrieval"].csv),
-    }
-    for name, results in made.items():
-        table = TABLES[name]
-        draw(tmp_path / f"{name}.png", table, results, Setup(tmp_path))
+    questions = read_csv(RESULTS / TABLES["question-retrieval"].csv)
+    for name, results in (("figure2", depths), ("question-retrieval", questions)):
+        draw(tmp_path / f"{name}.png", TABLES[name], results, Setup(tmp_path))
         assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
 
 
@@ -279,26 +282,9 @@ def test_probabilities_are_compared_with_what_happened() -> None:
     assert found == pytest.approx(expected, abs=0.01)
 
 
-@pytest.fixture(scope="module")
-def fused(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Official runs, a small fusion of QL's candidates, and one on held-out topics."""
-    folder = tmp_path_factory.mktemp("fusion")
-    setup = Setup(folder / "kept", write_microblog(folder / "data"), "cpu")
-    options = f"--folds 2 --vectors {folder}/data/vectors.txt families={SMALL} trees=5"
-    quick = (*options.split(), "minimum_leaf=1")
-    ql, rm3, _, fusion, *_ = (system.name for system in TABLES["fusion"].systems)
-    cells = [
-        Cell(ql, "run:ql", (), "mb2012"),
-        Cell(rm3, "run:rm3", (), "mb2012"),
-        Cell(fusion, "fusion", (*quick, "candidate_rankers=run_ql"), "mb2012"),
-        Cell("all families", "held-out:fusion", quick, "mb2013"),
-    ]
-    return computed(setup, cells, folder)
-
-
-def test_stages_have_recall_and_are_compared_with_the_row_above(fused: Finished) -> None:
+def test_stages_have_recall_and_are_compared_with_the_row_above(finished: Finished) -> None:
     """A perfect run is marked against its neighbour only, though other stages are worse too."""
-    setup, (ql, rm3, fusion, _) = fused
+    setup, (_, _, ql, rm3, fusion, _) = finished
     shipped = Cell(TABLES["fusion"].systems[2].name, "shipped:mp_hcnn", (), "mb2012")
     qrels = setup.collection("mb2012").qrels or {}
     write_run(setup.run_file(shipped), {q: dict(grades) for q, grades in qrels.items()}, "perfect")
@@ -311,8 +297,8 @@ def test_stages_have_recall_and_are_compared_with_the_row_above(fused: Finished)
     assert done[3].measures["AP"] == mean_of_run(setup, fusion.cell, "AP")
 
 
-def test_the_ablation_measures_held_out_topics_and_importance(fused: Finished) -> None:
-    setup, (*_, whole) = fused
+def test_the_ablation_measures_held_out_topics_and_importance(finished: Finished) -> None:
+    setup, (*_, whole) = finished
     others = (setup.collection(name).qrels or {} for name in ("mb2011", "mb2012", "mb2014"))
     qrels = {query_id: grades for of in others for query_id, grades in of.items()}
     run = read_run(setup.checkpoint(whole.cell) / "held_out.run.gz")

@@ -1,6 +1,5 @@
 """What an installation brings: pinned versions, declared dependencies, every file needed."""
 
-import ast
 import re
 import shutil
 import sys
@@ -19,6 +18,7 @@ from helpers.processes import ROOT, run_program, run_python
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from test_architecture import imported, imports_and_calls
 
 PACKAGES = ("pipeline", "rerankers", "indexes")
 LARGEST_DISTRIBUTION = 60 * 10**6  # bytes
@@ -127,13 +127,8 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
     distributions = installed_distributions()
     found = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            imported: list[str] = []
-            if isinstance(node, ast.Import):
-                imported = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                imported = [node.module]
-            for module in {name.split(".")[0] for name in imported}:
+        for node in imports_and_calls(path):
+            for module in {name.split(".")[0] for name in imported(path, node)}:
                 known = {canonicalize_name(name) for name in distributions.get(module, [])}
                 if module not in ours | sys.stdlib_module_names and not known & declared:
                     found[module] = f"{path.relative_to(ROOT)}:{node.lineno}"

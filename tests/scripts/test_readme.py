@@ -2,7 +2,7 @@
 
 A block without a language, or of ``text``, right behind a block of code is its output; in it ``…``
 stands for anything. Blocks that speak to a server are run by the tests of servers, those with
-adapters by ``test_adapters``.
+adapters by ``test_python_api``.
 """
 
 import gzip
@@ -12,9 +12,9 @@ from functools import cache
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from conftest import Patch
 from helpers.processes import ROOT, run_program, run_python
 
 from pipeline.command.main import COMMANDS
@@ -35,7 +35,7 @@ def named(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=named)
-def test_links_and_commands_exist(path: Path) -> None:
+def test_links_commands_and_options_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
         if not target.startswith("http"):
@@ -51,6 +51,11 @@ def test_links_and_commands_exist(path: Path) -> None:
     for row in "".join(re.findall(tables, text, re.MULTILINE)).splitlines():
         names = re.findall(r"`([^`]+)`", row.split("|")[1])
         assert names and all(any(path.parent.glob(name)) for name in names), row
+    shown = r"^(tweetrerank \w+|python -m pipeline\.\w+|python scripts/\w+\.py)( .*)$"
+    for command, rest in re.findall(shown, text, re.MULTILINE):
+        program = command.replace("tweetrerank ", "python -m pipeline.").split()[1:]
+        for option in re.findall(r"(?<!\S)--?[a-z][-a-z]*", rest.split("#")[0]):
+            assert option in help_of(*program), f"{command}{rest}"
 
 
 @cache
@@ -62,23 +67,12 @@ def anchors(path: Path) -> set[str]:
 
 @cache
 def help_of(*program: str) -> str:
-    """What a command prints for ``--help``."""
     if program[0] == "-m":
         module = import_module(program[1])
         with redirect_stdout(StringIO()) as printed, pytest.raises(SystemExit):
             run_command(module.Options, module.main, "", "", ["--help"])
         return printed.getvalue()
     return run_python(*program, "--help").stdout
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=named)
-def test_options_that_are_shown_exist(path: Path) -> None:
-    """Each option after a command is in that command's help."""
-    shown = r"^(tweetrerank \w+|python -m pipeline\.\w+|python scripts/\w+\.py)( .*)$"
-    for command, rest in re.findall(shown, path.read_text(encoding="utf-8"), re.MULTILINE):
-        words = command.replace("tweetrerank ", "python -m pipeline.").split()[1:]
-        for option in re.findall(r"(?<!\S)--?[a-z][-a-z]*", rest.split("#")[0]):
-            assert option in help_of(*words), f"{command}{rest}"
 
 
 def test_every_model_is_in_the_table_of_models() -> None:
@@ -91,18 +85,11 @@ READMES = [path for path in sorted(ROOT.rglob("README.md")) if "/." not in f"/{n
 ELSEWHERE = ("127.0.0.1", "http://localhost", "adapters")  # Words of blocks that other tests run
 
 
-class Block(NamedTuple):
-    """A block of code, and what it prints; None if the README does not say."""
-
-    language: str
-    code: str
-    output: str | None
-
-
-def blocks(path: Path) -> list[Block]:
+def blocks(path: Path) -> list[tuple[str, str, str | None]]:
+    """Language and code of each block, and its output; None if the README does not say."""
     fenced = r"^```(\w+)\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?"
     found = re.finditer(fenced, path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [Block(*block.groups()) for block in found]
+    return [block.groups() for block in found]
 
 
 def assert_printed(output: str, shown: str) -> None:
@@ -117,27 +104,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-SEPARATOR = "\n=== block ===\n"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", READMES, ids=named)
-def test_the_python_prints_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
-    """All blocks of a README in one process, in their order."""
-    of_python = [block for block in blocks(path) if block.language == "python"]
-    chosen = [block for block in of_python if not any(word in block.code for word in ELSEWHERE)]
-    if not chosen:
-        return
+def test_the_python_prints_what_is_shown(
+    path: Path, tmp_path: Path, home: Path, monkeypatch: Patch
+) -> None:
+    """All blocks of a README in their order, with the names of those before."""
     posts = (ROOT / "pipeline" / "sample" / "posts.jsonl").read_bytes()
     (tmp_path / "posts.jsonl.gz").write_bytes(gzip.compress(posts))
-    script = tmp_path / "blocks.py"
-    script.write_text(f"print({SEPARATOR!r}, end='')\n".join(block.code for block in chosen))
-    done = run_python(script, cwd=tmp_path, TWEETRERANK_HOME=str(home))
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.split(SEPARATOR)
-    for block, output in zip(chosen, printed, strict=True):
-        if block.output is not None:
-            assert_printed(output, block.output)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
+    names: dict[str, object] = {}
+    for language, code, output in blocks(path):
+        if language == "python" and not any(word in code for word in ELSEWHERE):
+            with redirect_stdout(StringIO()) as printed:
+                exec(code, names)
+            if output is not None:
+                assert_printed(printed.getvalue(), output)
 
 
 @pytest.mark.slow
@@ -145,10 +128,8 @@ def test_the_python_prints_what_is_shown(path: Path, tmp_path: Path, home: Path)
 def test_commands_print_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
     """Commands whose output is shown, in the checkout's folders but for what they write."""
     (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
-    for block in blocks(path):
-        if block.language != "sh" or block.output is None:
-            continue
-        program = ("bash", "-euc", block.code)
-        done = run_program(*program, cwd=tmp_path, TWEETRERANK_HOME=str(home))
-        assert done.returncode == 0, done.stderr
-        assert_printed(done.stdout, block.output)
+    for language, code, output in blocks(path):
+        if language == "sh" and output is not None:
+            done = run_program("bash", "-euc", code, cwd=tmp_path, TWEETRERANK_HOME=str(home))
+            assert done.returncode == 0, done.stderr
+            assert_printed(done.stdout, output)

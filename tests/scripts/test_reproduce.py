@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import reproduce
+from conftest import Capture, Patch
 from helpers.data_samples import write_microblog
 from helpers.processes import ROOT
 
@@ -29,7 +30,7 @@ def run(*arguments: str) -> None:
     ],
 )
 def test_all_bad_arguments_are_named_at_once(
-    arguments: str, messages: list[str], monkeypatch: pytest.MonkeyPatch
+    arguments: str, messages: list[str], monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc-dirty"})
     with pytest.raises(UsageError) as caught:
@@ -45,7 +46,7 @@ def test_the_readme_of_the_results_is_up_to_date() -> None:
     assert written.count("\n| QL") >= 2
 
 
-def test_a_table_is_printed_from_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_printed_from_its_csv(capsys: Capture) -> None:
     run("table3", "--tests", "mb2013, mb2012", "--systems", "QL", "--systems", "RM3")
     found = capsys.readouterr()
     header, _, _, ql, rm3, *_ = found.out.splitlines()
@@ -66,7 +67,7 @@ def test_a_table_is_printed_from_its_csv(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 def test_failing_cells_are_named_and_others_are_added_to_the_csv(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("no training today")

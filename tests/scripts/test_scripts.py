@@ -69,7 +69,6 @@ class Checkout:
         )
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a script to its end."""
         process = self.start(script, *arguments)
         output, errors = process.communicate(timeout=60)
         return subprocess.CompletedProcess([], process.returncode, output, errors)
