@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from helpers.data_samples import write_answers
-from helpers.engine_servers import SERVERS, Server, running
+from helpers.engine_servers import NAMES, SERVERS, Server, running
 from helpers.processes import descendants
 
 from pipeline.command.options import run_command
@@ -50,8 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "data_dir" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
-    engines = ("opensearch", "opensearch3", "elasticsearch")
-    items.sort(key=lambda item: any(map(item.get_closest_marker, engines)))
+    items.sort(key=lambda item: any(map(item.get_closest_marker, NAMES)))
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,11 @@ import requests
 
 from indexes.engines.client import Engine, EngineAddress
 
-VARIABLES = {
-    "opensearch": "OPENSEARCH_URL",
-    "opensearch3": "OPENSEARCH3_URL",
-    "elasticsearch": "ELASTICSEARCH_URL",
-}
-"""Marker -> variable of a server's address. Beside ``X_URL``, ``X_USER``, ``X_PASSWORD`` and
-``X_CA`` may be set."""
+NAMES = ("opensearch", "opensearch3", "elasticsearch")
+"""Markers. A server's address is in ``X_URL``, X the marker in capitals; beside it ``X_USER``,
+``X_PASSWORD`` and ``X_CA`` may be set."""
 
-SERVERS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in VARIABLES]
+SERVERS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in NAMES]
 """Parameters of tests that run on each of them."""
 
 _PREFIX = f"test-{uuid4().hex[:12]}"
@@ -47,11 +43,11 @@ def running(name: str) -> Iterator[Server]:
 
     Indexes of the tests are deleted at the end.
     """
-    variable = VARIABLES[name]
-    if not (url := os.environ.get(variable)):
-        pytest.skip(f"no server (set {variable})")
-    stem = variable.removesuffix("_URL")
-    found = {key: os.environ.get(f"{stem}_{key}", "") for key in ("USER", "PASSWORD", "CA")}
+    keys = ("URL", "USER", "PASSWORD", "CA")
+    url, *others = (os.environ.get(f"{name.upper()}_{key}", "") for key in keys)
+    if not url:
+        pytest.skip(f"no server (set {name.upper()}_URL)")
+    found = dict(zip(keys[1:], others, strict=True))
     credentials = {f"TWEETRERANK_ENGINE_{key}": value for key, value in found.items() if value}
     _wait(url, found["CA"] or True)
     with pytest.MonkeyPatch.context() as patch:

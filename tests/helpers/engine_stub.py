@@ -90,13 +90,10 @@ class Proxy:
         with suppress(OSError):  # The listener is closed.
             while True:
                 client, _ = self._listener.accept()
-                try:
-                    if self.refuses:
-                        raise OSError
-                    server = socket.create_connection(self._target)
-                except OSError:
+                if self.refuses:
                     client.close()
                     continue
+                server = socket.create_connection(self._target)
                 self._open += [client, server]
                 for pair in ((client, server, False), (server, client, True)):
                     threading.Thread(target=self._pass, args=pair, daemon=True).start()

@@ -33,13 +33,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuceneIndex]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kept")
-
-
-@pytest.fixture(scope="module")
-def index(server: Server, kept: Path) -> Iterator[OwnIndex]:
-    address = server.address()
+def index(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnIndex]:
+    address, kept = server.address(), tmp_path_factory.mktemp("kept")
     manifest, sent = build(address, POSTS, [], kept, "make it again")
     assert (sent, manifest.posts, manifest.empties) == (402, 402, 1)
     with open_index(address, kept, []) as opened:
@@ -81,10 +76,10 @@ def test_posts_are_read(index: OwnIndex, local: LuceneIndex) -> None:
     assert list(index.posts.get_many(wanted).values()) == [Post("1", ""), POSTS[7]]
 
 
-def test_callers_search_the_texts(server: Server, kept: Path) -> None:
+def test_callers_search_the_texts(server: Server, tmp_path: Path) -> None:
     """Also in an engine without the analyzer ``english``."""
     address = server.address()
-    build(address, POSTS, [], kept, "make it again")
+    build(address, POSTS, [], tmp_path, "make it again")
     word = POSTS[7].text.split()[0]
     body = {"query": {"match": {"contents": word}}, "size": 1000}
     found = Engine(address).request("POST", f"/{address.index}/_search", body)

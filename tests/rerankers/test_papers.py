@@ -463,12 +463,9 @@ def pwim(model: Reranker, query: str, post: str) -> float:
 # MP-CNN, algorithms 1 and 2
 
 
-POOLINGS = ("max", "min", "mean")
-
-
 def pool(maps: Vector, pooling: str) -> Vector:
-    """[L, K] to [K]; nothing is pooled to zeros."""
-    return getattr(np, pooling)(maps, axis=0) if len(maps) else np.zeros(maps.shape[1])
+    """[L, ...] to [...]; nothing is pooled to zeros."""
+    return getattr(np, pooling)(maps, axis=0) if len(maps) else np.zeros(maps.shape[1:])
 
 
 def group_a(weights: Weights, sentence: Vector, width: float, pooling: str) -> Vector:
@@ -476,17 +473,15 @@ def group_a(weights: Weights, sentence: Vector, width: float, pooling: str) -> V
     if math.isinf(width):
         return pool(sentence, pooling)
     weight, bias = (weights[f"holistic.{int(width) - 1}.{name}"] for name in ("weight", "bias"))
-    windows = naive_windows(sentence, int(width))  # [L, width · E]
-    return pool(np.tanh(windows @ weight.T + bias), pooling)
+    return pool(np.tanh(naive_windows(sentence, int(width)) @ weight.T + bias), pooling)
 
 
 def group_b(weights: Weights, sentence: Vector, width: int, pooling: str) -> Vector:
     """Block B: [dimensions, filters]."""
-    weight = weights[f"by_dimension.{width - 1}.weight"]  # [width, filters, E]
-    bias = weights[f"by_dimension.{width - 1}.bias"]
+    weight, bias = (weights[f"by_dimension.{width - 1}.{name}"] for name in ("weight", "bias"))
     windows = naive_windows(sentence, width).reshape(-1, width, 1, VECTOR_SIZE)
     maps = np.tanh((windows * weight).sum(axis=1) + bias)  # [L, filters, E]
-    return pool(maps.reshape(len(maps), bias.size), pooling).reshape(bias.shape).T
+    return pool(maps, pooling).T
 
 
 def unit_2(x: Vector, y: Vector) -> list[float]:
@@ -503,15 +498,15 @@ def mp_cnn(model: Reranker, query: str, post: str) -> float:
         differences = np.abs(x - y).tolist()
         return unit_2(x, y) + ([sum(differences)] if config.l1 == "sum" else differences)
 
-    blocks = {  # Of block A, by pooling: of each text, [widths, filters]
-        p: [np.array([group_a(weights, text, w, p) for w in widths]) for text in texts]
-        for p in POOLINGS
-    }
+    blocks = [  # Of block A: by pooling, [texts, widths, filters]
+        np.array([[group_a(weights, text, w, pooling) for w in widths] for text in texts])
+        for pooling in ("max", "min", "mean")
+    ]
     features = []
-    for m1, m2 in blocks.values():  # Algorithm 1
+    for m1, m2 in blocks:  # Algorithm 1
         for i in range(VECTOR_SIZE):
             features += unit_2(m1[:, i], m2[:, i])
-    for m1, m2 in blocks.values():  # Algorithm 2
+    for m1, m2 in blocks:  # Algorithm 2
         for x, y in product(m1, m2):
             features += unit_1(x, y)
     for p, w in product(("max", "min"), finite):

@@ -120,7 +120,6 @@ def test_every_tree_is_progress() -> None:
 
 # Kept posts: the same scores, in bounded memory, of one source of IDF
 
-FAMILIES = WINDOW_FAMILIES
 IDF = encoder().idf
 OTHER_IDF = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
 EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
@@ -128,7 +127,7 @@ PAIRS = all_pairs([*QUERIES, "zzz new"], EVERY)
 
 
 def values(pairs: Pairs, idf: Idf = IDF, known: RecentPosts | None = None) -> list[object]:
-    lists = features.CandidateLists(pairs, FAMILIES, idf, known)
+    lists = features.CandidateLists(pairs, WINDOW_FAMILIES, idf, known)
     return [np.nan_to_num(lists.features(rows), nan=-1.0).tolist() for rows in lists.rows]
 
 
