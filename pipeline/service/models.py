@@ -194,7 +194,10 @@ class Workers(Scorer):
                     continue
                 worker.pause = 0.0
                 if isinstance(answer, Exception):
-                    raise answer
+                    try:
+                        raise answer
+                    finally:
+                        del answer  # Else its traceback keeps this scorer, and so its processes.
                 return np.asarray(answer)
         finally:
             self._free.put(worker)
