@@ -89,7 +89,7 @@ class IndexManifest:
     def write(self, directory: Path) -> None:
         """Write ``manifest.json`` into a folder."""
         fields = self.fields()
-        fields[_OWN] = _sha256(fields)
+        fields[_OWN] = json_sha256(fields)
         text = json.dumps(fields, indent=2, ensure_ascii=False)
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -106,7 +106,7 @@ class IndexManifest:
             )
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
-            if (expected := fields.pop(_OWN, None)) not in (None, _sha256(fields)):
+            if (expected := fields.pop(_OWN, None)) not in (None, json_sha256(fields)):
                 raise ValueError(f"another SHA-256 than {expected}")
             return cls.from_fields(str(directory), fields)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -162,7 +162,8 @@ class IndexManifest:
         )
 
 
-def _sha256(fields: Mapping[str, Any]) -> str:
+def json_sha256(fields: Mapping[str, Any]) -> str:
+    """SHA-256 of the JSON of some fields, whatever their order."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 

@@ -145,11 +145,9 @@ class Ranker:
             # has a field, and their term vectors are those of the index.
             parts = java_class("org.apache.lucene.index.ParallelCompositeReader")
             reader = parts(True, [reader], [], signature=_OF_READERS)
-        searcher_class = java_class("org.apache.lucene.search.IndexSearcher")
-        searcher_class.setMaxClauseCount(_MAX_CLAUSES)
-        self._searcher = searcher_class(
-            reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
-        )
+        searcher = java_class("org.apache.lucene.search.IndexSearcher")
+        searcher.setMaxClauseCount(_MAX_CLAUSES)
+        self._searcher = searcher(reader, signature="(Lorg/apache/lucene/index/IndexReader;)V")
         similarities = "org.apache.lucene.search.similarities."
         if isinstance(method, BM25):
             similarity = java_class(f"{similarities}BM25Similarity")(method.k1, method.b)

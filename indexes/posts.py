@@ -97,9 +97,7 @@ def with_signals(post: Post, record: Any, signals: Sequence[str]) -> Post:
     if not signals:
         return post
     found = {name: value_of(record, name) for name in signals}
-    return post._replace(
-        signals={name: value for name, value in found.items() if value is not None}
-    )
+    return post._replace(signals={name: v for name, v in found.items() if v is not None})
 
 
 def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:

@@ -69,9 +69,7 @@ class PostStore(Closing):
         self._size = 0 if last is None else int(last) + 1
 
     @staticmethod
-    def build(
-        path: Path | str, posts: Iterable[Post], sources: Sequence[Path | str] = ()
-    ) -> Summary:
+    def build(path: Path, posts: Iterable[Post], sources: Sequence[Path | str] = ()) -> Summary:
         """Write posts, in any order, into a new file; not atomic: write into a temporary folder.
 
         Memory does not grow with the number of posts: sqlite sorts them in temporary files, in

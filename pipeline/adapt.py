@@ -12,7 +12,6 @@ need no new adaptation unless many of their words are unknown: --check says how 
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
 from pipeline.errors import DataError, UsageError
 from pipeline.runtime import bar, choose_device
-from pipeline.text import counted
+from pipeline.text import counted, say
 
 MOST_POSTS = 200_000  # Posts to encode, by default: more improve little
 DRAWN = 20  # Posts by which the vectors' collection is known again, about
@@ -113,11 +112,9 @@ def _teacher_of(collection: Collection) -> str:
         language = "en"
         if index and (index / FILE_NAME).is_file():
             name = IndexManifest.read(index).analyzer
-            language = next(
-                (code for code, known in ANALYZERS.items() if known == name), UNDETERMINED
-            )
+            language = next((code for code, of in ANALYZERS.items() if of == name), UNDETERMINED)
     teacher = "minilm" if language == "en" else "multilingual"
-    print(f"teacher: {teacher}, for the language {language}", file=sys.stderr)
+    say(f"teacher: {teacher}, for the language {language}")
     return teacher
 
 
@@ -128,7 +125,7 @@ def _sample(posts: Sequence[Post], most: int) -> Sequence[Post]:
     import numpy as np
 
     rows = np.sort(np.random.default_rng(1).choice(len(posts), most, replace=False))
-    print(f"a sample of {most:,} of {len(posts):,} posts", file=sys.stderr)
+    say(f"a sample of {most:,} of {len(posts):,} posts")
     return [posts[row] for row in rows.tolist()]
 
 

@@ -31,7 +31,7 @@ from pipeline.evaluation.measures import (
     without_relevant,
 )
 from pipeline.ranking.reports import Evaluation, evaluate
-from pipeline.text import counted, listed
+from pipeline.text import counted, listed, say
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,9 @@ def _warn_of_mismatches(path: Path, scores: Run, qrels: Qrels) -> None:
     pairs = {"topics": ([*scores], [*qrels]), "posts": (found, judged)}
     for what, (of_run, of_qrels) in pairs.items():
         if of_run and {*of_qrels}.isdisjoint(of_run):
-            print(
+            say(
                 f"{path}: none of its {len(of_run):,} {what} ({listed(of_run, 2)}) is among the "
-                f"{len(of_qrels):,} judged ones ({listed(of_qrels, 2)}), so all figures are 0",
-                file=sys.stderr,
+                f"{len(of_qrels):,} judged ones ({listed(of_qrels, 2)}), so all figures are 0"
             )
             return
     warn_of_gaps(str(path), qrels, scores)

@@ -9,7 +9,6 @@ The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of R
 2019); for window and the fusions the contribution of each family of features to a post's score.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pipeline.command.main import run
 from pipeline.command.options import option, output_file, positive_int
 from pipeline.command.ranking import RankingOptions
 from pipeline.defaults import DEFAULT_HITS, NONE
+from pipeline.text import say
 
 DEFAULT_SHOW = 10
 
@@ -61,13 +61,13 @@ def main(options: Options) -> None:
     ranking = ranker.rank([topic], options.hits or DEFAULT_HITS)
     explanation = ranker.explain(ranking, options.doc_id, show=options.show or DEFAULT_SHOW)
     if ranker.description:
-        print(ranker.description, file=sys.stderr)
+        say(ranker.description)
     if options.output is None:
         print_explanation(explanation)
         return
     with atomic_file(options.output) as stream:
         stream.write(page(explanation))
-    print(f"wrote {options.output}", file=sys.stderr)
+    say(f"wrote {options.output}")
 
 
 if __name__ == "__main__":

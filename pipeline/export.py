@@ -8,7 +8,6 @@ The folder holds all that the model needs: words and weights that it shares with
 calibration, judgments, and for a collection the word vectors adapted to it.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pipeline.collections.named import open_collection
 from pipeline.command.main import run
 from pipeline.command.options import argument, option
 from pipeline.errors import UsageError
+from pipeline.text import say
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def main(options: Options) -> None:
     with atomic_directory(target) as new:
         checkpoints.copy_whole(folder, new, others)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    print(f"wrote {target}, {size / 1e6:.1f} MB, from {folder}", file=sys.stderr)
+    say(f"wrote {target}, {size / 1e6:.1f} MB, from {folder}")
 
 
 if __name__ == "__main__":

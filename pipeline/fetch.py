@@ -13,7 +13,6 @@ there then.
 
 import gzip
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +26,7 @@ from pipeline.collections.collection import by_hand, catalogue, data_directory
 from pipeline.command.main import run
 from pipeline.command.options import argument, option
 from pipeline.errors import DataError, UsageError
-from pipeline.text import counted, did_you_mean, print_table
+from pipeline.text import counted, did_you_mean, print_table, say
 
 ATTEMPTS = 5
 TIMEOUT = (4.0, 30.0)  # Seconds for a connection, and without data
@@ -95,11 +94,11 @@ def main(options: Options) -> None:
         lacking = [e for e in wanted if not e.url and not (folder / e.path).exists()]
         if missing := {str(Path(entry.path).parent) for entry in lacking}:
             told = "put there by hand (fetch with a collection's name says how)"
-            print(f"{told}: {', '.join(missing)}", file=sys.stderr)
+            say(f"{told}: {', '.join(missing)}")
         wanted = [entry for entry in wanted if entry.url]
     for beginning, text in catalogue()["terms"].items():
         if any(group.startswith(beginning) for entry in wanted for group in entry.groups):
-            print(text, file=sys.stderr)
+            say(text)
     fetched, failures = fetch_all(wanted, folder)
     print(f"{fetched} files fetched into {folder}")
     for entry in wanted:
@@ -157,7 +156,7 @@ def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
             fetch(entry, folder)
             fetched += 1
             size = f"{entry.size / 1e6:.1f} MB"
-            print(f"{number} of {len(wanted)}: {entry.path} ({size})", file=sys.stderr)
+            say(f"{number} of {len(wanted)}: {entry.path} ({size})")
         except UnreachableError as error:
             unreachable[entry.host] = error
         except DataError as error:

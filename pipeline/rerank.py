@@ -9,10 +9,7 @@ those of other models are mixed with them. The report has the form of tables 6 a
 Moschitti (SIGIR 2015), whose model ``sm_cnn`` has a prior of the run's ranks.
 """
 
-from __future__ import annotations
-
 import csv
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from indexes.files import atomic_file
+from indexes.posts import Post
+from pipeline.collections.collection import Collection
 from pipeline.collections.trec import aligned, read_run, write_run
 from pipeline.command.main import run
 from pipeline.command.options import (
@@ -37,11 +36,9 @@ from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW, NONE
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import Evaluator, Values, mean, warn_of_gaps
 from pipeline.runtime import bar, provenance
-from pipeline.text import print_table
+from pipeline.text import print_table, say
 
 if TYPE_CHECKING:
-    from indexes.posts import Post
-    from pipeline.collections.collection import Collection
     from pipeline.ranking.ranker import Ranker
     from pipeline.ranking.retrievers import Candidates
 
@@ -99,23 +96,20 @@ def main(options: Options) -> None:
     collection = options.open_collection()
     jobs = _jobs(options, collection)
     ranker = _ranker(options, collection)
-    candidates = _candidates(options, collection, jobs)
+    candidates = _inputs(options, collection, jobs)
     evaluator = Evaluator(collection.qrels, MEASURES) if collection.qrels else None
     results: dict[str, tuple[Values, Values]] = {}  # Name of a run -> values before and after
     for job, found in candidates.items():
         ranking = ranker.rerank(found, partial(bar, what=job.name, unit="pair"))
         write_run(job.output, ranking.run, options.reranker)
-        print(f"wrote {job.output}", file=sys.stderr)
+        say(f"wrote {job.output}")
         if evaluator:
             results[job.name] = evaluator(found.run), evaluator(ranking.run)
     if evaluator:
         _report(options, collection, ranker, results)
     else:
         print(f"no report: {collection.missing_judgments}")
-    print(
-        f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s",
-        file=sys.stderr,
-    )
+    say(f"wrote {len(jobs)} runs to {options.output} in {time.perf_counter() - started:.1f} s")
 
 
 def _jobs(options: Options, collection: Collection) -> list[Job]:
@@ -160,9 +154,7 @@ def _jobs(options: Options, collection: Collection) -> list[Job]:
     return jobs
 
 
-def _candidates(
-    options: Options, collection: Collection, jobs: Sequence[Job]
-) -> dict[Job, Candidates]:
+def _inputs(options: Options, collection: Collection, jobs: list[Job]) -> dict[Job, "Candidates"]:
     """Candidates of all runs, which are checked before the long work begins; posts are looked up
     once, as that may read the whole collection."""
     from pipeline.ranking.retrievers import RunRetriever
@@ -183,10 +175,9 @@ def _candidates(
         retriever = RunRetriever(scores, known, str(job.path), options.skip_unknown)
         found = candidates[job] = retriever.search(topics, hits)
         if cut := sum(len(known([*scores[query_id]])) > hits for query_id in found.run):
-            print(
+            say(
                 f"{job.path}: {cut} topics have more than {hits} posts; only the first {hits} are "
-                "reranked, written and measured",
-                file=sys.stderr,
+                "reranked, written and measured"
             )
         if collection.qrels:
             warn_of_gaps(str(job.path), collection.qrels, found.run)
@@ -196,7 +187,7 @@ def _candidates(
 def _report(
     options: Options,
     collection: Collection,
-    ranker: Ranker,
+    ranker: "Ranker",
     results: Mapping[str, tuple[Values, Values]],
 ) -> None:
     """Print the table, and write the file."""
@@ -219,10 +210,10 @@ def _report(
             **{n: v for n, v in provenance().items() if n in ("date", "commit", "machine")},
         }
         write_csv(options.report, rows, made, options.group_size)
-        print(f"wrote {options.report}", file=sys.stderr)
+        say(f"wrote {options.report}")
 
 
-def _ranker(options: Options, collection: Collection) -> Ranker:
+def _ranker(options: Options, collection: Collection) -> "Ranker":
     """The ranker of given runs; warns if nothing of the runs' own order goes into the new one."""
     from pipeline.ranking.build import ranker
 
@@ -236,10 +227,9 @@ def _ranker(options: Options, collection: Collection) -> Ranker:
     )
     assert found.model
     if options.weight == 1 and not found.model.signals:
-        print(
+        say(
             f"note: this {options.reranker} does not read the ranks of a run, so with λ = 1 "
-            "nothing of a run's own order is kept; --lambda below 1 mixes in its scores",
-            file=sys.stderr,
+            "nothing of a run's own order is kept; --lambda below 1 mixes in its scores"
         )
     return found
 
@@ -361,9 +351,7 @@ def _percent(value: float | None) -> str:
 
 def write_csv(path: Path, rows: Sequence[Row], made: Mapping[str, object], group_size: int) -> None:
     """Write a CSV file with a line for each run, numbers unrounded, and the columns ``made``."""
-    group_of = {
-        row.name: group for group, members in groups(rows, group_size).items() for row in members
-    }
+    group_of = {row.name: name for name, of in groups(rows, group_size).items() for row in of}
     header = ["run", "group"]
     for measure in rows[0].changes:
         header += [measure, f"{measure} reranked", f"{measure} change %", f"{measure} p"]

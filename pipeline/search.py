@@ -9,9 +9,6 @@ python -m pipeline.search --topics my-topics.tsv --index my-index
 python -m pipeline.search --topics trecqa-raw --reranker sm_cnn
 """
 
-from __future__ import annotations
-
-import sys
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +21,7 @@ from pipeline.command.ranking import RankingOptions
 from pipeline.defaults import AUTO, DEFAULT_HITS
 from pipeline.errors import UsageError
 from pipeline.runtime import bar
+from pipeline.text import say
 
 if TYPE_CHECKING:
     from pipeline.ranking.ranker import Ranker
@@ -87,7 +85,7 @@ def main(options: Options) -> None:
     rankings, notes = [], {}
     for each in rankers:
         if each.description:
-            print(each.description, file=sys.stderr)
+            say(each.description)
         progress = partial(bar, what=each.name, unit="pair")
         rankings.append(each.rank(hits=options.hits or DEFAULT_HITS, progress=progress))
         if each is ranker or not options.output:  # A named file is of the ranker alone.
@@ -95,7 +93,7 @@ def main(options: Options) -> None:
             write_run(path, rankings[-1].run, options.runtag)
             notes[[*rankings[-1].stages][-1]] = f"-> {path}"
     if rankings[1:]:
-        print(f"{ranker.name} reads no score of {rankers[1].name}", file=sys.stderr)
+        say(f"{ranker.name} reads no score of {rankers[1].name}")
     ranking = rankings[0].after(*rankings[1:])
     if collection.qrels is None:
         print(collection.missing_judgments)
@@ -108,10 +106,10 @@ def main(options: Options) -> None:
     written = " and ".join(note.removeprefix("-> ") for note in notes.values())
     results = f"{sum(map(len, ranking.run.values()))} results for {len(ranking.run)}"
     topics = f"{len(collection.topics)} topics in {time.perf_counter() - started:.1f} s"
-    print(f"wrote {written}: {results} of {topics}", file=sys.stderr)
+    say(f"wrote {written}: {results} of {topics}")
 
 
-def _show(ranker: Ranker, query: str, options: Options) -> None:
+def _show(ranker: "Ranker", query: str, options: Options) -> None:
     """Print the best posts for one query."""
     from pipeline.collections.trec import write_run
     from pipeline.text import print_posts
@@ -129,7 +127,7 @@ def _show(ranker: Ranker, query: str, options: Options) -> None:
         write_run(options.output, ranking.run, options.runtag)
 
 
-def _run_file(options: Options, collection: str, ranker: Ranker) -> Path:
+def _run_file(options: Options, collection: str, ranker: "Ranker") -> Path:
     """The default run file: searches that differ do not overwrite each other's."""
     from rerankers.checkpoint import SHIPPED
 

@@ -45,7 +45,7 @@ from rerankers.devices import device_name
 
 if TYPE_CHECKING:
     from pipeline.collections.collection import Collection
-    from pipeline.service.proxy.search import PostFields, ServedIndex
+    from pipeline.service.proxy.search import PostFields
 
 LOG = logging.getLogger("tweetrerank.service")
 
@@ -395,17 +395,16 @@ def fields_of(options: Options, address: Any = None) -> PostFields:
     return PostFields((text or TEXT,), url or (None if text else URL), signals)
 
 
-def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, ServedIndex]:
+def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, PostFields]:
     """Model and fields of the collections' indexes, and of those that are behind their names."""
     from indexes.engines.client import Engine
     from indexes.errors import CollectionError
-    from pipeline.service.proxy.search import ServedIndex
 
-    found: dict[str, ServedIndex] = {}
+    found: dict[str, PostFields] = {}
     for each in collections if options.engine else ():
         if (address := each.engine) is None:
             continue
-        found[address.index] = served = ServedIndex(each.name, fields_of(options, address))
+        found[address.index] = served = replace(fields_of(options, address), model=each.name)
         pool = ThreadPoolExecutor(1, "reload")
         ask = partial(lambda at: Engine(at).request("GET", f"/{at.index}/_alias"), address)
         try:
@@ -417,7 +416,7 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
     return found
 
 
-def proxy_of(options: Options, service: Any, log: Any, served: dict[str, ServedIndex]) -> Any:
+def proxy_of(options: Options, service: Any, log: Any, served: dict[str, PostFields]) -> Any:
     """The searches of the engine's indexes. ``served``: index -> options of its own."""
     from indexes.engines.client import Credentials
     from pipeline.service.proxy.routes import Proxy

@@ -13,10 +13,12 @@ WIDTH = 10_000  # Lines are neither wrapped nor cut, but for the texts of posts 
 POST_WIDTH = 100  # Characters of a post in a line where stdout is no terminal
 
 
-@cache
-def note(text: str) -> None:
-    """Print a text on stderr, once."""
+def say(text: str) -> None:
+    """Print a text on stderr."""
     print(text, file=sys.stderr)
+
+
+note = cache(say)  # Once for each text
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from helpers.data_samples import write_answers
 from helpers.engine_servers import NAMES, SERVERS, Server, running
 from helpers.processes import descendants
 
@@ -34,10 +35,8 @@ def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPag
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder / "home"))
-        context = served(folder)
-        page = context.__enter__()
-    yield page
-    context.__exit__(None, None, None)
+        with served(folder) as page:
+            yield page
 
 
 Command = Callable[..., Result]  # Name of a module of ``pipeline``, arguments -> result
@@ -61,6 +60,14 @@ def data_dir() -> Path:
     if not folder or not (Path(folder) / "microblog").is_dir():
         pytest.skip("no data (set TWEETRERANK_DATA or run tweetrerank fetch)")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up questions with given answers; WikiQA's test part has no labels."""
+    folder = write_answers(tmp_path_factory.mktemp("answers"))
+    (folder / "wikiqa" / "test" / "sim.txt").unlink()
+    return folder
 
 
 @pytest.fixture(scope="module", params=SERVERS)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import requests
 
 Result = TypeVar("Result")
+Json = Mapping[str, Any]
 
 CONNECTIONS = 4  # Requests to a node at a time
 TIMEOUT = 60.0  # Seconds to wait for an answer
@@ -39,11 +40,8 @@ _ENVIRONMENT = "TWEETRERANK_ENGINE_"
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """An index in OpenSearch or Elasticsearch.
-
-    With a ``text_field`` it is an index that somebody has made for other purposes; without one, an
-    index by :func:`indexes.engines.layout.build`.
-    """
+    """An index in OpenSearch or Elasticsearch. With a ``text_field`` it is an index that somebody
+    has made for other purposes; without one, an index by :func:`indexes.engines.layout.build`."""
 
     url: str  # Addresses of the cluster's nodes, separated by commas; one is enough
     index: str  # Name of an index, or of an alias
@@ -82,8 +80,8 @@ class EngineAddress:
         return f"{self.urls[0]}/{self.index}"
 
 
-def check_url(url: str) -> str:
-    """The address of a node; raises CollectionError for another text, which is not repeated."""
+def check_url(url: str) -> None:
+    """Raise CollectionError unless this is the address of a node; a password is not repeated."""
     if "@" in url:
         raise CollectionError(
             "found a user or password in the engine's address, expected it without: name them by "
@@ -99,7 +97,6 @@ def check_url(url: str) -> str:
         raise CollectionError(
             f"found {url!r}, expected the address of a search engine, such as http://localhost:9200"
         )
-    return url
 
 
 def index_name(text: str) -> str:
@@ -128,11 +125,9 @@ class Credentials:
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
-        """Read from a file (TOML: ``user = "…"``), else from ``TWEETRERANK_ENGINE_*``.
-
-        Raises CollectionError if the file cannot be read or holds something else, or there is no
-        such file of the authority. No message repeats a secret.
-        """
+        """Read from a file (TOML: ``user = "…"``), else from ``TWEETRERANK_ENGINE_*``. Raises
+        CollectionError if the file cannot be read or holds something else, or there is no such file
+        of the authority. No message repeats a secret."""
         names = ("user", "password", "api_key", "ca")
         found = {name: os.environ.get(_ENVIRONMENT + name.upper()) or None for name in names}
         if path is not None:
@@ -164,11 +159,9 @@ class Credentials:
 
 
 class EngineError(CollectionError):
-    """A search engine refuses, does not answer, or answers something else.
-
-    ``status`` is that of the answer, None without one; ``kind`` the engine's name of the error,
-    such as ``index_not_found_exception``.
-    """
+    """A search engine refuses, does not answer, or answers something else. ``status`` is that of
+    the answer, None without one; ``kind`` the engine's name of the error, such as
+    ``index_not_found_exception``."""
 
     def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
         super().__init__(message)
@@ -181,18 +174,13 @@ class EngineError(CollectionError):
 
 
 class Engine:
-    """A connection to a search engine, which several threads may use.
-
-    ``address`` is that of an index in it, ``kind`` is ``opensearch`` or ``elasticsearch``,
-    ``version`` such as (2, 19), or () where the server does not tell.
-    """
+    """A connection to a search engine, which several threads may use. ``address`` is that of an
+    index in it, ``kind`` is ``opensearch`` or ``elasticsearch``, ``version`` such as (2, 19), or ()
+    where the server does not tell."""
 
     def __init__(self, address: EngineAddress) -> None:
-        """Find out which engine it is, from a node that answers.
-
-        Raises EngineError if nothing answers there, or no engine, or if the certificate or the user
-        is not accepted.
-        """
+        """Find out which engine it is, from a node that answers. Raises EngineError if nothing
+        answers there, or no engine, or if the certificate or the user is not accepted."""
         self.address, self._nodes = address, deque(address.urls)
         self._session = _session(Credentials.read(address.auth))
         for left in reversed(range(len(self._nodes))):
@@ -209,20 +197,16 @@ class Engine:
         if not version and "x-elastic-product" not in headers:
             if status != 403:
                 is_plain = status == 401 or isinstance(content, str)
-                raise refusal(address, status, content if is_plain else json.dumps(content))
+                raise self.refusal(status, content if is_plain else json.dumps(content))
             is_opensearch = True
         self.kind = "opensearch" if is_opensearch else "elasticsearch"
         numbers = str(version.get("number", "")).split(".")[:2]
         self.version = tuple(int(part) for part in numbers if part.isdigit())
 
-    def request(
-        self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
-    ) -> Any:
+    def request(self, method: str, path: str, body: Any = None, params: Json | None = None) -> Any:
         """The engine's answer to one request; raises EngineError without one, or for an error.
-
         ``body`` is JSON, or ready lines of it as bytes; True and False in ``params`` are spelled as
-        the engines do.
-        """
+        the engines do."""
         if params:
             spelled = {k: str(v).lower() if v in (True, False) else v for k, v in params.items()}
             path = f"{path}?{urlencode(spelled)}"
@@ -232,13 +216,11 @@ class Engine:
                 return found
             if not found:  # Cut within the headers.
                 raise self._broken_off()
-        raise refusal(self.address, status, found)
+        raise self.refusal(status, found)
 
-    def patiently(
-        self, method: str, path: str, body: Any = None, params: Mapping[str, Any] | None = None
-    ) -> Any:
+    def patiently(self, *request: Any) -> Any:
         """:meth:`request`, repeated for half a minute while the engine is busy or not reached."""
-        return repeated(lambda: self.request(method, path, body, params))
+        return repeated(lambda: self.request(*request))
 
     def describe(self) -> dict[str, Any]:
         """Settings and fields of the index; of the first one where an alias names several."""
@@ -252,10 +234,8 @@ class Engine:
         return int(self.patiently("GET", f"/{self.address.index}/_count")["count"])
 
     def _send(self, method: str, path: str, body: Any = None) -> tuple[int, Mapping[str, str], Any]:
-        """Status, headers and content (text, where it is no JSON) of the first node's answer.
-
-        After a request that this one does not answer, the next one is the first.
-        """
+        """Status, headers and content (text, where it is no JSON) of the first node's answer. After
+        a request that this one does not answer, the next one is the first."""
         import requests
 
         url, content = self._nodes[0], bytearray()
@@ -288,6 +268,38 @@ class Engine:
         except ValueError:  # Half of its JSON.
             raise self._broken_off() from None
         return answer.status_code, answer.headers, found
+
+    def refusal(self, status: int, content: Any) -> EngineError:
+        """The error for an answer that is none: what was found, and what to do."""
+        (kind, reason), address = reason_of(content), self.address
+        where = address.urls[0]
+        message = f"{where}: the engine answers {status}: {reason}"
+        if status == 401:
+            message = (
+                f"{where}: the engine does not accept the user and password, or got none; set "
+                f"{_ENVIRONMENT}USER and {_ENVIRONMENT}PASSWORD, or {_ENVIRONMENT}API_KEY, or name "
+                "a file of them by `address.auth`"
+            )
+        elif not isinstance(content, dict) and status != 403:
+            message = (
+                f"{where}: found an answer that is not a search engine's ({status}: {reason}); "
+                "name the address of OpenSearch or Elasticsearch itself, such as http://localhost:9200"
+            )
+        elif kind == "cluster_block_exception":
+            message = (
+                f"{address}: the index cannot be written to ({reason}); free space on the engine's "
+                "disks if they are full, then allow writing again: PUT "
+                f'/{address.index}/_settings {{"index.blocks.read_only_allow_delete": null, '
+                '"index.blocks.read_only": null, "index.blocks.write": null}'
+            )
+        elif status == 403:
+            message = (
+                f"{where}: the user lacks a right ({reason}); give the user this right on the "
+                f"index {address.index}, or name another user"
+            )
+        elif kind == "index_not_found_exception":
+            message = f"{address}: there is no such index"
+        return EngineError(message, status, kind)
 
     def _broken_off(self) -> EngineError:
         return EngineError(f"{', '.join(self.address.urls)}: the answer breaks off", kind=_LOST)
@@ -330,39 +342,6 @@ def repeated(call: Callable[[], Result], sleep: Callable[[float], Any] = time.sl
 def encoded(body: Any) -> bytes:
     """JSON without blanks."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def refusal(address: EngineAddress, status: int, content: Any) -> EngineError:
-    """The error for an answer that is none: what was found, and what to do."""
-    kind, reason = reason_of(content)
-    where = address.urls[0]
-    message = f"{where}: the engine answers {status}: {reason}"
-    if status == 401:
-        message = (
-            f"{where}: the engine does not accept the user and password, or got none; set "
-            f"{_ENVIRONMENT}USER and {_ENVIRONMENT}PASSWORD, or {_ENVIRONMENT}API_KEY, or name a "
-            "file of them by `address.auth`"
-        )
-    elif not isinstance(content, dict) and status != 403:
-        message = (
-            f"{where}: found an answer that is not a search engine's ({status}: {reason}); name "
-            "the address of OpenSearch or Elasticsearch itself, such as http://localhost:9200"
-        )
-    elif kind == "cluster_block_exception":
-        message = (
-            f"{address}: the index cannot be written to ({reason}); free space on the engine's "
-            "disks if they are full, then allow writing again: PUT "
-            f'/{address.index}/_settings {{"index.blocks.read_only_allow_delete": null, '
-            '"index.blocks.read_only": null, "index.blocks.write": null}'
-        )
-    elif status == 403:
-        message = (
-            f"{where}: the user lacks a right ({reason}); give the user this right on the index "
-            f"{address.index}, or name another user"
-        )
-    elif kind == "index_not_found_exception":
-        message = f"{address}: there is no such index"
-    return EngineError(message, status, kind)
 
 
 def reason_of(content: Any) -> tuple[str, str]:

@@ -13,25 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from indexes.engines import search as searches
-from indexes.engines.client import Engine, EngineAddress, EngineError
-from indexes.engines.layout import (
-    CUT_HERE,
-    ID,
-    NUMBER,
-    SIGNALS,
-    TEXT,
-    URL,
-    Layout,
-    cut_words,
-    kept_posts,
-    without_scale,
-)
+from indexes.engines.client import Engine, EngineAddress, EngineError, Json
+from indexes.engines.layout import CUT_HERE, ID, NUMBER, Layout, cut_words, kept_posts
 from indexes.engines.search import Hit, all_hits, body_of, search, single_precision
 from indexes.errors import CollectionError
 from indexes.methods import EngineQuery, Method, Topic, id_limit
 from indexes.posts import Post, with_signals
 from indexes.records import is_doc_id, listed, value_of, well_formed
 from indexes.store import COLUMNS, GIVEN, Closing, post_of, row_of
+
+Searches = Iterator[tuple[str, dict[str, Any]]]  # Ids of topics, bodies
 
 _POSTS = 1000  # Posts that are fetched by one search
 
@@ -43,9 +34,7 @@ def open_index(
     address: EngineAddress, directory: Path, sources: Sequence[Path] | None = None
 ) -> "OwnIndex | ForeignIndex":
     """Open an index, whose posts are kept in ``directory``; ``sources`` are checked in one of ours.
-
-    Raises CollectionError if there is no such engine, index or field, or it does not fit the posts.
-    """
+    Raises CollectionError if there is no such engine, index or field, or it has other posts."""
     engine = Engine(address)
     if not address.has_methods:
         return ForeignIndex(engine, engine.describe(), directory)
@@ -54,26 +43,19 @@ def open_index(
 
 class EngineIndex(Closing, ABC):
     """An index that is open for searching; its ``posts`` are fetched once and kept in a file.
-
     Searches go without the index's own pipeline if that ``bypasses``. ``source``: the fields of a
-    post, True for all.
-    """
+    post, True for all."""
 
     _several: bool  # Whether word statistics are those of several shards
 
     def __init__(
-        self,
-        engine: Engine,
-        settings: Mapping[str, Any],
-        directory: Path,
-        bypasses: bool,
-        source: list[str] | bool,
+        self, engine: Engine, settings: Json, folder: Path, bypasses: bool, source: list[str] | bool
     ) -> None:
         self._engine, self._address, self._source = engine, engine.address, source
         self._window = int(settings.get("max_result_window", 10_000))
         # Added to every search.
         self._keys = {"search_pipeline": "_none"} if bypasses else {}
-        self.posts = KeptPosts(kept_posts(directory, settings["uuid"], engine.address), self)
+        self.posts = KeptPosts(kept_posts(folder, settings["uuid"], engine.address), self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled index is opened again."""
@@ -96,10 +78,8 @@ class EngineIndex(Closing, ABC):
     def search(
         self, topics: Iterable[Topic], method: Method, hits: int = 1000, threads: int = 2
     ) -> dict[str, dict[str, float]]:
-        """As :meth:`indexes.index.LuceneIndex.search`; in an index as it is by its own query.
-
-        Its posts of equal score come from the highest id to the lowest, as text.
-        """
+        """As :meth:`indexes.index.LuceneIndex.search`; in an index as it is by its own query. Its
+        posts of equal score come from the highest id to the lowest, as text."""
         topics = list(topics)
         bodies = {id_: body | self._keys for id_, body in self._bodies(topics, method, hits)}
         found = search(self._engine, bodies, self._window, threads, self._several)
@@ -107,9 +87,7 @@ class EngineIndex(Closing, ABC):
         return {query_id: self._scores(hits, method) for query_id, hits in scores.items()}
 
     @abstractmethod
-    def _bodies(
-        self, topics: Sequence[Topic], method: Method, hits: int
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _bodies(self, topics: Sequence[Topic], method: Method, hits: int) -> Searches:
         """Ids and searches of the topics; raises CollectionError for a method it has not."""
 
     @abstractmethod
@@ -128,7 +106,7 @@ class EngineIndex(Closing, ABC):
             query = {"terms": {field: part}} if field else {"ids": {"values": part}}
             yield from self.fetch_all(query)
 
-    def fetch_all(self, query: Mapping[str, Any] | None = None) -> Iterator[Post]:
+    def fetch_all(self, query: Json | None = None) -> Iterator[Post]:
         """All posts, or those of a query."""
         chosen = {"query": query} if query else {}
         hits = all_hits(self._engine, {"_source": self._source, **self._keys, **chosen})
@@ -145,11 +123,7 @@ class OwnIndex(EngineIndex):
     _several = False
 
     def __init__(
-        self,
-        engine: Engine,
-        description: Mapping[str, Any],
-        directory: Path,
-        sources: Sequence[Path] | None,
+        self, engine: Engine, description: Json, directory: Path, sources: Sequence[Path] | None
     ) -> None:
         self.layout = layout = Layout.read(engine.address, description)
         self.manifest, settings = layout.manifest, description["settings"]["index"]
@@ -173,9 +147,7 @@ class OwnIndex(EngineIndex):
         """Number of posts."""
         return self.manifest.posts
 
-    def _bodies(
-        self, topics: Sequence[Topic], method: Method, hits: int
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _bodies(self, topics: Sequence[Topic], method: Method, hits: int) -> Searches:
         field, sort = self.layout.field_of(method, self._address), self.layout.sort
         limits = [id_limit(t, self.manifest.numeric_ids, self._address) for t in topics]
         texts = [well_formed(topic.text) for topic in topics]
@@ -189,7 +161,7 @@ class OwnIndex(EngineIndex):
                 yield topic.query_id, body | {"stored_fields": "_none_"}
 
     def _scores(self, hits: Sequence[Hit], method: Method) -> dict[str, float]:
-        scale, keys = without_scale(self._engine, method), [hit["sort"] for hit in hits]
+        scale, keys = self.layout.scale(self._engine, method), [hit["sort"] for hit in hits]
         pairs = zip(keys, single_precision(key[0] for key in keys), strict=True)
         return {str(key[-1]): score / scale for key, score in pairs}
 
@@ -207,14 +179,13 @@ class OwnIndex(EngineIndex):
         return lowest, highest
 
     def _post(self, hit: Hit) -> Post:
-        source = hit["_source"]
-        return Post(source[ID], source[TEXT], source[URL], source.get(SIGNALS, {}))
+        return self.layout.post(hit["_source"])
 
 
 class ForeignIndex(EngineIndex):
     """An index that somebody has made for other purposes, with its own query and fields."""
 
-    def __init__(self, engine: Engine, description: Mapping[str, Any], directory: Path) -> None:
+    def __init__(self, engine: Engine, description: Json, directory: Path) -> None:
         address, settings = engine.address, description["settings"]["index"]
         self._several = description["indexes"] > 1 or int(settings["number_of_shards"]) > 1
         self._types = dict(_fields(description["mappings"].get("properties", {})))
@@ -256,9 +227,7 @@ class ForeignIndex(EngineIndex):
             for number, copies in index["shards"].items()
         }
 
-    def _bodies(
-        self, topics: Sequence[Topic], method: Method, hits: int
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _bodies(self, topics: Sequence[Topic], method: Method, hits: int) -> Searches:
         if not isinstance(method, EngineQuery):
             raise CollectionError(
                 f"{self._address}: this index is ranked by its own query, expected no method "
@@ -321,13 +290,13 @@ class ForeignIndex(EngineIndex):
         return with_signals(post, source, address.signals)
 
 
-def _pipeline(settings: Mapping[str, Any]) -> str | None:
+def _pipeline(settings: Json) -> str | None:
     """The search pipeline that an index has by its settings, None without one."""
     name: str | None = settings.get("search", {}).get("default_pipeline")
     return None if name == "_none" else name
 
 
-def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _fields(properties: Json, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Names and types of all fields, those within objects and fields too."""
     for name, one in properties.items():
         if "type" in one:
@@ -337,12 +306,10 @@ def _fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 class KeptPosts:
-    """Posts of an index by id, in a file; those that are not yet there are fetched.
-
-    The file has the form of :class:`indexes.store.PostStore`, so that a new index starts with the
-    posts that it was built from; ``user_version`` is 1 once all are there. It may be used by one
-    thread at a time. Whether posts have changed is looked up once, at the first use.
-    """
+    """Posts of an index by id, in a file; those that are not yet there are fetched. The file has
+    the form of :class:`indexes.store.PostStore`, so that a new index starts with the posts that it
+    was built from; ``user_version`` is 1 once all are there. It may be used by one thread at a
+    time. Whether posts have changed is looked up once, at the first use."""
 
     def __init__(self, path: Path, index: EngineIndex) -> None:
         self.path, self._index = path, index

@@ -21,15 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
 
-from indexes.engines.client import (
-    Engine,
-    EngineAddress,
-    EngineError,
-    encoded,
-    reason_of,
-    refusal,
-    repeated,
-)
+from indexes.engines.client import Engine, EngineAddress, EngineError, encoded, reason_of, repeated
 from indexes.engines.search import all_hits
 from indexes.errors import CollectionError
 from indexes.manifest import IndexManifest, Source, software_versions
@@ -83,10 +75,8 @@ class Layout:
 
     @classmethod
     def read(cls, address: EngineAddress, description: Mapping[str, Any]) -> Self:
-        """Layout of an index, from the engine's ``GET /index``.
-
-        Raises CollectionError if it is not of ours, or of another version of this program.
-        """
+        """Layout of an index, from the engine's ``GET /index``. Raises CollectionError if it is not
+        of ours, or of another version of this program."""
         mappings = description["mappings"]
         meta = mappings.get("_meta", {}).get(_META)
         if not isinstance(meta, dict):
@@ -111,10 +101,8 @@ class Layout:
         return WORDS if self.analyzer == CUT_HERE else TEXT
 
     def field_of(self, method: Method, index: EngineAddress) -> str:
-        """The field whose similarity is the method's.
-
-        Raises CollectionError if none has these parameters, or the engine lacks the method.
-        """
+        """The field whose similarity is the method's. Raises CollectionError if none has these
+        parameters, or the engine lacks the method."""
         if not isinstance(method, Ranked):
             raise CollectionError(
                 f"{index}: a search engine does not offer {method.name}; use one of "
@@ -178,6 +166,16 @@ class Layout:
             found[WORDS] = words
         return found | ({SIGNALS: dict(post.signals)} if post.signals else {})
 
+    def post(self, found: Mapping[str, Any]) -> Post:
+        """The post of a :meth:`document`."""
+        return Post(found[ID], found[TEXT], found[URL], found.get(SIGNALS, {}))
+
+    def scale(self, engine: Engine, method: Method) -> float:
+        """Divisor that makes the engine's scores Lucene's. Elasticsearch and OpenSearch before
+        version 3 have BM25 with the constant factor k1 + 1."""
+        is_old = engine.kind == "elasticsearch" or engine.version[:1] < (3,)
+        return 1.0 + method.k1 if isinstance(method, BM25) and is_old else 1.0
+
     @property
     def sort(self) -> list[dict[str, str]]:
         """Best first; posts of equal score from the highest id to the lowest, as in Lucene."""
@@ -215,20 +213,9 @@ def new_layout(engine: Engine, manifest: IndexManifest, plain_ids: bool) -> Layo
     return Layout(manifest, analyzer, similarities, False, plain_ids)
 
 
-def without_scale(engine: Engine, method: Method) -> float:
-    """Divisor that makes the engine's scores Lucene's.
-
-    Elasticsearch and OpenSearch before version 3 have BM25 with the constant factor k1 + 1.
-    """
-    is_old = engine.kind == "elasticsearch" or engine.version[:1] < (3,)
-    return 1.0 + method.k1 if isinstance(method, BM25) and is_old else 1.0
-
-
 def cut_words(texts: Sequence[str], name: str) -> list[str]:
     """The words of texts as :mod:`indexes.analysis` has them, separated by blanks; needs Java.
-
-    ``name`` is that of the analyzer.
-    """
+    ``name`` is that of the analyzer."""
     from indexes.analysis import analyze, analyzer
 
     with_analyzer = analyzer(name)
@@ -249,14 +236,12 @@ def build(
     rebuild: str,
     language: str | None = None,
 ) -> tuple[IndexManifest, int]:
-    """Fill an index; one that is there and incomplete gets the posts that it lacks.
-
-    Returns its description and the number of posts that were sent for it.
-    Posts are kept in ``directory`` (:class:`indexes.engines.index.KeptPosts`); the other arguments
-    are those of :func:`indexes.index.build`. Raises CollectionError if there are no posts, or an id
-    is repeated; the engine refuses or is lost; the index that is there has other posts or fields.
-    What was sent remains, and another call goes on from there.
-    """
+    """Fill an index; one that is there and incomplete gets the posts that it lacks. Returns its
+    description and the number of posts that were sent for it. Posts are kept in ``directory``
+    (:class:`indexes.engines.index.KeptPosts`); the other arguments are those of
+    :func:`indexes.index.build`. Raises CollectionError if there are no posts, or an id is repeated;
+    the engine refuses or is lost; the index that is there has other posts or fields. What was sent
+    remains, and another call goes on from there."""
     from indexes.analysis import analyzer_name
     from indexes.index import progress
 
@@ -313,10 +298,8 @@ def _prepared(engine: Engine, wanted: Layout) -> Layout:
 
 
 def _completed(engine: Engine, layout: Layout, store: PostStore) -> int:
-    """Send the posts that the index lacks, and mark it as complete; the number sent.
-
-    The index is not refreshed meanwhile; afterwards as it was before, whatever happened.
-    """
+    """Send the posts that the index lacks, and mark it as complete; the number sent. The index is
+    not refreshed meanwhile; afterwards as it was before, whatever happened."""
     path, sent = f"/{engine.address.index}", 0
     before = engine.describe()["settings"]["index"].get("refresh_interval")
     # An earlier run was killed before it could set it back.
@@ -426,7 +409,7 @@ def _send(
                 refused[doc_id] = reason_of(item)[1]
             if status < 300 or status in (_CONFLICT, *_REFUSED):
                 del left[doc_id]
-            elif not (problem := refusal(address, status, item)).is_passing:
+            elif not (problem := engine.refusal(status, item)).is_passing:
                 raise problem
         if left:
             raise EngineError(

@@ -10,11 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from indexes.engines.client import Engine, EngineError, encoded, refusal, repeated
+from indexes.engines.client import Engine, EngineError, Json, encoded, repeated
 from indexes.errors import CollectionError
 from indexes.records import listed
 
 Hit = dict[str, Any]  # A post that was found, as the engine shows it
+Bodies = Mapping[str, Json]  # Label -> search
 
 PLACEHOLDER = "{{query}}"  # Stands for the topic's text in a query of one's own
 
@@ -36,10 +37,8 @@ _SHOWN = ",".join([*(f"hits.hits.{key}" for key in _HIT), *_PARTS])
 
 
 def until(field: str, time: str, query_id: str) -> dict[str, Any]:
-    """Posts not later than a time of a topic: ISO 8601, or as Twitter and TREC write it.
-
-    Raises CollectionError if it has another form.
-    """
+    """Posts not later than a time of a topic: ISO 8601, or as Twitter and TREC write it. Raises
+    CollectionError if it has another form."""
     found: datetime | None = None
     for read in (datetime.fromisoformat, lambda text: datetime.strptime(text, _TWITTER)):
         with suppress(ValueError):
@@ -54,17 +53,10 @@ def until(field: str, time: str, query_id: str) -> dict[str, Any]:
     return {"range": {field: {"lte": text, "format": "strict_date_optional_time"}}}
 
 
-def body_of(
-    query: Mapping[str, Any],
-    limit: Mapping[str, Any] | None,
-    hits: int,
-    sort: Sequence[Mapping[str, str]],
-) -> dict[str, Any]:
-    """The body of a search, whose hits have the values of their sort and nothing else.
-
-    ``query`` may be a whole search, under the key ``query`` with other keys beside it; ``limit`` is
-    a filter. The score is the first key of ``sort``.
-    """
+def body_of(query: Json, limit: Json | None, hits: int, sort: Sequence[Json]) -> dict[str, Any]:
+    """The body of a search, whose hits have the values of their sort and nothing else. ``query``
+    may be a whole search, under the key ``query`` with other keys beside it; ``limit`` is a filter.
+    The score is the first key of ``sort``."""
     body = dict(query) if "query" in query else {"query": query}
     if limit is not None:
         body["query"] = {"bool": {"must": [body["query"]], "filter": [limit]}}
@@ -73,9 +65,7 @@ def body_of(
 
 def read_query(path: Path) -> dict[str, Any]:
     """A query of one's own: a search, or its ``query`` alone, with :data:`PLACEHOLDER` in it.
-
-    Raises CollectionError if the file holds something else.
-    """
+    Raises CollectionError if the file holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -93,7 +83,7 @@ def read_query(path: Path) -> dict[str, Any]:
     return check_search(content, str(path))
 
 
-def check_search(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def check_search(content: Json, origin: str) -> dict[str, Any]:
     """A search as ``{"query": …}``; raises CollectionError for keys that rank in another way."""
     if "query" not in content:
         return {"query": dict(content)}
@@ -111,18 +101,12 @@ def filled(query: Any, text: str) -> Any:
 
 
 def search(
-    engine: Engine,
-    bodies: Mapping[str, Mapping[str, Any]],
-    window: int,
-    threads: int = 2,
-    several_shards: bool = False,
+    engine: Engine, bodies: Bodies, window: int, threads: int = 2, several_shards: bool = False
 ) -> dict[str, list[Hit]]:
-    """The hits of searches with ``size``, by their labels (of topics, for messages).
-
-    More than ``window`` hits are read on page by page. With ``several_shards``, word statistics are
-    collected from all of them before. ``threads`` requests are under way at a time.
-    Raises EngineError if a search got no answer; no other results are given then.
-    """
+    """The hits of searches with ``size``, by their labels (of topics, for messages). More than
+    ``window`` hits are read on page by page. With ``several_shards``, word statistics are collected
+    from all of them before. ``threads`` requests are under way at a time. Raises EngineError if a
+    search got no answer; no other results are given then."""
     size = max((body["size"] for body in bodies.values()), default=0)
     kind = {"search_type": "dfs_query_then_fetch"} if several_shards else {}
     if size > window:
@@ -142,9 +126,7 @@ def search(
     return found
 
 
-def _group(
-    engine: Engine, header: Mapping[str, Any], bodies: Mapping[str, Mapping[str, Any]]
-) -> dict[str, list[Hit]]:
+def _group(engine: Engine, header: Json, bodies: Bodies) -> dict[str, list[Hit]]:
     """The hits of searches in one request, in more for those that failed."""
     found: dict[str, list[Hit]] = {}
     shown = ",".join(f"responses.{part}" for part in _SHOWN.split(","))
@@ -170,10 +152,10 @@ def _group(
     return {label: found[label] for label in bodies}
 
 
-def _hits(engine: Engine, answer: Mapping[str, Any]) -> list[Hit]:
+def _hits(engine: Engine, answer: Json) -> list[Hit]:
     """The hits of one answer; raises EngineError if a part of the index did not take part."""
     if "error" in answer:
-        raise refusal(engine.address, answer.get("status", 500), answer)
+        raise engine.refusal(answer.get("status", 500), answer)
     if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
         raise EngineError(f"{engine.address}: a shard of the index did not answer", 503)
     return list(answer.get("hits", {}).get("hits", []))
@@ -191,9 +173,7 @@ def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
     )
 
 
-def _deep(
-    engine: Engine, label: str, body: Mapping[str, Any], window: int, kind: Mapping[str, str]
-) -> list[Hit]:
+def _deep(engine: Engine, label: str, body: Json, window: int, kind: Json) -> list[Hit]:
     """The hits of one search of any depth."""
     try:
         return repeated(lambda: [*islice(all_hits(engine, body, window, kind), body["size"])])
@@ -202,12 +182,10 @@ def _deep(
 
 
 def all_hits(
-    engine: Engine, body: Mapping[str, Any], size: int = 5000, kind: Mapping[str, str] | None = None
+    engine: Engine, body: Json, size: int = 5000, kind: Json | None = None
 ) -> Iterator[Hit]:
-    """The hits of a search, by default every post of the index in an order of no meaning.
-
-    They are read ``size`` at a time, by a scroll, which any index allows.
-    """
+    """The hits of a search, by default every post of the index in an order of no meaning. They are
+    read ``size`` at a time, by a scroll, which any index allows."""
     body = {"query": {"match_all": {}}, "sort": ["_doc"], **body, "size": size}
     path, params = f"/{engine.address.index}/_search", {"scroll": _KEEP, **(kind or {})}
     answer = engine.patiently("POST", path, body | {"track_total_hits": True}, params)

@@ -3,12 +3,9 @@
 :mod:`pipeline.collections.named` opens them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from zlib import crc32
 
 import platformdirs
 
+from indexes.engines.client import EngineAddress
 from indexes.manifest import IndexManifest
 from indexes.methods import METHODS
 from indexes.posts import Post
@@ -31,10 +29,10 @@ from pipeline.collections.topics import Topic, read_topics
 from pipeline.collections.trec import Qrels, Run, joined_qrels, merged
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
+from pipeline.text import say
 from rerankers.errors import RerankerError
 
 if TYPE_CHECKING:
-    from indexes.engines.client import EngineAddress
     from indexes.engines.index import EngineIndex, KeptPosts
     from indexes.index import LuceneIndex
     from rerankers.features.judged import JudgedPosts
@@ -85,7 +83,7 @@ def _platform_folder(kind: str) -> Path:
         folder.mkdir(mode=0o700)
     if folder.stat().st_uid != os.getuid():
         raise DataError(f"{folder}: found a folder of another user; set TWEETRERANK_HOME")
-    print(f"note: {why}; {folder} is used, or set TWEETRERANK_HOME", file=sys.stderr)
+    say(f"note: {why}; {folder} is used, or set TWEETRERANK_HOME")
     return folder
 
 
@@ -223,10 +221,9 @@ class Collection:
         searched = {topic.query_id for topic in self.topics}
         lacking = [query_id for query_id in found if query_id not in searched]
         if lacking and not self._trains_apart:
-            print(
+            say(
                 f"{self.qrels_path}: judged topics that {self.title} lacks, not counted "
-                f"({len(lacking)}): {', '.join(lacking[:10])}{', …' if lacking[10:] else ''}",
-                file=sys.stderr,
+                f"({len(lacking)}): {', '.join(lacking[:10])}{', …' if lacking[10:] else ''}"
             )
         return {q: grades for q, grades in found.items() if q in searched} or None
 
@@ -259,15 +256,14 @@ class Collection:
         known = self.find_posts(judged)
         if lacking := [doc_id for doc_id in judged if doc_id not in known]:
             some = [post.doc_id for post in islice(self.posts(), 2)]
-            print(
+            say(
                 f"warning: {len(lacking):,} of the {len(judged):,} judged posts are not in "
                 f"{self.name} ({listed(lacking, 2)}), whose posts have ids such as "
-                f"{listed(some)}; they count as not found",
-                file=sys.stderr,
+                f"{listed(some)}; they count as not found"
             )
 
     @cached_property
-    def judged_posts(self) -> JudgedPosts:
+    def judged_posts(self) -> "JudgedPosts":
         """The judgments of the topics to train on, by texts of posts."""
         from rerankers.features.judged import JudgedPosts
 
@@ -286,7 +282,7 @@ class Collection:
         self.require_files()
         return self.answers.candidates()
 
-    def part(self, name: str) -> Collection:
+    def part(self, name: str) -> Self:
         """Another part of questions with given answers: ``train``, ``dev`` or ``test``."""
         assert self.answers
         return replace(self, answers=replace(self.answers, part=name))
@@ -305,7 +301,7 @@ class Collection:
         return {doc_id: posts[doc_id] for doc_id in doc_ids if doc_id in posts}
 
     @contextmanager
-    def _indexed_posts(self) -> Iterator[PostStore | KeptPosts | None]:
+    def _indexed_posts(self) -> Iterator["PostStore | KeptPosts | None"]:
         """The posts of an own collection's index; None before it is built."""
         if self.index and (self.post_source is None or (self.file and self.engine)):
             yield self.open_index().posts
@@ -374,7 +370,7 @@ class Collection:
 
         return tuple(RANKED) if self.engine.has_methods else ()
 
-    def open_index(self) -> LuceneIndex | EngineIndex:
+    def open_index(self) -> "LuceneIndex | EngineIndex":
         """The index of the posts; one in the home folder is built at the first use. UsageError: the
         candidates are given. DataError: it is damaged, or does not fit the posts."""
         place, files = self.place(), self.post_files()
@@ -389,7 +385,7 @@ class Collection:
         if place.folder is None and not place.directory.exists():
             if self.has_topics:
                 _ = self.topics, self.training_qrels  # Their mistakes are told before.
-            print(f"building the index {place.directory} (once)", file=sys.stderr)
+            say(f"building the index {place.directory} (once)")
             self.build_index()
         return LuceneIndex.open(place.directory, files or None)
 
@@ -432,7 +428,7 @@ class Collection:
         return found and found.with_name(f"{found.name}.adapted.safetensors")
 
     @cached_property
-    def adapted_space(self) -> AdaptedSpace | None:
+    def adapted_space(self) -> "AdaptedSpace | None":
         """Word vectors adapted to the posts by ``pipeline.adapt``, None without them."""
         if (path := self.adapted_file) is None:
             return None

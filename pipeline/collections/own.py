@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +39,7 @@ from pipeline.collections.topics import Topic, as_topics, read_topics
 from pipeline.collections.trec import NAMES, QRELS_COLUMNS, Qrels, grade_of, joined_qrels
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, say
 
 
 def _are_texts(value: Any, pattern: str = r"(?s:.*)") -> bool:
@@ -362,7 +361,7 @@ def _stored(
     folder = home_directory() / "collections" / folder_name
     file, path = folder / f"{folder_name}{ENDING}", folder / "posts.jsonl"
     if is_changed := digest and path.is_file() and sha256_of(path) != digest:
-        print(f"note: {path} was changed; it is written anew", file=sys.stderr)
+        say(f"note: {path} was changed; it is written anew")
     if is_changed or not path.is_file():
         with atomic_file(path) as stream:
             stream.writelines(map(_line, posts))

@@ -92,9 +92,7 @@ class PairFolders(NamedTuple):
     @property
     def files(self) -> list[Path]:
         """The files that are read."""
-        return [
-            folder / name for folder in self.folders for name in ("b.toks", "url.txt", "id.txt")
-        ]
+        return [folder / n for folder in self.folders for n in ("b.toks", "url.txt", "id.txt")]
 
     def posts(self) -> Iterator[Post]:
         """The posts, each once with its first text that is not empty, by ascending id."""

@@ -15,7 +15,6 @@ import gzip
 import io
 import math
 import re
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from typing import IO, Any, NamedTuple, TextIO, TypeVar, cast
 from indexes.files import atomic_file
 from indexes.records import is_doc_id, numbered_lines, short
 from pipeline.errors import DataError, UsageError
+from pipeline.text import say
 
 Run = dict[str, dict[str, float]]  # query_id -> doc_id -> score
 Qrels = dict[str, dict[str, int]]  # query_id -> doc_id -> relevance
@@ -41,8 +41,7 @@ NAMES = (
 )
 """Names of the query's id, the post's id and the grade in a table of judgments, BEIR's for one."""
 
-# trec_eval allocates a table with an entry for each grade up to the highest one.
-HIGHEST_GRADE = 1_000_000
+HIGHEST_GRADE = 1_000_000  # trec_eval allocates a table with an entry for each grade up to it
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _TRACK = re.compile(r"(?:[A-Za-z]{1,6}|[A-Za-z]+[0-9]*[-_:])?0*([0-9]+)")
@@ -80,7 +79,7 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
             known.update(grades)
     if changed:
         names = ", ".join(map(str, paths))
-        print(f"{names}: {changed} grades differ, those of the later file count", file=sys.stderr)
+        say(f"{names}: {changed} grades differ, those of the later file count")
     return joined
 
 
@@ -117,10 +116,9 @@ def aligned(table: Mapping[str, Value], query_ids: Iterable[str], what: str) -> 
         renamed = {}
     if renamed and what:
         example = next(iter(renamed.items()))
-        print(
+        say(
             f"{what}: {len(renamed)} ids of topics have another form than the topics', and are "
-            f"taken for theirs ({example[0]} for {example[1]})",
-            file=sys.stderr,
+            f"taken for theirs ({example[0]} for {example[1]})"
         )
     return {renamed.get(query_id, query_id): value for query_id, value in table.items()}
 
@@ -205,9 +203,7 @@ def format_run(run: Mapping[str, Mapping[str, float]], tag: str) -> Iterator[str
             yield f"{query_id} Q0 {doc_id} {rank} {score + 0.0:.9g} {tag}"
 
 
-def write_run(
-    path: Path | str, run: Mapping[str, Mapping[str, float]], tag: str = "tweetrerank"
-) -> None:
+def write_run(path: Path | str, run: Run, tag: str = "tweetrerank") -> None:
     """Write a run, see :func:`run_of`, atomically, compressed if it ends in ``.gz`` or ``.bz2``."""
     run = run_of(run)
     with written_file(path) as stream:

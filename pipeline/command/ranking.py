@@ -1,7 +1,5 @@
 """Options of collections, of indexes in search engines, and of the commands that rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -149,7 +147,7 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         names = ("device", "threads", "idf", "batch_size")
         return {name: getattr(self, name) for name in names}
 
-    def open_collection(self) -> Collection:
+    def open_collection(self) -> "Collection":
         """The collection, with the index and the judgments that the options name."""
         from pipeline.collections.named import open_collection
 
@@ -197,7 +195,7 @@ class RankingOptions(ModelOptions):
         }
         return [problem for problem, is_there in rules.items() if is_there]
 
-    def open_ranker(self, collection: Collection) -> Ranker:
+    def open_ranker(self, collection: "Collection") -> "Ranker":
         """The ranker that the options name; UsageError: they contradict one another, or search a
         collection with given candidates."""
         from pipeline.ranking.build import ranker

@@ -7,14 +7,13 @@ relevant document. Grades of 1 or more are relevant.
 
 import re
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.collections.trec import Qrels, Run, single_precision
 from pipeline.defaults import DEFAULT_MEASURES
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, say
 
 Values = Mapping[str, Mapping[str, float]]  # Measure -> query_id -> value
 EXAMPLES = "AP, P@30, RR, nDCG@20, R@1000"
@@ -24,9 +23,7 @@ HIGHEST_PARAMETER = 1_000_000
 _OTHER_NAMES = {"map": "AP", "mrr": "RR", "recip_rank": "RR", "precision": "P", "recall": "R"}
 
 
-def evaluate(
-    qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES
-) -> dict[str, dict[str, float]]:
+def evaluate(qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES) -> Values:
     """Measure -> query_id -> value, for every judged topic, in the order of the judgments."""
     return Evaluator(qrels, measures)(run)
 
@@ -83,7 +80,7 @@ def warn_of_gaps(name: str, qrels: Qrels, run: Run) -> None:
 def warn_of(problem: str, query_ids: Sequence[str]) -> None:
     """Say on stderr which topics have a problem, if there are any."""
     if query_ids:
-        print(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}", file=sys.stderr)
+        say(f"{problem} ({len(query_ids)}): {', '.join(query_ids)}")
 
 
 def without_relevant(qrels: Qrels) -> list[str]:

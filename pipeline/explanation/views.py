@@ -39,8 +39,8 @@ def page(topic: ExplainedTopic) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"signed": signed, "known": known, "plain": plain, "grade_text": grade_text}
-    environment.filters |= filters
+    environment.filters |= {"signed": signed, "plain": plain, "grade_text": grade_text}
+    environment.filters["known"] = lambda value: "not known" if isnan(value) else f"{value:.4g}"
     files = (TEMPLATES / name for name in ("shared.css", "page.css"))
     style = "".join(file.read_text(encoding="utf-8") for file in files)
     return environment.get_template("topic.html").render(
@@ -49,11 +49,6 @@ def page(topic: ExplainedTopic) -> str:
         style=Markup(style),
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
-
-
-def known(value: float) -> str:
-    """A feature's value with four digits."""
-    return "not known" if isnan(value) else f"{value:.4g}"
 
 
 def print_explanation(topic: ExplainedTopic) -> None:

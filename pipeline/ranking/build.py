@@ -1,7 +1,6 @@
 """The one function that makes a ranker of a collection, of names, and of checkpoints."""
 
 import hashlib
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from pipeline.ranking.fusion import Fusion, UnionRetriever
 from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.tuning import tuning_files, tuning_of
+from pipeline.text import say
 from rerankers import models
 from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
@@ -112,10 +112,9 @@ def default_reranker(
 
     if collection.file and (best := best_trained(collection.key, fits)):
         name, tuning = best
-        print(
+        say(
             f"{name}, trained on {collection.title}: {heading(tuning.measure)} "
-            f"{tuning.cross_validated:.4f} on held-out topics, {tuning.curve[0.0]:.4f} without it",
-            file=sys.stderr,
+            f"{tuning.cross_validated:.4f} on held-out topics, {tuning.curve[0.0]:.4f} without it"
         )
         return name
     if collection.file:
@@ -146,7 +145,7 @@ def neural_mixture(fusion: Ranker, **loading: Any) -> Ranker | None:
         return None
     if find_spec("torch") is None:
         remedy = "pip install 'tweetrerank[neural]'"
-        print(f"found no PyTorch: the stages of {name} are left out; {remedy}", file=sys.stderr)
+        say(f"found no PyTorch: the stages of {name} are left out; {remedy}")
         return None
     model = tuned(load_model(name, collection, **loading), collection)
     method = METHODS[defaults.DEFAULT_METHOD]()

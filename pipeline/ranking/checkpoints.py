@@ -6,7 +6,6 @@ Checkpoints trained here lie in ``checkpoints/<model>/<collection>`` below the f
 """
 
 import shlex
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.tuning import Tuning
 from pipeline.runtime import choose_device
+from pipeline.text import say
 from rerankers import checkpoint as checkpoints
 from rerankers import models
 from rerankers.errors import RerankerError
@@ -122,10 +122,9 @@ def load_model(
     is_other = collection.file and source.is_file() and not source.samefile(collection.file)
     # The file of values in memory is another one with every change of these.
     if is_other and not source.is_relative_to((home_directory() / "collections").resolve()):
-        print(
+        say(
             f"note: {directory} was trained on {source}, which has the name {collection.name}, "
-            "too; give one of them another `name`",
-            file=sys.stderr,
+            "too; give one of them another `name`"
         )
     return trained
 
@@ -135,10 +134,9 @@ def note_elsewhere(collection: Collection) -> None:
     roots = {user_data_path("tweetrerank"), user_cache_path("tweetrerank")} - {models_directory()}
     found = [path for root in roots for path in root.glob(f"checkpoints/*/{collection.key}")]
     if found:
-        print(
+        say(
             f"note: {found[0]} was trained for {collection.name}, but models are read from "
-            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there",
-            file=sys.stderr,
+            f"{models_directory()}; set TWEETRERANK_HOME, or move the folder there"
         )
     for path in sorted(models_directory().glob(f"checkpoints/*/{OWN}*/metrics.json")):
         with suppress(RerankerError):  # A damaged one of another collection
@@ -146,10 +144,9 @@ def note_elsewhere(collection: Collection) -> None:
             beside = collection.file and collection.file.resolve().parent == source.parent
             if beside and not source.exists():
                 name = path.parent.name.removesuffix(ADAPTED_SUFFIX)
-                print(
+                say(
                     f"note: {path.parent} was trained on {source}, which is not there any more; "
-                    f'if it is {collection.file} now, name that "{name}" by the key `name`',
-                    file=sys.stderr,
+                    f'if it is {collection.file} now, name that "{name}" by the key `name`'
                 )
                 return
 
@@ -177,10 +174,9 @@ def warn_of_seen(ranker: Ranker) -> None:
         seen = judged & {*tuning.topics}
     what = f"{len(seen)} of the {len(judged)} judged topics of " if seen != judged else ""
     if seen or not judged:
-        print(
+        say(
             f"warning: {trained.directory} was trained on {what}{collection.name}; its figures "
-            "there mean nothing",
-            file=sys.stderr,
+            "there mean nothing"
         )
 
 

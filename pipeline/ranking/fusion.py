@@ -3,7 +3,6 @@
 What one ranker misses another may find. :mod:`pipeline.training.fusion` makes its training sets.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from pipeline.errors import DataError, UsageError
 from pipeline.ranking.ranker import ProgressBar, Ranker, Ranking, Stopwatch, Topics, hidden
 from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, doc_ids_of, mean_over
 from pipeline.ranking.tuning import normalize
+from pipeline.text import say
 from rerankers.reranker import Model
 
 OFFICIAL = "run_"  # Prefix of rankers that are a collection's official runs
@@ -134,10 +134,9 @@ class UnionRetriever:
             elif runs or not name.startswith(OFFICIAL):
                 missing.append(name)
         if missing:
-            print(
+            say(
                 f"warning: {collection.name} has no {', '.join(missing)}; the fusion was trained "
-                "with their scores and goes on without",
-                file=sys.stderr,
+                "with their scores and goes on without"
             )
         return signals
 

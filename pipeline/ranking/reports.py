@@ -1,7 +1,5 @@
 """Tables of runs' measures, and the best posts of a topic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -46,7 +44,7 @@ class Evaluation:
 
 
 def evaluate(
-    ranking: Ranking | Run, *measures: str, qrels: Qrels | None = None, title: str = "run"
+    ranking: "Ranking | Run", *measures: str, qrels: Qrels | None = None, title: str = "run"
 ) -> Evaluation:
     """Measures of a ranking, every stage beside the others, or of a run.
 
@@ -81,7 +79,7 @@ def evaluate(
     )
 
 
-def print_topic(ranking: Ranking, qrels: Qrels | None, query_id: str | None) -> None:
+def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -> None:
     """Print the best posts of one topic in the first and in the last of a ranking's stages.
     ``query_id`` None is the first topic with results, ``none`` prints nothing."""
     candidates, names = ranking.candidates, list(ranking.stages)

@@ -1,6 +1,5 @@
 """Candidates, and the retrievers that find them: in an index, in a run, or with the topics."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from pipeline.collections.trec import Run, aligned, best_of, ranked, read_run
 from pipeline.command.options import apply_changes
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_METHOD
 from pipeline.errors import DataError, UsageError
-from pipeline.text import did_you_mean, listed, note
+from pipeline.text import did_you_mean, listed, note, say
 from rerankers.features.judged import JUDGED
 from rerankers.pairs import (
     FIRST_STAGE,
@@ -252,7 +251,7 @@ class RunRetriever:
             raise DataError(
                 f"{found} ({listed(unknown)}); name the collection that the run was made on{advice}"
             )
-        print(f"{found}; left out before and after", file=sys.stderr)
+        say(f"{found}; left out before and after")
         kept = {q: {d: s for d, s in scores.items() if d in posts} for q, scores in run.items()}
         best = best_of({q: scores for q, scores in kept.items() if scores}, hits)
         return Candidates(topics, best, posts, priors=priors_of([run]))

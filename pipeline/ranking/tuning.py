@@ -5,14 +5,14 @@ Shipped files are never written: a λ tuned here for a shipped checkpoint is
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from indexes.files import atomic_directory, write_bytes
+from indexes.manifest import json_sha256
 from pipeline.collections.collection import OWN, models_directory
 from pipeline.collections.trec import Run, single_precision
 from pipeline.errors import DataError, UsageError
@@ -21,10 +21,6 @@ from rerankers.reranker import TUNING_FILE, minmax, mix
 
 Scores = Mapping[str, float]
 ManyScores = Mapping[str, Scores]
-
-
-def _sha256(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Calibration(NamedTuple):
@@ -53,8 +49,7 @@ class Tuning:
     first_stage: str = ""
     checkpoint: str = ""  # Source of the neural scores, ``<model>/<name>``
     date: str = ""
-    calibration: Calibration | None = None
-    """Of the neural scores; None for those that do not grow with relevance."""
+    calibration: Calibration | None = None  # None: the scores do not grow with relevance
     path: Path | None = dataclasses.field(default=None, compare=False)  # Its file, once it is read
 
     @property
@@ -67,7 +62,7 @@ class Tuning:
         fields = dataclasses.asdict(self)
         del fields["path"]
         fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
-        fields["sha256"] = _sha256(fields)
+        fields["sha256"] = json_sha256(fields)
         text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode()
 
@@ -85,7 +80,7 @@ class Tuning:
         """Read a file of :meth:`save`."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content.pop("sha256", None) not in (None, _sha256(content)):
+            if content.pop("sha256", None) not in (None, json_sha256(content)):
                 raise ValueError("it was changed")
             curve = {float(weight): float(value) for weight, value in content["curve"].items()}
             tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
@@ -94,9 +89,8 @@ class Tuning:
                 raise ValueError(f"the weight {weight} is not from 0 to 1")
             if calibration := content.get("calibration"):
                 content["calibration"] = Calibration(*map(float, calibration))
-            return cls(
-                **{**content, **tuples, "curve": curve, "weight": weight, "path": Path(path)}
-            )
+            content |= {**tuples, "curve": curve, "weight": weight, "path": Path(path)}
+            return cls(**content)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:

@@ -31,7 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
@@ -104,13 +104,13 @@ def build(
     if events:
         own.append(_events(service, events))
     app = Starlette(
-        routes=[*(proxy.routes() if proxy else ()), *own],
+        routes=[*([proxy.root] if proxy else ()), *own],
         exception_handlers=dict.fromkeys((RequestError, HTTPException, Exception), _refuse),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     if proxy:
-        app.router.default = proxy.respond
+        app.router.default = request_response(proxy.endpoint)
     # Calls that are the engine's, not ours, need no key of ours: they have the engine's own.
     paths = [getattr(route, "path", "") for route in own]
     return ServiceMiddleware(app, service, frozenset(paths) if proxy else None)

@@ -95,6 +95,7 @@ class ScoreRequest:
     raw: bool = False  # Logits, not probabilities
     echo: bool | None = None  # Whether texts come back; None is as the format does
     mix: Mix | None = None
+    weight: float | None = None  # Share of the model beside the first stage, both by min–max
     shift: bool = False  # Logits less the lowest one
     in_order: bool | None = None  # Best first by a first stage; None is as the service is set
     truncated: int = 0  # Number of documents that were cut as the request says

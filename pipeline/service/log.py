@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import os
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -60,7 +59,7 @@ class Ranked(NamedTuple):
 
     rows: Sequence[tuple[int, str]]  # Rows of the hits and their new scores, best first
     search_id: str = ""
-    ext: str = ""  # Members of ``ext`` in the response
+    ext: Mapping[str, Any] = {}  # Members of ``ext`` in the response
 
 
 class SearchLog:
@@ -125,7 +124,7 @@ class SearchLog:
         signed = self.search(own, window.query, record.client, bool(given))
         ubi = {"ubi": {"query_id": given or signed}} if window.ubi else {}
         ext = {"tweetrerank": {"search_id": signed}, **ubi}
-        return Ranked(rows, signed, json.dumps(ext)[1:-1])
+        return Ranked(rows, signed, ext)
 
     def digest(self, text: str) -> str:
         """A keyed hash."""

@@ -44,7 +44,7 @@ from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.errors import RerankerError
 from rerankers.pairs import FIRST_STAGE, Pairs, numbers_of
-from rerankers.reranker import SOME, Model
+from rerankers.reranker import SOME, Model, minmax, mix
 from rerankers.text.passages import best_passages
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -101,14 +101,17 @@ class ServedModel:
             keys = scores.astype(np.float64).round(9)
             logits = self.calibration.slope * keys + self.calibration.intercept
             chances = np.exp(-np.logaddexp(0.0, -logits))
+        if request.weight is not None and request.first_stage is not None:
+            both = minmax(request.first_stage), minmax(logits.tolist())
+            keys = chances = np.array(mix(*both, request.weight)).round(12)
         if request.raw or request.shift:
             logits -= logits.min() if request.shift else 0.0
             shown = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in logits.tolist()]
         else:
             shown = [*map(probability, chances.tolist())]
         order = np.argsort(keys if request.is_tei else -keys, kind="stable").tolist()
-        mix: Mix = "interpolated" if is_given else "neural"
-        return ScoreResponse(request, self.name, mix, shown, order[:: -1 if request.is_tei else 1])
+        how: Mix = "interpolated" if is_given else "neural"
+        return ScoreResponse(request, self.name, how, shown, order[:: -1 if request.is_tei else 1])
 
 
 def probability(value: float) -> str:

@@ -1,7 +1,6 @@
 """Training lists of trees: candidates of all searches, or windows of several first stages."""
 
 import string
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +24,7 @@ from pipeline.ranking.retrievers import (
     retriever_for,
     with_resources,
 )
+from pipeline.text import say
 from pipeline.training.training_set import JudgedCandidates
 from rerankers.pairs import Resources
 from rerankers.text.lexicon import Lexicon
@@ -63,7 +63,7 @@ def fusion_lists(
     lists = _Lists(collections)
     for collection in collections:
         retriever = UnionRetriever.of(collection, config)
-        print(f"candidates of {collection.name} by {', '.join(retriever.rankers)}", file=sys.stderr)
+        say(f"candidates of {collection.name} by {', '.join(retriever.rankers)}")
         topics, judged = lists.topics_of(collection)
         found = with_resources(retriever.search(topics), collection, judged_posts)
         prefix = f"{collection.name}/" * bool(judged.keys() & lists.qrels.keys())
@@ -88,7 +88,7 @@ def window_lists(
     lists = _Lists(collections)
     for collection in collections:
         name, sizes = collection.name, (*WINDOWS, 1000) if collection.runs else WINDOWS
-        print(f"windows of {name}", file=sys.stderr)
+        say(f"windows of {name}")
         every, of_every = lists.topics_of(collection)
         for number, retriever in enumerate(_first_stages(collection, lists.several)):
             topics = lists.some(every, most) if lists.several else every

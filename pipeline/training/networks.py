@@ -38,8 +38,7 @@ def train(plan: Plan, vectors: Path, device: str) -> Outcome:
     minimum, tokens = 1 if plan.data.development else 2, getattr(plan.config, "tokens", "words")
     vocabulary = Vocabulary.build(texts, read, minimum, tokens=tokens)
 
-    def build() -> Network:
-        """A new network, the same at every call."""
+    def build() -> Network:  # The same at every call
         devices.share_threads()
         torch.manual_seed(settings.seed)
         model = models.find(plan.model)(plan.config, vocabulary).to(device)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import gzip
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
 from pipeline.ranking.fusion import OFFICIAL, UnionRetriever
-from pipeline.text import did_you_mean
+from pipeline.text import did_you_mean, say
 from pipeline.training import training_set, trees
 from pipeline.training.fusion import BATCHES, fusion_lists, window_lists
 from pipeline.training.options import TRAINING, Options
@@ -49,14 +48,14 @@ def train(options: Options, own: Collection | None = None) -> Path:
     if options.collection and is_own(options.collection):
         own = named.on_engine(named.find(options.collection, options.data), engine_of(options))
     name, is_network = options.model, models.is_network(options.model)
-    reads = models.reads(name) or "posts"
+    reads: Reads = models.reads(name) or "posts"
     settings = _settings(options)
     device = runtime.choose_device(options.device, options.threads, is_network)
     parts = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
     folds = min(options.folds, len(own.training_topics)) if own else options.folds
     idf = checkpoint.idf_from(named_frequencies(options.idf, own.language if own else None))
     plan = Plan(name, settings, folds, idf, *parts)
-    print(f"training {name} on {', '.join(plan.data.trained_on)}", file=sys.stderr)
+    say(f"training {name} on {', '.join(plan.data.trained_on)}")
     if is_network:
         from pipeline.training import networks  # PyTorch
 

@@ -59,11 +59,7 @@ def grower(
         values = _with_losses(values, table.names, wholes, "" if data.groups else NUMBER)
 
     def grow_on(rows: Rows, progress: Report = lambda message: None) -> list[str]:
-        weights = None
-        if data.groups:  # All collections have the same weight
-            of_pairs = _numbered(data.groups)[lists[rows]]
-            weights = 1 / np.bincount(of_pairs)[of_pairs]
-            weights /= weights.mean()
+        weights = _weights(_numbered(data.groups)[lists[rows]]) if data.groups else None
         part = values[rows], relevant[rows], wholes[rows]
         return grow(config, table.names, *part, start, progress, weights)
 
@@ -73,6 +69,12 @@ def grower(
 def _numbered(names: Sequence[str]) -> Rows:
     """[Q] a number for each name."""
     return np.unique(names, return_inverse=True)[1]
+
+
+def _weights(collections: Rows) -> npt.NDArray[np.float64]:
+    """[P] weights of pairs; all collections have the same weight."""
+    weights: npt.NDArray[np.float64] = 1 / np.bincount(collections)[collections]
+    return weights / weights.mean()
 
 
 def _with_losses(values: Floats, names: Sequence[str], lists: Rows, prefix: str = "") -> Floats:

@@ -1,4 +1,4 @@
-"""Random posts, topics about them, and a writer of JSON lines."""
+"""Random posts, topics about them, a writer of JSON lines, and tables of test cases."""
 
 import gzip
 import json
@@ -40,6 +40,11 @@ TOPICS = [
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
     """Write rows as JSON, or lines as they are, in the compression of the name."""
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    content = "".join(f"{line}\n" for line in lines).encode()
+    content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
+
+
+def table(name: str) -> list[Any]:
+    """Rows of a file beside this one."""
+    return [*map(json.loads, (Path(__file__).parent / name).read_text("utf-8").splitlines())]

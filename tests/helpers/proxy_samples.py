@@ -17,9 +17,6 @@ from helpers.service_samples import QUERY, listening, models
 from pipeline.ranking.tuning import interpolate
 
 VENDOR = "application/vnd.elasticsearch+json;compatible-with=9"
-MOST = 500
-"""Largest number of hits, with those before the page."""
-
 KEYS = {"query", "size", "from", "sort", "fields", "_source", "aggs", "highlight", "search_after"}
 KEYS |= {"stored_fields", "track_total_hits", "ext", "explain", "pit", "collapse", "scroll"}
 
@@ -42,7 +39,7 @@ class StubEngine:
         self.posts = [post(row) for row in range(120)]
         self.requests: list[tuple[Request, bytes]] = []
         self.fail, self.wait = 0, 0.0  # Status in place of each answer, and seconds before it
-        self.largest = MOST  # Window that it takes
+        self.largest = 500  # Window that it takes: hits, with those before the page
         self.outside: set[str] = set()  # Fields that the sources of hits lack
         self.packed = b""  # Body that is called gzip, in place of an answer
         self.rendered = ""  # A template's search

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import json
 import math
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
-import uvicorn
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
+from helpers.index_samples import table
 from helpers.processes import ROOT, end_with_parent
 from helpers.reranking_samples import POSTS
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
 from pipeline.service.app import Service, build
-from pipeline.service.connections import config
+from pipeline.service.connections import Server, config
 from pipeline.service.models import Models
 from pipeline.service.page.page import Grades, SearchPage, routes
 from pipeline.service.proxy.routes import Proxy
@@ -87,15 +87,16 @@ def client_of(*arguments: Any, **options: Any) -> Iterator[TestClient]:
 
 
 @contextmanager
-def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
+def listening(app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The address, without a slash at its end, where an application answers in this process."""
-    server = uvicorn.Server(config(app, port=port, log_level="warning"))
+    server = Server(config(app, tls, port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()
@@ -256,19 +257,7 @@ def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> 
         reader.join()
 
 
-HOSTILE = [
-    {
-        "id": "168731105250123001",
-        "text": "<script>hacked=1</script> xylophone \"quoted\" 'one' &amp; &lt; & \u202e\x07"
-        " <img src=x>",
-        "url": "javascript:hacked=1",
-    },
-    {
-        "id": "168731105250123002",
-        "text": "xylophone </p><b>bold</b> \ufeff \U0001f469\u200d\U0001f680 מוזיקה",
-        "url": 'http://x.org/"><script>hacked=1</script>',
-    },
-]
+HOSTILE = table("hostile.jsonl")
 HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
 
 
@@ -282,10 +271,9 @@ class ServedPage(NamedTuple):
 @contextmanager
 def served(folder: Path) -> Iterator[ServedPage]:
     """The page in this process, over a collection that is made in ``folder``."""
-    (folder / "hostile.jsonl").write_text("".join(json.dumps(post) + "\n" for post in HOSTILE))
     description = folder / "pages.toml"
     description.write_text(
-        f'posts = ["{SAMPLE}/posts.jsonl", "hostile.jsonl"]\n'
+        f'posts = ["{SAMPLE}/posts.jsonl", "{ROOT}/tests/helpers/hostile.jsonl"]\n'
         f'topics = "{SAMPLE}/topics.txt"\nqrels = "{SAMPLE}/qrels.txt"\n'
     )
     grades = Grades(folder / "grades.txt")

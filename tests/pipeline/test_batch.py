@@ -2,7 +2,9 @@
 
 import json
 import sys
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,66 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import Command, Patch, Result
-from helpers.batch_samples import (
-    Row,
-    nested,
-    pairs,
-    read_lines,
-    scores,
-    without_scores,
-    write_lines,
-)
-from helpers.processes import ROOT, run_python
-from helpers.reranking_samples import AWKWARD, encoder, network, small_model
+from helpers import index_samples
+from helpers.processes import run_python
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, network, small_model
 
 from pipeline.ranking.tuning import interpolate
 from rerankers import checkpoint, models
 from rerankers.networks.inputs import TextEncoder
 
-LOAD = cache(checkpoint.load)
+LOAD, close = cache(checkpoint.load), partial(pytest.approx, abs=1e-5)
+Row = dict[str, Any]
+
+
+def nested(copies: int = 1, first_stage: bool = False) -> list[Row]:
+    """A row for each query, with all posts; of several copies each has its own ids."""
+    rows = list[Row]()
+    for copy, (number, query) in product(range(copies), enumerate(QUERIES)):
+        posts = list[Row]()
+        for place, (text, url) in enumerate(POSTS):
+            posts.append({"doc_id": f"d{place}", "text": text, "likes": place})
+            posts[-1] |= {"url": url} if url else {}
+            if first_stage:
+                posts[-1]["first_stage_score"] = 10.0 - (place * 7 + number) % 11
+        rows.append({"query_id": f"q{number}-{copy}", "query": query, "lang": "en", "posts": posts})
+    return rows
+
+
+def pairs(rows: Iterable[Row]) -> list[Row]:
+    whole = [row | post for row in rows for post in row["posts"]]
+    return [{name: value for name, value in row.items() if name != "posts"} for row in whole]
+
+
+def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:
+    """Write rows, or lines as they are, in the form and compression of the name."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        return path
+    return index_samples.write_lines(path, rows)
+
+
+def read_lines(path: Path) -> list[Row]:
+    """All rows of a file, or of a folder's files in the order of their names."""
+    if path.is_dir():
+        return [row for part in sorted(path.iterdir()) for row in read_lines(part)]
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def scores(rows: Sequence[Row]) -> list[float]:
+    return [post["score"] for row in rows for post in row.get("posts") or [row]]
+
+
+def without_scores(rows: Sequence[Row]) -> list[Row]:
+    """The rows as they were."""
+
+    def bare(row: Row) -> Row:
+        found = {name: value for name, value in row.items() if name != "score"}
+        return found | ({"posts": [*map(bare, row["posts"])]} if "posts" in row else {})
+
+    return [*map(bare, rows)]
 
 
 @pytest.fixture(autouse=True)
@@ -53,13 +98,8 @@ def rejected_of(output: Path) -> Path:
 
 
 def predicted(rows: list[Row]) -> list[float]:
-    """The model's own scores of all posts."""
     found = [(row["query"], (row["text"], row.get("url") or "")) for row in pairs(rows)]
     return LOAD(checkpoint.find("mp_hcnn")).predict(found).tolist()
-
-
-def assert_close(found: list[float], expected: list[float]) -> None:
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])
@@ -77,7 +117,7 @@ def test_every_post_gets_the_model_s_score(
     score(tmp_path / "in", tmp_path / "out.jsonl")
     found = read_lines(tmp_path / "out.jsonl")
     assert without_scores(found) == given
-    assert_close(scores(found), predicted(rows))
+    assert scores(found) == close(predicted(rows))
 
 
 def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: Any) -> None:
@@ -91,12 +131,12 @@ def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: A
     for name, given in {"rows": rows, "pairs": pairs(rows)}.items():
         output = tmp_path / f"{name}.out"
         done = score(write_lines(tmp_path / f"{name}.jsonl", given), output)
-        assert_close(scores(read_lines(output)), expected)
+        assert scores(read_lines(output)) == close(expected)
         assert "λ = 0.35 (tuned on" in done.err
     # With λ = 1 a query's pairs may stand apart.
     apart = write_lines(tmp_path / "apart.jsonl", pairs(rows)[::-1])
     score(apart, tmp_path / "alone", "--lambda", 1)
-    assert_close(scores(read_lines(tmp_path / "alone"))[::-1], neural)
+    assert scores(read_lines(tmp_path / "alone"))[::-1] == close(neural)
 
 
 def test_a_model_with_a_prior_reads_ranks_of_the_first_stage(tmp_path: Path, score: Any) -> None:
@@ -134,7 +174,7 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
     assert pa.types.is_dictionary(found.schema.field("kind").type)
 
 
-BAD = dict(map(json.loads, (ROOT / "tests/helpers/bad_rows.jsonl").read_text().splitlines()))
+BAD = dict(index_samples.table("bad_rows.jsonl"))
 BAD["[" * 100_000] = "row: found '[["
 
 
@@ -171,39 +211,14 @@ def test_a_nested_row_is_put_aside_as_a_whole(tmp_path: Path, score: Any) -> Non
 
 
 def test_awkward_texts_come_back_as_they_were(tmp_path: Path, score: Any) -> None:
-    """Whatever their ids: one may stand for several posts."""
     texts = [*AWKWARD.values()]
     posts = [{"doc_id": "same", "text": text} for text in texts]
     rows = [{"query_id": n, "query": text, "posts": posts} for n, text in enumerate(texts)]
     score(write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out")
     found = read_lines(tmp_path / "out")
     assert without_scores(found) == rows
-    assert_close(scores(found), predicted(rows))
+    assert scores(found) == close(predicted(rows))
     assert np.isfinite(scores(found)).all()
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "code", "problem"),
-    [
-        ("", "", 1, "found no row with a post"),
-        ("{}\n", "", 1, "in.jsonl:1: query_id: found nothing"),
-        ('{"query_id": 1, "query": "a", "posts": []}', "", 1, "found no row with a post"),
-        (nested()[0], "--order scores", 1, "no first_stage_score in the first row"),
-        (pairs(nested())[0] | {"score": 1}, "", 1, "in.jsonl:1: score: found '1', expected no"),
-        (nested()[0], "--reranker mphcnn --checkpoint none", 2, "did you mean 'mp_hcnn'"),
-        (nested()[0], "--reranker mphcnn --checkpoint none", 2, "there is no folder none"),
-        (nested()[0], "--input none", 2, "--input: found none"),
-        (nested()[0], "--output out.parquet", 2, "expected another file, of the input's format"),
-        (pairs(nested())[0], "--address local", 1, "found pairs, expected rows with posts"),
-    ],
-)
-def test_what_cannot_be_done_is_an_error(
-    tmp_path: Path, command: Command, content: Any, options: str, code: int, problem: str
-) -> None:
-    source, output = write_lines(tmp_path / "in.jsonl", [content]), tmp_path / "out"
-    job = ("batch", "--input", source, "--output", output, *options.split())
-    assert problem in command(*job, code=code).err
-    assert not output.exists()
 
 
 def test_nothing_half_written_is_left(tmp_path: Path, command: Command, monkeypatch: Patch) -> None:
@@ -268,29 +283,40 @@ def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
         posts = [(row["query"], (p["text"], p.get("url") or "")) for p in row["posts"]]
         first = [p["first_stage_score"] for p in row["posts"]] if known == "scores" else None
         expected += window.predict(posts, first, **how).tolist()
-    assert_close(scores(read_lines(output)), expected)
+    assert scores(read_lines(output)) == close(expected)
+
+
+CLUSTER = """
+import sys, ray
+from pipeline import batch
+from pipeline.command.options import parse_arguments
+start, ray.shutdown = ray.init, lambda: None
+ray.init = lambda *words, **more: ray.is_initialized() or start(*words, **more)
+for line in sys.argv[1:]:
+    batch.main(parse_arguments(batch.Options, "", "", line.split()))
+"""
+"""Jobs on one cluster."""
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("ending", "options"), [(".jsonl", ["--lambda", ".25"]), (".parquet", [])])
-def test_a_cluster_gives_the_same_rows(
-    tmp_path: Path, command: Command, ending: str, options: list[str]
-) -> None:
-    rows = nested(5, first_stage=True)
+def test_a_cluster_gives_the_same_rows(tmp_path: Path, command: Command) -> None:
+    rows, jobs = nested(5, first_stage=True), list[str]()
     rows[3]["posts"][0]["text"] = None
     for number, row in enumerate(rows):
         row["time"] = f"2026-01-01T00:00:{number:02}"
-    source = write_lines(tmp_path / f"in{ending}", rows)
-    alone, together = tmp_path / f"alone{ending}", tmp_path / "together"
-    job = (*options, "--input", source, "--max-rejected", 1, "--output")
-    command("batch", *job, alone, code=0)
+    forms = {".jsonl": "--lambda .25", ".parquet": ""}
+    for ending, options in forms.items():
+        source = write_lines(tmp_path / f"in{ending}", rows)
+        job = f"{options} --input {source} --max-rejected 1 --output {tmp_path}"
+        command("batch", *f"{job}/alone{ending}".split(), code=0)
+        jobs.append(f"{job}/together{ending} --address local")
     # In a process of its own: Ray takes signals away that Java needs.
-    words = ("-m", "pipeline.batch", *job, together, "--address", "local")
-    done = run_python(*words, RAY_agent_register_timeout_ms="200000")
+    done = run_python("-c", CLUSTER, *jobs, RAY_agent_register_timeout_ms="200000")
     assert done.returncode == 0, done.stderr
-    assert read_lines(together) == read_lines(alone)
-    if ending == ".parquet":
-        assert pq.read_table(together).schema.equals(pq.read_table(alone).schema)
-    (found,) = read_lines(rejected_of(together))
-    assert found["reason"] == "posts[0].text: found nothing, expected a text"
+    for ending in forms:
+        together, alone = (tmp_path / f"{name}{ending}" for name in ("together", "alone"))
+        assert read_lines(together) == read_lines(alone)
+        (found,) = read_lines(rejected_of(together))
+        assert found["reason"] == "posts[0].text: found nothing, expected a text"
+    assert pq.read_table(together).schema.equals(pq.read_table(alone).schema)

@@ -1,6 +1,7 @@
-"""Command lines from dataclasses."""
+"""Command lines from dataclasses, and mistakes in those of all commands."""
 
 import errno
+import json
 import re
 import signal
 import sys
@@ -11,22 +12,25 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Capture, Patch, Result
+from conftest import Capture, Command, Patch, Result
+from helpers.data_samples import write_microblog
+from helpers.index_samples import table
 from helpers.processes import ROOT, run_python
 
 from indexes.errors import CollectionError
+from pipeline.collections.named import SAMPLE, find
+from pipeline.collections.trec import write_run
 from pipeline.command import main, options
 from pipeline.command.options import apply_changes, argument, option, parse_arguments, run_command
 from pipeline.errors import DataError, UsageError
 from pipeline.runtime import choose_device
+from rerankers.checkpoint import SHIPPED
 from rerankers.devices import device_name
 from rerankers.errors import RerankerError
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a command that only the tests have."""
-
     name: str = argument("what to do")
     more: tuple[str, ...] = argument("and more", many=True, required=False)
     hits: int = option("how many", default=1000, parse=options.positive_int)
@@ -77,6 +81,36 @@ def test_values_are_checked(tmp_path: Path) -> None:
     for text in ("cuda:", "cuda:-1", "cpu:0"):
         with pytest.raises(ValueError, match="expected auto, cpu, cuda or cuda:N"):
             device_name(text)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder, for an index of the sample, with made-up years of posts."""
+    return write_microblog(tmp_path_factory.mktemp("home"))
+
+
+@pytest.mark.parametrize("row", table("mistakes.jsonl"), ids=lambda row: row["command"])
+def test_mistakes_are_explained(
+    row: dict[str, Any], command: Command, home: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Nothing is written before all is read. ``small.run`` has two topics."""
+    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    qrels = find("sample").qrels or {}
+    write_run("small.run", {q: dict.fromkeys(qrels[q], 1.0) for q in ("1", "2")})
+    places = {"SAMPLE": SAMPLE, "SHIPPED": SHIPPED, "DATA": home, "NOWHERE": "http://127.0.0.1:9"}
+    row = json.loads(re.sub("|".join(places), lambda found: str(places[found[0]]), json.dumps(row)))
+    for name, content in row.get("files", {}).items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(content)
+    line, before = row["command"], {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    done = command(*line.split(), code=row["code"])
+    assert [told for told in row["told"] if told not in done.err] == []
+    assert "Traceback" not in done.err and "hush" not in done.err
+    assert not (home / "checkpoints").exists()
+    if "--show 99" not in line:  # It is looked at after the search.
+        assert done.out == "" or done.out.startswith("loading ")
+        assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
 
 
 def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Click logs: the position-based model, the judgments and the command."""
 
-import gzip
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Command
+from helpers.index_samples import table, write_lines
 
 from pipeline.collections.clicks import ClickLog, fit, judgments, read_click_log
 from pipeline.collections.topics import query_id, read_topics
@@ -56,21 +55,15 @@ def test_clicks_by_mistake_do_not_add_up_to_relevance(impressions: int) -> None:
     assert found.sum() < 55
 
 
-def write(path: Path, *records: Any) -> Path:
-    """JSON lines; a text is written as it is."""
-    lines = [r if isinstance(r, str) else json.dumps(r, ensure_ascii=False) for r in records]
-    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
-
-
 def record(query: Any, shown: Any, clicked: Any, **others: Any) -> dict[str, Any]:
     return {"query": query, "shown": shown, "clicked": clicked, **others}
 
 
 def log_of(path: Path, *impressions: tuple[str, str, str]) -> ClickLog:
     """Query, posts and clicked posts, one letter each."""
-    return read_click_log(write(path / "l", *(record(q, [*s], [*c]) for q, s, c in impressions)))
+    return read_click_log(
+        write_lines(path / "l", [record(q, [*s], [*c]) for q, s, c in impressions])
+    )
 
 
 def test_grades_follow_the_estimate(tmp_path: Path) -> None:
@@ -99,7 +92,7 @@ RECORDS = [
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
 def test_command_writes_what_the_readers_read(name: str, tmp_path: Path, command: Command) -> None:
-    log, new = write(tmp_path / name, *RECORDS[:3], "", *RECORDS[3:]), tmp_path / "new"
+    log, new = write_lines(tmp_path / name, [*RECORDS[:3], "", *RECORDS[3:]]), tmp_path / "new"
     result = command("clicks", log, "--output", new / "qrels.txt.gz", code=0)
     storm = query_id("storm damage")
     grades = {storm: {"4": 2, "17": 0}, "7": {"b": 1, "a-1": 0}}
@@ -126,8 +119,9 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
     ]
     foreign = events[0] | {"timestamp": "1730561896000", "event_attributes": {"object": ["2"]}}
     login = {"action_name": "login", "timestamp": 1730561896000}
-    write(tmp_path / "ubi_events.jsonl.gz", login, *events, foreign)
-    write(tmp_path / "ubi_queries.jsonl", query, query, {"_source": query | {"query_id": "u"}})
+    write_lines(tmp_path / "ubi_events.jsonl.gz", [login, *events, foreign])
+    queries = [query, query, {"_source": query | {"query_id": "u"}}]
+    write_lines(tmp_path / "ubi_queries.jsonl", queries)
     log = read_click_log(tmp_path)
     assert (log.impressions, log.with_click) == (2, 1)
     assert log.click.tolist() == [False, True, False, False]
@@ -139,41 +133,21 @@ def test_exports_of_user_behavior_insights(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "Expecting property name"),
-        ('{"query": "\udcff"}', "can't decode byte 0xff"),
-        ("[1]", "found '[1]', expected a JSON object"),
-        ({"qeury": "x", "shown": []}, "found the query 'null', expected a text"),
-        (record("x", "4", []), 'found \'"4"\' under "shown", expected a list of ids'),
-        (record(" ", [], []), "found the query '\" \"'"),
-        (record("x", ["1", "1"], []), "found a post twice in the list"),
-        (record("x", [True], []), "found 'true', expected an id"),
-        (record("x", ["1"], ["2"]), "found a click on '2', expected one of the shown posts"),
-        (record("x", ["1"], [], query_id="a b"), "found query_id 'a b', expected one word"),
-        ({"query_id": "s", "query_response_hit_ids": ["1"], "start": -1}, "found the start -1"),
-        ({"query_id": "s", "query_response_hit_ids": ["1"], "teams": [1, 2]}, "2 teams of 1 posts"),
-        ({"query_id": [], "query_response_hit_ids": ["1"]}, "found '[]', expected an id"),
-        ({"query_id": "x" * 600, "query_response_hit_ids": ["1"]}, "expected an id"),
-        ('{"query": "x", "shown": ["1"], "crc32": 2}', "found a changed line, expected the CRC-32"),
-    ],
-)
-def test_lines_in_another_form_are_passed_over(line: Any, message: str, tmp_path: Path) -> None:
-    """And named, the first ones with the reason."""
-    right = record("y", ["1"], ["1"], query_id=1)
-    log = write(tmp_path / "log", right, line, *([line] * 4 if line == "{" else []))
+@pytest.mark.parametrize("row", table("bad_clicks.jsonl"), ids=lambda row: row["message"])
+def test_lines_in_another_form_are_passed_over(row: dict[str, Any], tmp_path: Path) -> None:
+    right, times = record("y", ["1"], ["1"], query_id=1), 5 if row["line"] == "{" else 1
+    log = write_lines(tmp_path / "log", [right, *[row["line"]] * times])
     found = read_click_log(log)
-    assert (found.impressions, len(found.notes)) == (1, 4 if line == "{" else 1)
-    assert found.notes[0].startswith(f"{log}:2: ") and message in found.notes[0]
-    if line == "{":
+    assert (found.impressions, len(found.notes)) == (1, min(times, 4))
+    assert found.notes[0].startswith(f"{log}:2: ") and row["message"] in found.notes[0]
+    if times == 5:
         assert found.notes[-1] == f"{log}: 5 lines in all were passed over"
 
 
 def test_ids_of_queries(tmp_path: Path) -> None:
-    """They are those of the text in any log; a given one names one text."""
     named = [record(text, ["1"], ["1"], query_id=1) for text in "xy"]
-    log = read_click_log(write(tmp_path / "log", record("Ｓtorm damage", ["1"], ["1"]), *named))
+    named.insert(0, record("Ｓtorm damage", ["1"], ["1"]))
+    log = read_click_log(write_lines(tmp_path / "log", named))
     storm = query_id("storm damage")
     assert storm == "q1bffdc61d5a2f7a0"
     assert [topic.query_id for topic in log.topics] == [storm, "1", query_id("y")]
@@ -181,22 +155,15 @@ def test_ids_of_queries(tmp_path: Path) -> None:
 
 
 def test_no_id_becomes_another_line_of_judgments(tmp_path: Path, command: Command) -> None:
-    log = write(tmp_path / "log", record("x\ny", ["1 0 2 2\n3", "2"], ["1 0 2 2\n3", "2"]))
+    log = write_lines(tmp_path / "log", [record("x\ny", *[["1 0 2 2\n3", "2"]] * 2)])
     done = command("clicks", log, "--output", tmp_path / "qrels.txt")
     assert "found 1 ids with blanks" in done.err
     assert read_qrels(tmp_path / "qrels.txt") == {query_id("x y"): {"2": 1}}
     assert len((tmp_path / "qrels.topics.tsv").read_text().splitlines()) == 1
 
 
-def test_logs_that_cannot_be_used(tmp_path: Path, command: Command) -> None:
-    output, log = tmp_path / "qrels.txt", tmp_path / "log.jsonl"
-    for records, impressions in (([], 0), ([record("x", ["1"], []), "{"], 1)):
-        told = command("clicks", write(log, *records), "--output", output, code=1).err
-        assert f"{log}: found {impressions} impressions and no click" in told
-        assert ("log.jsonl:2: " in told) is bool(records)
-    told = command("clicks", write(log, *RECORDS), "--output", log, code=2).err
-    assert f"--output: found {log}, expected another file than the log" in told
-    damaged, empty = write(tmp_path / "log.jsonl.gz", *RECORDS), tmp_path / "empty"
+def test_logs_that_cannot_be_used(tmp_path: Path) -> None:
+    damaged, empty = write_lines(tmp_path / "log.jsonl.gz", RECORDS), tmp_path / "empty"
     damaged.write_bytes(damaged.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"log\.jsonl\.gz: cannot be read"):
         read_click_log(damaged)
@@ -204,4 +171,3 @@ def test_logs_that_cannot_be_used(tmp_path: Path, command: Command) -> None:
     for path in (tmp_path / "missing", empty):
         with pytest.raises(DataError, match="found no JSON lines"):
             read_click_log(path)
-    assert not output.exists()

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from conftest import Patch
 from helpers.processes import ROOT
 from helpers.service_samples import QUERY, TEXTS, app_of, chance, listening, models
 
@@ -53,7 +54,6 @@ def snippets() -> list[str]:
 
 
 def snippet(client: str) -> str:
-    """The one of a client."""
     (actual,) = (block for block in snippets() if re.search(rf"\b{re.escape(client)}\(", block))
     return actual
 
@@ -73,13 +73,12 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def _silent(monkeypatch: Patch) -> None:
     """No client reports its use to its makers."""
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
 
 
 def ranking_of(source: str) -> list[tuple[str, float]]:
-    """What a snippet shows."""
     names: dict[str, Any] = {}
     try:
         exec(compile(source, str(README), "exec"), names)

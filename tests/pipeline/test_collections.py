@@ -8,8 +8,7 @@ from typing import Any
 import pandas
 import pytest
 from conftest import Command, Patch
-from helpers.data_samples import write_answers
-from helpers.index_samples import write_lines
+from helpers.index_samples import table, write_lines
 from helpers.reranking_samples import network, small_model
 
 import indexes
@@ -130,24 +129,14 @@ def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
     assert texts_of(mine) == {"1": "storm"}
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"posts": [{"text": "a"}]}, r'posts\[0\]: found the keys "text", expected an id under'),
-        ({"posts": ["a"]}, r"posts\[0\]: found '\"a\"', expected a dictionary"),
-        ({"topics": {"a": 1}}, r"topics\[0\]: found text '1', expected a text"),
-        ({"topics": [{"qid": "a"}]}, r'topics\[0\]: found the keys "qid", expected a text under'),
-        ({"qrels": {"a": {"1": "x"}}}, r"qrels\[0\]: found the relevance .*x.*, expected a whole"),
-        ({"qrels": {"a": {"1": 0.5}}}, r"qrels\[0\]: found the relevance '0.5', expected a whole"),
-        ({"qrels": {}}, "qrels: found no judgment, expected rows"),
-        ({"qrels": {"x": {"1": 1}}}, "has judgments for no topic of"),
-        ({"topics": None}, "found no topics, expected a file of them"),
-    ],
-)
-def test_malformed_values(values: dict[str, Any], message: str) -> None:
+BAD = table("bad_values.jsonl")
+
+
+@pytest.mark.parametrize("row", [row for row in BAD if "values" in row])
+def test_malformed_values(row: dict[str, Any]) -> None:
     good = {"posts": [{"id": 1, "text": "a"}], "topics": {"a": "storm"}}
-    with pytest.raises((DataError, CollectionError), match=message):
-        _ = named.open_collection(**good | values).topics
+    with pytest.raises((DataError, CollectionError), match=row["message"]):
+        _ = named.open_collection(**good | row["values"]).topics
 
 
 def test_a_post_with_the_query_s_id_does_not_count(beir: Path, command: Command) -> None:
@@ -197,14 +186,6 @@ def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: Patch) -> None:
 # Questions with given answers
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up collections; WikiQA's test part has no labels."""
-    folder = write_answers(tmp_path_factory.mktemp("data"))
-    (folder / "wikiqa" / "test" / "sim.txt").unlink()
-    return folder
-
-
 NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa", "trecqa-all-raw", "trecqa-all-clean"]
 SIZES = {"3.1": 6, "3.2": 7, "3.3": 5, "3.4": 6}
 """Questions of TrecQA's raw test part -> number of answers."""
@@ -235,27 +216,16 @@ def test_answers_are_counted_where_only_questions_have_ids(tmp_path: Path) -> No
     assert answers.candidates() == {"Q11": dict.fromkeys(ids[:2], 0.0), "Q2": {ids[2]: 0.0}}
 
 
-@pytest.mark.parametrize(
-    ("name", "lines", "message"),
-    [
-        ("sim.txt", ["1", "2", "0"], r"sim\.txt:2: found '2', expected 0 or 1"),
-        ("id.txt", ["1", " ", "2"], r"id\.txt:2: found '', expected one word: the id of a"),
-        ("id.txt", ["1", "1", "1 Q0 7 1 2 x"], r"id\.txt:3: found '1 Q0 7 1 2 x', expected one"),
-        ("id.txt", ["Q1-0", "Q1-1", "Q1-0"], r"id\.txt:3: found the answer 'Q1-0' again, .* 1$"),
-        ("b.toks", None, r"found no b\.toks; expected"),
-        ("b.toks", ["one", "two"], r"b\.toks: found 2 lines, expected as many"),
-        ("sim.txt", ["0"] * 4, r"a\.toks: found 3 lines, expected as many"),
-    ],
-)
-def test_bad_folders(tmp_path: Path, name: str, lines: list[str] | None, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Answers({"test": folder_of(tmp_path, **{name: lines})}).topics()
+@pytest.mark.parametrize("row", [row for row in BAD if "file" in row])
+def test_bad_folders(tmp_path: Path, row: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=row["message"]):
+        Answers({"test": folder_of(tmp_path, **{row["file"]: row["lines"]})}).topics()
     with pytest.raises(DataError, match=r"id\.txt:1: found '32\.1', expected `query_id Q0 doc_id"):
         PairFolders([folder_of(tmp_path)]).posts()
 
 
-def test_the_test_part_is_found(data: Path) -> None:
-    raw, clean = (named.find(name, data) for name in NAMES[:2])
+def test_the_test_part_is_found(answers: Path) -> None:
+    raw, clean = (named.find(name, answers) for name in NAMES[:2])
     assert [topic.query_id for topic in raw.topics] == list(SIZES)
     assert raw.topics[0].text.startswith("where is the library ")
     assert raw.qrels is not None and clean.qrels is not None
@@ -266,25 +236,25 @@ def test_the_test_part_is_found(data: Path) -> None:
     assert raw.qrels == {**clean.qrels, "3.4": raw.qrels["3.4"]}
 
 
-def test_missing_data_says_how_to_fetch_it(tmp_path: Path, data: Path) -> None:
+def test_missing_data_says_how_to_fetch_it(tmp_path: Path, answers: Path) -> None:
     absent = r"a\.toks and 2 more not found"
-    microblog, answers = (named.find(name, tmp_path) for name in ("mb2012", "trecqa-clean"))
+    microblog, questions = (named.find(name, tmp_path) for name in ("mb2012", "trecqa-clean"))
     # What may not be passed on is put there by hand.
     part = named.find_answers("trecqa-all-raw", tmp_path).part("train")
     for read, problem in (
         (lambda: microblog.topics, "tweetrerank fetch mb2012"),
         (lambda: [*microblog.posts()], "tweetrerank fetch mb2012"),
-        (lambda: answers.topics, rf"{absent}(.|\n)*trecqa-clean"),
-        (lambda: [*answers.posts()], rf"{absent}(.|\n)*trecqa-clean"),
+        (lambda: questions.topics, rf"{absent}(.|\n)*trecqa-clean"),
+        (lambda: [*questions.posts()], rf"{absent}(.|\n)*trecqa-clean"),
         (part.require_files, rf"train-all/{absent}.*xuchen/jacana"),
         (lambda: named.training_collections("mb2012", tmp_path), "tweetrerank fetch"),
     ):
         with pytest.raises(DataError, match=problem):
             read()
-    test = named.find("wikiqa", data)
+    test = named.find("wikiqa", answers)
     assert not test.missing() and microblog.qrels is test.qrels is None
     assert "mb2012 has no judgments" in microblog.missing_judgments
-    assert str(data / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
+    assert str(answers / "wikiqa" / "test" / "sim.txt") in test.missing_judgments
 
 
 def test_only_these_collections_have_given_answers() -> None:
@@ -302,7 +272,6 @@ def test_only_these_collections_have_given_answers() -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder with a small checkpoint for each collection, trained on it as it says."""
     folder = tmp_path_factory.mktemp("home")
     for name in NAMES:
         model = network(small_model("mp_hcnn", "robust"), metrics={"trained_on": [name]})
@@ -311,11 +280,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def search(command: Command, home: Path, data: Path, tmp_path: Path, monkeypatch: Patch) -> Command:
+def search(command: Command, home: Path, answers: Path, tmp_path: Path, monkeypatch: Patch) -> Any:
     """Runs a search with the home and data of this file, without Java; it writes ``run``."""
     monkeypatch.setitem(sys.modules, "jnius", None)
     monkeypatch.setenv("TWEETRERANK_HOME", str(home))
-    monkeypatch.setenv("TWEETRERANK_DATA", str(data))
+    monkeypatch.setenv("TWEETRERANK_DATA", str(answers))
     monkeypatch.chdir(tmp_path)
     # The small checkpoints' frequencies are made up, so the source is to be named.
     return partial(command, "search", "--idf", "wordfreq", "--output", "run", "--topics")
@@ -361,14 +330,6 @@ def test_a_run_of_ones_own_is_mixed(search: Command) -> None:
     given.write_text("3.1 Q0 3.1-9 1 9 x\n")
     result = search("trecqa-raw", "--candidates", given, code=1)
     assert "not in the collection (3.1-9)" in result.err
-
-
-def test_nothing_says_how_to_search(search: Command) -> None:
-    options = {"--method": "ql", "--mu": 5, "--parameter": "mu=1", "--index": ".", "--hits": 5}
-    result = search("trecqa-raw", *(word for pair in options.items() for word in pair), code=2)
-    for flag in options:
-        assert f"  {flag}: trecqa-raw is not searched, its candidates are given" in result.err
-    assert not Path("run").exists()
 
 
 def test_the_real_collections(data_dir: Path) -> None:

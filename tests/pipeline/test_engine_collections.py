@@ -127,10 +127,6 @@ def test_an_index_as_it_is_is_judged_tuned_and_trained_on(
     command("evaluate", toml, tmp_path / "run.txt", code=0)
     mp_hcnn = [run[1], "--output", tmp_path / "again", "--reranker", "mp_hcnn"]
     command("rerank", "--collection", toml, *mp_hcnn, code=0)
-    wrong = command("search", "--collection", toml, *run, "--method", "bm25", code=2)
-    assert "is ranked by its own query; leave it and --parameter" in wrong.err
-    built = command("index", "--collection", toml, code=2)
-    assert "is searched as it is, not built" in built.err
     tune.main(tune.Options(collection=str(toml)))
     (tmp_path / "vectors.txt").write_text("rain 1.0 0.5\nstorm 0.9 0.6\nbus -1.0 0.2\n")
     quick = ["--set", "training.epochs=2", "--vectors", tmp_path / "vectors.txt", "--threads", 1]

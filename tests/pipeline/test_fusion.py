@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Capture
 from helpers import reranking_samples
 from helpers.reranking_samples import encoder, pairs_that_rm3_orders, small_config
 
@@ -89,7 +90,7 @@ def test_what_is_beyond_the_depth_ranks_below() -> None:
     assert found.rest == {"1": {}, "2": {}} and set(found.run["1"]) == {"a", "b"}
 
 
-def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ranker_that_a_source_lacks(tmp_path: Path, capsys: Capture) -> None:
     rankers = ["ql", "run_ql"], ["ql", "run_ql"]
     found = UnionRetriever(source(tmp_path), *rankers).search(TOPICS)
     assert set(found.signals) == {"ql"}

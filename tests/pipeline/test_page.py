@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import requests
+from conftest import Patch
+from helpers.index_samples import table
 from helpers.service_samples import HOSTILE, ServedPage, client_of, models
 
 from indexes.methods import METHODS, EngineQuery
@@ -35,11 +37,7 @@ def content_of(served: ServedPage, path: str, **parameters: Any) -> Any:
     """The JSON of a response, without NaN."""
     response = get(served, f"/api/{path}", **parameters)
     assert response.status_code == 200, response.text
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads(response.content, parse_constant=refuse)
+    return json.loads(response.content, parse_constant=pytest.fail)
 
 
 def test_what_can_be_chosen(served_page: ServedPage) -> None:
@@ -102,42 +100,15 @@ def test_a_time_limits_the_posts(served_page: ServedPage) -> None:
     assert all(post["time"] < "2012-02-01" for post in over["posts"])
 
 
-HITS = "hits: found '1001', expected a whole number from 1"
-
-
-@pytest.mark.parametrize(
-    ("path", "parameters", "status", "problem"),
-    [
-        ("search", {"q": " \t"}, 422, "q: found nothing"),
-        ("search", {"q": "a" * 1001}, 422, "q: found 1001 characters, expected at most 1000"),
-        ("search", {"query_id": "99"}, 422, "query_id: found '99', expected a topic of pages: 1"),
-        ("search", {"q": "other", "query_id": "1"}, 422, "query_id: found '1', the topic"),
-        ("search", {"q": "a", "method": "bm52"}, 422, "method: found 'bm52', expected one of ql"),
-        ("search", {"q": "a", "model": "<b>"}, 422, "model: found '<b>', expected one of fusion"),
-        ("search", {"q": "a", "hits": "1001"}, 422, HITS),
-        ("search", {"q": "a", "hits": "-1", "method": "x"}, 422, "; hits: found '-1'"),
-        ("search", {"q": "a", "hits": "²"}, 422, "hits: found '²'"),
-        ("search", {"q": "a", "time": "yesterday"}, 422, "time: found 'yesterday', expected a ti"),
-        ("search", {"q": "a", "time": "1999-01-01T00:00"}, 422, "time: found '1999-01-01T00:00'"),
-        ("search", {"q": "a", "time": "9999-12-31T23:59:59-20:00"}, 422, "time: found '9999"),
-        ("explain", {**TOPIC, "doc_id": []}, 422, "doc_id: found 0 posts, expected 1 to 50"),
-        ("explain", {**TOPIC, "doc_id": ["1"] * 51}, 422, "doc_id: found 51 posts"),
-        ("explain", {**TOPIC, "doc_id": ["1", "2"]}, 404, "found 1, 2, expected posts of this s"),
-        ("grade", {**TOPIC, "doc_id": "1", "grade": "3"}, 422, "found '3', expected 0, 1, 2"),
-        ("grade", {**TOPIC, "doc_id": "1", "grade": "1"}, 404, "doc_id: found no post '1'"),
-        ("grade", {"doc_id": "1", "grade": "1"}, 422, "q: found nothing"),
-        ("grade", {**TOPIC, "kind": "text/plain"}, 422, "Content-Type: expected application/json"),
-    ],
-)
-def test_refusals_name_their_parameter(
-    path: str, parameters: dict[str, Any], status: int, problem: str, served_page: ServedPage
-) -> None:
-    if path == "grade":
-        response = post_grade(served_page, **parameters)
+@pytest.mark.parametrize("row", table("bad_page_requests.jsonl"), ids=lambda row: row["problem"])
+def test_refusals_name_their_parameter(served_page: ServedPage, row: dict[str, Any]) -> None:
+    if row["path"] == "grade":
+        response = post_grade(served_page, **row["parameters"])
     else:
-        response = get(served_page, f"/api/{path}", **parameters)
-    assert (response.status_code, response.headers["Content-Type"]) == (status, "application/json")
-    assert problem in response.json()["error"]
+        response = get(served_page, f"/api/{row['path']}", **row["parameters"])
+    assert response.status_code == row["status"]
+    assert response.headers["Content-Type"] == "application/json"
+    assert row["problem"] in response.json()["error"]
 
 
 def test_matches_of_posts(served_page: ServedPage) -> None:
@@ -185,9 +156,8 @@ def test_grades_are_saved_as_judgments_and_topics(served_page: ServedPage) -> No
     assert grades
     assert content_of(served_page, "collection")["grades_file"] == str(grades.path)
     free, *_, last = content_of(served_page, "search", q="Storm  damage")["posts"]
-    assert post_grade(served_page, q="Storm  damage", doc_id=free["doc_id"], grade="2").json() == {
-        "grade": 2
-    }
+    saved = post_grade(served_page, q="Storm  damage", doc_id=free["doc_id"], grade="2")
+    assert saved.json() == {"grade": 2}
     post_grade(served_page, **TOPIC, doc_id=last["doc_id"], grade="1")
     post_grade(served_page, **TOPIC, doc_id=free["doc_id"], grade="0")
     post_grade(served_page, **TOPIC, doc_id=free["doc_id"], grade="")
@@ -216,9 +186,7 @@ def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
         assert found["posts"] == []
 
 
-def test_too_many_waiting_searches_are_refused(
-    served_page: ServedPage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_waiting_searches_are_refused(served_page: ServedPage, monkeypatch: Patch) -> None:
     monkeypatch.setattr(searching, "MOST_WAITING", 0)
     response = get(served_page, "/api/collection")
     assert (response.status_code, response.headers["Retry-After"]) == (429, "1")
@@ -250,7 +218,6 @@ def test_without_a_collection() -> None:
 
 @contextmanager
 def opened(collection: Collection, **served: ServedModel) -> Iterator[SearchPage]:
-    """A page over a collection, with these models."""
     page = SearchPage(collection, lambda: served)
     try:
         yield page

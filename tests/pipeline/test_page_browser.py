@@ -3,11 +3,12 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import numpy as np
 import pytest
 from helpers.service_samples import HOSTILE, HOSTILE_QUERY, ServedPage, app_of, listening, models
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -43,11 +44,9 @@ class Tab:
     def __init__(self, browser: Browser, served: ServedPage, size: tuple[int, int], **options: Any):
         self.served, self.problems, self.requests = served, list[str](), list[str]()
         self.ended: list[str] = []  # URLs of requests
-        viewport = {"width": size[0], "height": size[1]}
-        context = browser.new_context(viewport=viewport, **options)  # type: ignore[arg-type]
+        options |= {"viewport": {"width": size[0], "height": size[1]}}
         # Nothing glides: places are those of the end.
-        self.page: Page = context.new_page()
-        self.page.emulate_media(reduced_motion="reduce")
+        self.page: Page = browser.new_page(reduced_motion="reduce", **options)
         self.page.set_default_timeout(15_000)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("requestfinished", lambda request: self.ended.append(request.url))
@@ -60,13 +59,6 @@ class Tab:
         if message.type in ("error", "warning") and "401" not in message.text:
             self.problems.append(message.text)
 
-    def go(self, **parameters: str) -> Page:
-        """Open the page and wait for its results."""
-        self.page.goto(f"{self.served.address}/?{urlencode(parameters)}")
-        if parameters:
-            self.wait()
-        return self.page
-
     def wait(self) -> None:
         """Wait until the results and their shades are there."""
         expect(self.page.locator("body")).to_have_attribute("aria-busy", "false")
@@ -76,35 +68,40 @@ class Tab:
             quiet = quiet + 1 if len(self.ended) == len(self.requests) else 0
 
     def order(self, side: str) -> list[str]:
-        """doc_ids of a list."""
         script = "items => items.map(item => item.post.doc_id)"
         return list(self.page.locator(f"#{side} .post").evaluate_all(script))
 
     @property
     def state(self) -> dict[str, str]:
-        """Parameters of the URL."""
         return {name: values[0] for name, values in parse_qs(urlsplit(self.page.url).query).items()}
 
-    def is_too_wide(self) -> bool:
-        return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+    def sees(self, *shown: str, hidden: Sequence[str] = ()) -> None:
+        """Wait until elements are visible or hidden; the page is never wider than the tab."""
+        for selector in shown:
+            expect(self.page.locator(selector).first).to_be_visible()
+        for selector in hidden:
+            expect(self.page.locator(selector).first).to_be_hidden()
+        assert not self.page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
 @pytest.fixture
 def tabs(browser: Browser, served_page: ServedPage) -> Iterator[Any]:
-    """Opens tabs, each with a context of its own."""
+    """Opens tabs, each with a context of its own; with parameters, until the results are there."""
     opened: list[Tab] = []
 
-    def open_tab(
-        size: tuple[int, int] = WIDE, served: ServedPage = served_page, **options: Any
-    ) -> Tab:
-        opened.append(Tab(browser, served, size, **options))
-        return opened[-1]
+    def open_tab(asked: Any = None, size: Any = WIDE, served: Any = served_page, **how: Any) -> Any:
+        opened.append(tab := Tab(browser, served, size, **how))
+        if asked is not None:
+            tab.page.goto(f"{served.address}/?{urlencode(asked)}")
+        if asked:
+            tab.wait()
+        return tab, tab.page
 
     yield open_tab
     for tab in opened:
         outside = [url for url in tab.requests if not url.startswith((tab.served.address, "data"))]
         problems = [*tab.problems, *outside]
-        tab.page.context.close()
+        tab.page.close()
         assert not problems
 
 
@@ -118,8 +115,7 @@ def expected_order(served: ServedPage, weight: float, **parameters: str) -> list
 
 
 def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
-    tab = tabs()
-    page = tab.go()
+    tab, page = tabs({})
     expect(page.get_by_text("beside the one of a learned model")).to_be_visible()
     expect(page.locator("#suggestions a")).to_have_count(20)
     expect(page.locator("#q")).to_be_focused()
@@ -143,13 +139,11 @@ def test_type_a_query(tabs: Any, served_page: ServedPage) -> None:
     page.get_by_label("Query").fill("zzzz")
     page.keyboard.press("Enter")
     expect(page.locator("#status")).to_contain_text("Nothing found")
-    for part in ("#results", "#legend", "#start"):
-        expect(page.locator(part)).to_be_hidden()
+    tab.sees(hidden=["#results", "#legend", "#start"])
 
 
 def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: ServedPage) -> None:
-    tab = tabs()
-    page = tab.go()
+    tab, page = tabs({})
     page.get_by_role("link", name="storm Vilma power cuts").click()
     expect(page.locator("#after .post").first).to_be_visible()
     assert tab.state["query_id"] == "2"
@@ -163,16 +157,14 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
     expect(page.locator("#after-title")).to_contain_text(f"{relevant} of the first 10 relevant")
 
 
-def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
-    tabs: Any, served_page: ServedPage
-) -> None:
+def test_figures_of_seen_judgments_are_not_shown(tabs: Any, served_page: ServedPage) -> None:
     collection, seen = served_page.page.collection, replace(models().default)
     trained_on = {"trained_on": ["mb2011", collection.name]}
     vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=trained_on)
     page = SearchPage(collection, lambda: {"mine": seen})
     with listening(app_of(page=page)) as address:
-        tab = tabs(served=served_page._replace(address=address))
-        shown = tab.go(**TOPIC, model="mine")
+        served = served_page._replace(address=address)
+        tab, shown = tabs(TOPIC | {"model": "mine"}, served=served)
         expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
         expect(shown.locator("#before-title")).to_contain_text("of the first 10 relevant")
         tab.wait()
@@ -180,12 +172,10 @@ def test_figures_of_judgments_that_the_model_has_seen_are_not_shown(
 
 
 def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPage) -> None:
-    tab = tabs()
-    page = tab.go(**MIXED)
+    tab, page = tabs(MIXED)
     before, searches = tab.order("before"), sum("/api/search" in url for url in tab.requests)
-    slider = page.get_by_role("slider")
+    slider, orders = page.get_by_role("slider"), []
     tuned = float(slider.input_value())
-    orders = []
     for weight in (0.0, 0.8, 1.0):
         slider.fill(str(weight))
         expect(page.locator("#weight-value")).to_have_text(f"{weight:g}")
@@ -195,13 +185,11 @@ def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPa
         assert tab.order("before") == before
     assert orders[0] == before
     assert len({tuple(order) for order in orders}) == 3
-    first = page.locator("#after .post").first
-    rank = before.index(orders[-1][0]) + 1
+    first, rank = page.locator("#after .post").first, before.index(orders[-1][0]) + 1
     assert rank > 1
     expect(first.locator(".move")).to_have_text(f"▲ {rank - 1}")
-    expect(first.get_by_role("button")).to_have_accessible_name(
-        f"Rank 1, up {rank - 1} from {rank} to 1: why?"
-    )
+    name = f"Rank 1, up {rank - 1} from {rank} to 1: why?"
+    expect(first.get_by_role("button")).to_have_accessible_name(name)
     page.get_by_role("button", name="tuned").click()
     expect(page).not_to_have_url(re.compile("lambda"))
     assert tab.order("after") == expected_order(served_page, tuned, **MIXED)
@@ -209,14 +197,11 @@ def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPa
 
 
 def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
-    tab = tabs()
-    page = tab.go(**TOPIC)
-    expect(page.locator("#after-title")).to_contain_text("several searches combined")
-    expect(page.locator("#model option").first).to_have_text(
-        "best: several searches combined (fusion)"
-    )
-    expect(page.get_by_role("slider")).to_be_hidden()
-    expect(page.locator("#method")).to_be_hidden()
+    tab, page = tabs(TOPIC)
+    combined = "several searches combined"
+    expect(page.locator("#after-title")).to_contain_text(combined)
+    expect(page.locator("#model option").first).to_have_text(f"best: {combined} (fusion)")
+    tab.sees(hidden=["#weight", "#method"])
     expect(page.locator("#legend mark").last).to_have_text("same word")
     marks = page.locator("#after .post .text mark.s4").all_text_contents()
     assert {text.lower() for text in marks} == {"harlow", "bay", "marathon", "winner"}
@@ -235,8 +220,7 @@ def test_the_best_ranker_in_plain_words(tabs: Any) -> None:
 def test_grades_by_button_and_by_key(tabs: Any, served_page: ServedPage) -> None:
     grades = served_page.page.grades
     assert grades
-    tab = tabs()
-    page = tab.go(q="raffle")
+    tab, page = tabs({"q": "raffle"})
     expect(page.get_by_text(f"Grades are saved in {grades.path}")).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
@@ -257,8 +241,7 @@ def test_grades_by_button_and_by_key(tabs: Any, served_page: ServedPage) -> None
 
 
 def test_a_shared_url_restores_everything(tabs: Any) -> None:
-    first = tabs()
-    page = first.go(**MIXED)
+    first, page = tabs(MIXED)
     page.locator("#method").select_option("rm3")
     page.locator("#hits").select_option("50")
     expect(page.locator("#before-title")).to_contain_text("words and their company")
@@ -269,8 +252,7 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
     expect(page.locator("#why table.matches")).to_be_visible()
     expect(page.locator("#why table.stages")).to_contain_text("× 0.7")
 
-    second = tabs()
-    other = second.page
+    second, other = tabs()
     other.goto(page.url)
     expect(other.locator("#why table.matches")).to_be_visible()
     second.wait()
@@ -283,8 +265,7 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
 
 
 def test_the_keyboard_alone(tabs: Any) -> None:
-    tab = tabs()
-    page = tab.go(**MIXED)
+    tab, page = tabs(MIXED)
     focused = "document.activeElement.closest('.post')"
 
     def place() -> tuple[str, str]:
@@ -319,42 +300,30 @@ def test_the_keyboard_alone(tabs: Any) -> None:
 
 
 def test_a_phone(tabs: Any) -> None:
-    tab = tabs(NARROW, has_touch=True, is_mobile=True)
-    page = tab.go(**MIXED)
-    assert not tab.is_too_wide()
-    expect(page.locator("#after .post").first).to_be_visible()
-    expect(page.locator("#before .post").first).to_be_hidden()
+    tab, page = tabs(MIXED, NARROW, has_touch=True, is_mobile=True)
+    tab.sees("#after .post", hidden=["#before .post"])
     page.locator("#tabs").get_by_role("button", name="Search").click()
-    expect(page.locator("#before .post").first).to_be_visible()
-    expect(page.locator("#after .post").first).to_be_hidden()
-    assert not tab.is_too_wide()
-    expect(page.get_by_label("Ranking")).to_be_hidden()
+    tab.sees("#before .post", hidden=["#after .post", "#model"])
     page.get_by_role("button", name="Options").click()
-    expect(page.get_by_label("Ranking")).to_be_visible()
-    assert not tab.is_too_wide()
+    tab.sees("#model")
     page.locator("#before .post").first.locator(".text").tap()
     expect(page.get_by_role("button", name="Close")).to_be_focused()
-    expect(page.locator("#why table.matches")).to_be_visible()
-    assert not tab.is_too_wide()
+    tab.sees("#why table.matches")
     page.go_back()
-    expect(page.locator("#why")).to_be_hidden()
-    expect(page.locator("#before .post").first).to_be_visible()
+    tab.sees("#before .post", hidden=["#why"])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
     """Texts, shades included, have WCAG's contrast of 4.5 with what is behind them."""
-    tab = tabs(color_scheme=scheme)
-    page = tab.go(**MIXED)
+    _, page = tabs(MIXED, color_scheme=scheme)
     page.locator("#after .post").nth(5).locator(".text").click()
     expect(page.locator("#why table.matches")).to_be_visible()
 
     def light(color: str) -> float:
-        channels = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
-        red, green, blue = (
-            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
-        )
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        parts = np.array([*map(int, re.findall(r"\d+", color)[:3])]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
 
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (light(ground) < 0.1) == (scheme == "dark")
@@ -376,8 +345,7 @@ def test_colours_can_be_read(scheme: str, tabs: Any) -> None:
 
 @pytest.mark.parametrize("model", ["fusion", "mp_hcnn"])
 def test_texts_are_never_markup(model: str, tabs: Any) -> None:
-    tab = tabs()
-    page = tab.go(q=HOSTILE_QUERY, model=model)
+    tab, page = tabs({"q": HOSTILE_QUERY, "model": model})
     for post in HOSTILE:
         [place] = [n for n, doc_id in enumerate(tab.order("after")) if doc_id == post["id"]]
         item = page.locator("#after .post").nth(place)
@@ -400,12 +368,10 @@ def test_texts_are_never_markup(model: str, tabs: Any) -> None:
 
 
 def test_errors_are_shown(tabs: Any) -> None:
-    tab = tabs()
-    page = tab.page
+    tab, page = tabs()
     page.goto(f"{tab.served.address}/?q=a&model=mp_hcnn&method=<b>x</b>")
-    expect(page.get_by_role("alert")).to_have_text(
-        "method: found '<b>x</b>', expected one of ql, bm25, rm3, axiom"
-    )
+    problem = "method: found '<b>x</b>', expected one of ql, bm25, rm3, axiom"
+    expect(page.get_by_role("alert")).to_have_text(problem)
     # The browser itself reports answers that are errors.
     tab.problems = [problem for problem in tab.problems if "422" not in problem]
     page.goto(f"{tab.served.address}/?{urlencode(TOPIC | {'post': '17'})}")
@@ -414,15 +380,14 @@ def test_errors_are_shown(tabs: Any) -> None:
 
 def test_the_page_asks_for_a_key_once(tabs: Any, served_page: ServedPage) -> None:
     with listening(app_of(page=served_page.page, keys=["secret"])) as address:
-        tab = tabs(served=served_page._replace(address=address))
-        tab.page.goto(f"{address}/?{urlencode(TOPIC)}")
+        tab, page = tabs(served=served_page._replace(address=address))
+        page.goto(f"{address}/?{urlencode(TOPIC)}")
         for key in ("wrong", "secret"):
-            expect(tab.page.get_by_role("dialog")).to_be_visible()
-            expect(tab.page.locator("#refused")).to_be_visible(visible=key == "secret")
-            tab.page.get_by_label("API key").fill(key)
-            tab.page.keyboard.press("Enter")
-        expect(tab.page.locator("#after .post").first).to_be_visible()
-        tab.page.reload()
-        expect(tab.page.locator("#after .post").first).to_be_visible()
-        expect(tab.page.get_by_role("dialog")).to_be_hidden()
+            expect(page.get_by_role("dialog")).to_be_visible()
+            expect(page.locator("#refused")).to_be_visible(visible=key == "secret")
+            page.get_by_label("API key").fill(key)
+            page.keyboard.press("Enter")
+        tab.sees("#after .post")
+        page.reload()
+        tab.sees("#after .post", hidden=["dialog"])
         tab.wait()

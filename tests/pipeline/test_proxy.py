@@ -7,12 +7,12 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from conftest import Patch
+from helpers.processes import ROOT
 from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
@@ -22,11 +22,17 @@ from starlette.testclient import TestClient
 from pipeline.service.proxy import search as searches
 from pipeline.service.proxy import upstream
 from pipeline.service.proxy.allowed import matches
-from pipeline.service.proxy.search import PostFields, SearchDefaults, ServedIndex
+from pipeline.service.proxy.search import PostFields, SearchDefaults
 from pipeline.service.requests import LOG, JsonFormatter, Limits
 from rerankers.text.passages import best_passages
 
 WINDOW = 100
+SEARCHES = json.loads((ROOT / "tests" / "helpers" / "searches.json").read_text("utf-8"))
+"""Bodies that pass for the indexes posts-*, and that do not; queries, with their texts in the field
+x, and paths that lead to these; query strings, with their words; searches that stay as they are, by
+parameters and members beside their query."""
+SYNTAX = [*SEARCHES["syntax"], ["a" * 5000, "a" * 2000]]
+TEXTS = [[{"query_string": {"query": q, "default_field": "x"}}, words, ""] for q, words in SYNTAX]
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +92,11 @@ def test_the_window_is_reranked_and_its_page_shown(
     client: TestClient, direct: Client, engine: StubEngine, path: str, more: dict[str, Any]
 ) -> None:
     before = direct.post(path, json=search(**more))
-    parameters = before.request.url.params
-    start = int(parameters.get("from", more.get("from", 0)))
-    size = int(parameters.get("size", more.get("size", 10)))
+    given = {"from": 0, "size": 10} | more | {**before.request.url.params}
+    start, size = int(given["from"]), int(given["size"])
     window = max(WINDOW, start + size)
-    bare = path.partition("?")[0]
-    whole = direct.post(bare, json=search(**more | {"size": window, "from": 0})).json()
+    body = search(**more | {"size": window, "from": 0})
+    whole = direct.post(path.partition("?")[0], json=body).json()
     engine.requests.clear()
     answer = client.post(path, json=search(**more))
     assert (answer.status_code, answer.headers["x-reranked"]) == (200, "true")
@@ -175,38 +180,11 @@ def test_answers_without_a_ranking(client: TestClient, engine: StubEngine, conte
         assert answer.content.replace(b'"_reranked":false,', b"") == content
 
 
-UNCHANGED: dict[str, tuple[str, Any]] = {
-    "no text": ("", {"query": {"match_all": {}}}),
-    "text that excludes": ("", {"query": {"bool": {"must_not": [search()["query"]]}}}),
-    "blank text": ("", search(" ")),
-    "text of another field": ("", {"query": {"match": {"lang": "en"}}}),
-    "another sort": ("", search(sort=["n"])),
-    "tie-breaker": ("", search(sort=["_score", {"n": "desc"}])),
-    "tie-breaker in the path": ("?sort=_score,n", search()),
-    "worst first": ("", search(sort=[{"_score": "asc"}])),
-    "sort in the path": ("?sort=n", search()),
-    "sort in the body": ("?sort=_score", search(sort=["n"])),
-    "no number below one in the path": ("?from=3", search(**{"from": "x"})),
-    "no hits": ("", search(size=0)),
-    "search after": ("", search(search_after=[1, 2])),
-    "collapse": ("", search(collapse={"field": "n"})),
-    "scroll": ("?scroll=1m", search()),
-    "part of the answer": ("?filter_path=hits.hits._id", search()),
-    "pipeline of the engine": ("?search_pipeline=mine", search()),
-    "its pipeline, with its ext": ("?search_pipeline=mine", search(ext={"rerank": {"x": 1}})),
-    "no stored fields": ("", search(stored_fields="_none_")),
-    "page after the window": ("?from=100", search()),
-    "not wanted": ("", search(ext={"rerank": False})),
-    "negative": ("", search(size=-1)),
-}
-
-
-@pytest.mark.parametrize("name", UNCHANGED)
-def test_other_searches(client: TestClient, direct: Client, engine: StubEngine, name: str) -> None:
-    parameters, body = UNCHANGED[name]
+@pytest.mark.parametrize("row", SEARCHES["unchanged"], ids=lambda row: row[0])
+def test_other_searches(client: TestClient, direct: Client, engine: StubEngine, row: Any) -> None:
+    path, body = f"/posts/_search{row[1]}", search() | row[2]
     own = {key: value for key, value in body.items() if value != {"rerank": False}}
-    first = direct.post(f"/posts/_search{parameters}", json=own)
-    second = client.post(f"/posts/_search{parameters}", json=body)
+    first, second = direct.post(path, json=own), client.post(path, json=body)
     assert (second.status_code, second.content) == (first.status_code, first.content)
     before, after = engine.bodies
     after.pop("ext", None)
@@ -216,7 +194,6 @@ def test_other_searches(client: TestClient, direct: Client, engine: StubEngine, 
 
 
 def test_passages_of_long_texts(client: TestClient, direct: Client, engine: StubEngine) -> None:
-    """And come back whole."""
     lunch, cuts = "lunch was good today , see you " * 100, POSTS[0][0]
     for row, text in ((50, lunch + cuts), (51, f"{cuts} {lunch}"), (52, lunch)):
         engine.posts[row]["contents"] = text
@@ -233,64 +210,10 @@ def test_passages_of_long_texts(client: TestClient, direct: Client, engine: Stub
     assert max(ranks["50"], ranks["51"]) < ranks["52"]
 
 
-def rerank(**more: Any) -> dict[str, Any]:
-    return {"ext": {"rerank": more}}
-
-
-SYNTAX = {
-    "storm coast": "storm coast",
-    "who won?": "who won",
-    "x:storm~2 lang:(en de) +coast^3": "storm coast",
-    "NOT x:calm storm": "storm",
-    "!calm -(sea of) storm && coast || gale": "storm coast gale",
-    'x:"storm warning"~3 [1 TO 5] {a TO b} /re.*x/ n:[1 TO *]': "storm warning",
-    r"C\+\+ 1\:2 covid-19": "C++ 1:2 covid-19",
-    "_exists_:x lang:en": None,
-    "((((": None,
-    '"open': "open",
-    "a" * 5000: "a" * 2000,
-}
-MATCH, LANG = {"match": {"x": "s"}}, {"match": {"lang": "en"}}
-MATCHES = {"title": "t", "x.english": {"query": "a b"}}
-TEXTS: list[tuple[Any, str | None, str]] = [
-    ({"match": {"x": "a b"}}, "a b", ""),
-    ({"match": {"a": None, "a.b": "x"}}, "x", "query.match.a.b"),
-    ({"match": {"x": {"query": "a b", "operator": "and"}}}, "a b", ""),
-    ({"match": {"x": 12}}, "12", ""),
-    *(({f"match_{of}": MATCHES}, "a b", "") for of in ("phrase", "bool_prefix", "phrase_prefix")),
-    (LANG, None, ""),
-    ({"bool": {"must": [LANG, {"match": {"x.english": "trump tax"}}]}}, "trump tax", ""),
-    ({"bool": {"must": [{"multi_match": {"query": "en", "fields": ["lang"]}}, MATCH]}}, "s", ""),
-    ({"multi_match": {"query": "a", "fields": ["title^2"]}}, "a", ""),
-    ({"combined_fields": {"query": "a", "fields": ["x", "title"]}}, "a", ""),
-    ({"query_string": {"query": "lang:en AND (big storm*) -calm"}}, "big storm", ""),
-    ({"query_string": {"query": "en", "default_field": "lang"}}, None, ""),
-    ({"simple_query_string": {"query": 'a +"b c" | -d lang:e'}}, "a b c lang:e", ""),
-    ({"bool": {"filter": [{"match": {"x": "f"}}], "should": MATCH}}, "s", ""),
-    ({"bool": {"filter": [{"term": {"x": 1}}, MATCH]}}, "s", ""),
-    ({"bool": {"filter": [{"term": {}}, MATCH]}}, "s", "query.bool.filter.1.match.x"),
-    ({"bool": {"must": {"match": {"a": {"query": "x"}}}}}, "x", "query.bool.must.match.a.query"),
-    ({"dis_max": {"queries": [{"term": {}}, MATCH]}}, "s", ""),
-    ({"hybrid": {"queries": [{"knn": {"v": {"vector": [1], "k": 2}}}, MATCH]}}, "s", ""),
-    ({"function_score": {"query": {"bool": {"must": MATCH}}}}, "s", ""),
-    ({"nested": {"path": "x", "query": {"match": {"x.y": "n"}}}}, "n", ""),
-    ({"boosting": {"negative": MATCH}}, None, ""),
-    ({"bool": {"must_not": MATCH}}, None, ""),
-    ({"term": {"match": {"query": "no"}}}, None, ""),
-    ({"match": {"x": {"query": True}}}, None, ""),
-    *(
-        ({"query_string": {"query": q, "default_field": "x"}}, words, "")
-        for q, words in SYNTAX.items()
-    ),
-    *((odd, None, "") for odd in ({"match": "odd"}, "odd")),
-]
-"""Queries, their texts in the field x, and paths that lead to these."""
-
-
-@pytest.mark.parametrize(("query", "text", "path"), TEXTS)
+@pytest.mark.parametrize(("query", "text", "path"), SEARCHES["texts"] + TEXTS)
 def test_the_text_of_a_query(query: Any, text: str | None, path: str) -> None:
     defaults = SearchDefaults(PostFields(("x",), None))
-    more = rerank(query_context={"query_text_path": path}) if path else {}
+    more = {"ext": {"rerank": {"query_context": {"query_text_path": path}}}} if path else {}
     contents = [{"query": query}, {"retriever": {"standard": {"query": query}}}]
     for content in contents[:1] if path else contents:
         actual = searches.read_search(content | more, {}, defaults)
@@ -310,16 +233,15 @@ def test_syntax_is_read_in_linear_time() -> None:
 
 
 def test_ext_says_how_to_rerank(client: TestClient, engine: StubEngine) -> None:
-    given = {"query_context": {"query_text": QUERY}, "document_fields": ["contents"]}
-    more = rerank(rerank_window=20, **given)
-    answer = client.post("/posts/_search", json={"query": {"match_all": {}}, "size": 5, **more})
+    given, few = {"query_context": {"query_text": QUERY}}, {"rerank_window": 20}
+    more = {"size": 5, "ext": {"rerank": {**few, **given, "document_fields": ["contents"]}}}
+    answer = client.post("/posts/_search", json={"query": {"match_all": {}}, **more})
     hits = answer.json()["hits"]["hits"]
     assert answer.headers["x-reranked"] == "true"
     assert [hit["fields"].keys() for hit in hits] == [{"_first_stage_score"}] * 5
     assert engine.bodies == [{"query": {"match_all": {}}, "size": 20, "from": 0}]
-    best = {hit["_score"] for hit in hits}
-    with_urls = client.post("/posts/_search", json=search(size=5, **rerank(rerank_window=20)))
-    assert best != {hit["_score"] for hit in with_urls.json()["hits"]["hits"]}
+    with_urls = client.post("/posts/_search", json=search(size=5, ext={"rerank": few})).json()
+    assert {hit["_score"] for hit in hits} != {hit["_score"] for hit in with_urls["hits"]["hits"]}
 
 
 @pytest.mark.parametrize("outside", [{"url"}, {"contents", "url"}])
@@ -342,7 +264,7 @@ def test_fields_outside_sources(client: TestClient, engine: StubEngine, outside:
 @pytest.mark.parametrize("more", [{}, {"_source": False}], ids=["sources", "no sources"])
 def test_each_index_has_its_own_fields(engine: StubEngine, more: dict[str, Any], name: str) -> None:
     """Searched together, by a pattern, alone, or behind an alias."""
-    own = ServedIndex("mp_hcnn", PostFields(("body",), "link"))
+    own = PostFields(("body",), "link", model="mp_hcnn")
     defaults = SearchDefaults(seconds=60, served={"mine" if name == "mine" else "notes": own})
     query = {"multi_match": {"query": QUERY, "fields": ["contents", "body"]}}
     more = more | {"query": query}
@@ -458,14 +380,11 @@ def test_reads_of_served_indexes_pass(limited: TestClient, engine: StubEngine, c
         assert engine.requests.pop()[0].url.path == path
 
 
-BODIES = json.loads((Path(__file__).parents[1] / "helpers" / "searches.json").read_text())
-"""Bodies of searches that pass for the indexes posts-*, and bodies that do not."""
 WRAPPER = {"wrapper": {"query": "e30="}}
 
 
 def test_an_allow_list_decides(limited: TestClient, engine: StubEngine) -> None:
-    """Wherever a part stands; and what is refused does not reach the engine."""
-    for body in BODIES["forbidden"]:
+    for body in SEARCHES["forbidden"]:
         for path, content in (
             ("_search", json.dumps(body)),
             ("_count", json.dumps(body)),
@@ -476,7 +395,7 @@ def test_an_allow_list_decides(limited: TestClient, engine: StubEngine) -> None:
             assert answer.status_code == 403, (path, body)
             assert answer.json()["error"]["type"] == "security_exception"
     assert engine.requests == []
-    for body in BODIES["allowed"]:
+    for body in SEARCHES["allowed"]:
         assert limited.post("/posts-1/_async_search", json=body).status_code == 200, body
         assert engine.bodies[-1] == body
 
@@ -512,7 +431,6 @@ def test_a_share_of_the_model(engine: StubEngine, client: TestClient, weight: fl
 
 @pytest.mark.parametrize("is_several", [False, True])
 def test_templates_are_rendered_checked_and_reranked(engine: StubEngine, is_several: bool) -> None:
-    """By the engine, in a call of its own."""
     with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts",))) as client:
         path, body = "/posts/_search/template", json.dumps({"source": "{…}", "params": {"a": 1}})
         if is_several:
@@ -577,7 +495,6 @@ HEADERS: list[Any] = [
     ],
 )
 def test_other_indexes(limited: TestClient, engine: StubEngine, path: str, content: str) -> None:
-    """Those of the engine itself first; nothing of the request reaches it."""
     method, _, rest = path.partition(":") if path[:2].isupper() else ("POST", "", path)
     answer = limited.request(method, f"/{rest}", content=content)
     assert answer.status_code in (400, 403), answer.text

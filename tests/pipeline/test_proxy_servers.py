@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import requests
+from conftest import Capture
 from helpers.engine_servers import SERVERS, running
 from helpers.proxy_samples import mixture, post, search, stub_engine
 from helpers.search_grammar import Searches
@@ -87,7 +88,6 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 @pytest.fixture
 def real(served: Served) -> Served:
-    """An engine that knows all words."""
     if served.name == "stub":
         pytest.skip("an engine of few words")
     return served
@@ -245,7 +245,7 @@ def test_no_search_reads_another_index(real: Served) -> None:
     assert counts["leaks"]  # Of the engine itself: the searches reach for it.
 
 
-def test_reranking_in_an_application(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reranking_in_an_application(served: Served, capsys: Capture) -> None:
     """The lines of the README, with another address and index."""
     name = "elasticsearch" if served.name in ("stub", "elasticsearch") else "opensearchpy"
     readmes = (ROOT / "README.md", ROOT / "indexes" / "engines" / "README.md")

@@ -29,7 +29,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train_small(data: Path, *more: object) -> None:
-    """Train a small model that has not seen mb2012."""
     words = "sm_cnn --test mb2012 --folds 1 --set filters=4 --threads 1"
     words += f" --set training.steps=2 --set training.epochs=1 --data {data}"
     words = [*words.split(), "--vectors", *map(str, (data / "vectors.txt", *more))]
@@ -38,7 +37,6 @@ def train_small(data: Path, *more: object) -> None:
 
 @pytest.fixture(scope="module")
 def home(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder with a small model."""
     folder = tmp_path_factory.mktemp("home")
     with Patch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(folder))
@@ -151,8 +149,6 @@ def test_without_judgments_there_are_runs_and_no_report(rerank: Rerank, home: Pa
     (line,), _ = rerank(*given, topics="mb2014")
     assert line.startswith("no report: mb2014 has no judgments here")
     assert len(read_run("runs/reranked/ql.sm_cnn")) == 6 and not Path("report.csv").exists()
-    _, errors = rerank("ql", "--reranker", "knrm", topics="mb2013", code=1)
-    assert "python -m pipeline.train knrm --test mb2013" in errors
 
 
 def test_a_model_that_does_not_read_ranks(rerank: Rerank, data: Path) -> None:
@@ -160,41 +156,3 @@ def test_a_model_that_does_not_read_ranks(rerank: Rerank, data: Path) -> None:
     for weight, told in (("1", True), ("0.5", False)):
         _, errors = rerank("ql", "--checkpoint", "blind", "--lambda", weight)
         assert ("does not read the ranks" in errors) == told
-
-
-BAD = {
-    "unknown": "9 Q0 42 1 1.0 t\n",
-    "elsewhere": "1 Q0 12012001 1 1.0 t\n",
-    "no_number": "9 Q0 12012001 1 nan t\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "problems"),
-    [
-        ("", 2, ["runs is missing"]),
-        ("no1 no2", 2, ["there is no file no1, nor has mb2012", "there is no file no2"]),
-        ("mine other/mine", 2, ["mine and another that would be written to"]),
-        ("mine other/../mine", 2, ["more than once"]),
-        ("mine mine.sm_cnn --output .", 2, ["mine.sm_cnn is one of the runs"]),
-        ("mine --report mine", 2, ["--report: found mine, which is a run"]),
-        ("ql --output o --report o/ql.sm_cnn", 2, ["--report: found o/ql.sm_cnn"]),
-        ("ql --output mine", 2, ["--output: found the file mine, expected a folder"]),
-        ("ql --reranker none --index x", 2, ["--index: found it", "found 'none'"]),
-        ("ql unknown", 1, ["1 of its 1 posts are not in the collection (42)"]),
-        ("ql elsewhere", 1, ["found results for 1, expected some for the topics 7, 8, 9"]),
-        ("ql no_number", 1, ["no_number:1: found the score 'nan'"]),
-    ],
-)
-def test_mistakes(arguments: str, code: int, problems: list[str], rerank: Rerank) -> None:
-    """Nothing is written before all runs are read."""
-    Path("other").mkdir()
-    for name in ("mine", "other/mine", "mine.sm_cnn"):
-        write_run(Path(name), official(), "mine")
-    for name, content in BAD.items():
-        Path(name).write_text(content)
-    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
-    output, errors = rerank(*arguments.split(), code=code)
-    assert not output and "Traceback" not in errors
-    assert [problem for problem in problems if problem not in errors] == []
-    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before

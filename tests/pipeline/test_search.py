@@ -1,19 +1,20 @@
-"""The whole path on the sample collection and on files of one's own, as a user runs it."""
+"""The commands ``search`` and ``index``, on the sample and on files of one's own."""
 
-import json
 import re
+import shlex
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Command, Patch
+from helpers.data_samples import write_microblog
 from helpers.index_samples import write_lines
-from helpers.processes import ROOT, run_python
+from helpers.processes import run_python
 
+from indexes.index import LuceneIndex
+from indexes.posts import Post
 from pipeline.collections import named
-from pipeline.collections.named import SAMPLE
-from pipeline.collections.trec import read_run, write_run
+from pipeline.collections.trec import read_run
 
 
 @pytest.fixture(scope="module")
@@ -76,21 +77,6 @@ def test_ones_own_posts_with_strange_texts(search: Command, command: Command) ->
     assert "no judgments" in result.out and "\x00" not in result.out
 
 
-MISTAKES = (ROOT / "tests/helpers/mistakes.jsonl").read_text().splitlines()
-
-
-@pytest.mark.parametrize("row", [*map(json.loads, MISTAKES)], ids=lambda row: row["command"])
-def test_mistakes_are_explained(row: dict[str, Any], search: Command, command: Command) -> None:
-    """By all commands that rank or index; ``small.run`` has two topics."""
-    qrels = named.find("sample").qrels or {}
-    write_run("small.run", {q: dict.fromkeys(qrels[q], 1.0) for q in ("1", "2")})
-    line = row["command"].replace("SAMPLE", str(SAMPLE)).replace("NOWHERE", "http://127.0.0.1:9")
-    done = command(*line.split(), code=row["code"])
-    assert row["message"] in done.err
-    assert "Traceback" not in done.err and "hush" not in done.err
-    assert done.out == "" or "--show 99" in line
-
-
 @pytest.mark.slow
 def test_the_papers_protocol(data_dir: Path, search: Command) -> None:
     protocol = ("--candidates", "ql", "--reranker", "mp_hcnn", "--data", data_dir)
@@ -106,7 +92,38 @@ def test_a_search_without_pytorch(tmp_path: Path) -> None:
     """A network's stages are not beside the best fusion then."""
     code = "import runpy, sys; sys.modules['torch'] = None; "
     code += "runpy.run_module('pipeline.search', run_name='__main__')"
-    done = run_python("-c", code, "--topics", "sample", "--output", tmp_path / "run")
+    few = ("--hits", "50", "--output", tmp_path / "run")
+    done = run_python("-c", code, "--topics", "sample", *few)
     assert done.returncode == 0, done.stderr
     assert "mp_hcnn" not in done.stdout
     assert len(read_run(tmp_path / "run")) == 20
+
+
+def test_own_posts(command: Command, tmp_path: Path) -> None:
+    monday = [{"id": 1, "text": "alpha"}, {"id": 2, "text": ""}]
+    tuesday = [{"id_str": "30", "full_text": "alpha bravo"}]
+    files = [write_lines(tmp_path / "monday.jsonl", monday)]
+    files.append(write_lines(tmp_path / "tues day.jsonl.gz", tuesday))
+    given = [word for file in files for word in ("--posts", str(file))]
+    place = tmp_path / "my new" / "index"
+    done = command("index", *given, "--index", place, code=0)
+    first, second = done.out.splitlines()
+    assert first.startswith("3 posts (1 empty) in ") and first.endswith(" posts/s")
+    assert (second, done.err) == (f"index: {place}", "")  # no progress bar, no words of Java's
+    with LuceneIndex.open(place, files) as opened:
+        assert opened.posts.get_many(["30"]) == {"30": Post("30", "alpha bravo")}
+        words = ["python", "-m", "pipeline.index", *given, "--index", str(place)]
+        assert shlex.split(opened.manifest.rebuild) == words
+
+
+def test_a_named_collection(command: Command, tmp_path: Path) -> None:
+    collection = named.find("mb2012", write_microblog(tmp_path))
+    place = collection.index_directory
+    for option in ("--collection", "--topics"):
+        done = command("index", option, "mb2012", "--data", tmp_path)
+        assert done.out.splitlines()[-1] == f"index: {place}", done.err
+        with LuceneIndex.open(place, collection.post_files()) as opened:
+            assert {*opened.posts} == {*collection.posts()}
+            assert opened.manifest.rebuild == (
+                f"python -m pipeline.index --collection mb2012 --data {tmp_path} --index {place}"
+            )

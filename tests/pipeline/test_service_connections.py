@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from conftest import Patch
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, app_of, listening
 
 from pipeline.service.connections import Connection
@@ -159,7 +160,6 @@ HEAD = b"POST /rerank HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 
 
 def test_headers_are_bounded(port: int) -> None:
-    """Many, a single one, and small ones."""
     large = b"y" * 1_000_000
     lines = {b"X: " + large + b"\r\n": b"400", large: b"400", b"X: y\r\n": b"431"}
     for line, status in lines.items():
@@ -173,7 +173,7 @@ def test_headers_are_bounded(port: int) -> None:
         assert memory() - before < 20_000_000
 
 
-def test_silent_connections_are_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_are_closed(port: int, monkeypatch: Patch) -> None:
     """Before and within the head of a request; beyond their number, that which is idle longest."""
     monkeypatch.setattr(Connection, "head_seconds", 1.0)
     monkeypatch.setattr(Connection, "most", 20)
@@ -189,9 +189,7 @@ def test_silent_connections_are_closed(port: int, monkeypatch: pytest.MonkeyPatc
         assert [received(connection, 0.1) for connection in silent] == [b""] * 40
 
 
-def test_connections_of_a_client_are_bounded_if_wanted(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_of_a_client_are_bounded_if_wanted(port: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Connection, "most_of_client", 3)
     with ExitStack() as stack:
         opened = []

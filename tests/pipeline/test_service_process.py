@@ -9,10 +9,11 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -20,21 +21,22 @@ import httpx
 import numpy as np
 import pytest
 import trustme
-from conftest import Command
+from conftest import Command, Patch
 from helpers.processes import descendants, run_python
 from helpers.proxy_samples import stub_engine
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
-from helpers.service_samples import QUERY, TEXTS, Running, running
+from helpers.service_samples import QUERY, TEXTS, Running, app_of, client_of, listening, running
 
 import indexes
 from indexes.posts import Post
 from pipeline.errors import DataError
 from pipeline.ranking.build import Source
 from pipeline.ranking.tuning import TUNING_FILE
-from pipeline.serve import read_keys
+from pipeline.serve import Options, read_again, read_keys
 from pipeline.service import models as serving
+from pipeline.service.connections import tls_of
 from pipeline.service.models import Workers
-from pipeline.service.requests import RequestError
+from pipeline.service.requests import LOG, RequestError
 from rerankers import checkpoint as checkpoints
 from rerankers.reranker import Model
 
@@ -100,99 +102,111 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
     assert [client.result() for client in clients] == [{200}] * 2
 
 
-def test_an_early_signal_ends_nothing() -> None:
-    with running("--threads", 1, is_ready=False) as service:
-        status = Path(f"/proc/{service.process.pid}/status")
-        while not int(re.findall(r"SigIgn:\s+(\w+)", status.read_text())[0], 16) & 1:
-            time.sleep(0.02)
-        for _ in range(5):
-            service.process.send_signal(signal.SIGHUP)
-        service.wait_for("serving ")
-
-
-def test_keys_are_read_again(command: Command, tmp_path: Path) -> None:
-    """A file that cannot be used changes nothing, and starts nothing."""
-    keys = tmp_path / "keys"
-    keys.write_text("old")
-    with running("--threads", 1, "--api-key-file", keys) as service:
-
-        def statuses() -> list[int]:
-            headers = [{"authorization": f"Bearer {key}"} for key in ("old", "new")]
-            return [httpx.get(f"{service.address}/info", headers=h).status_code for h in headers]
-
-        assert statuses() == [200, 401]
-        for content, message in (
-            (b"other\n\n  new \n", "2 keys"),
-            (b"", "no key"),
-            (None, "No such"),
+def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that cannot be used changes nothing."""
+    caplog.set_level("INFO", LOG.name)
+    file, keys = tmp_path / "keys", ["old"]
+    with client_of(keys=keys) as client:
+        for content, told, statuses in (
+            (b"old", "1 keys", [200, 401]),
+            (b"other\n\n  new \n", "2 keys", [401, 200]),
+            (b"", "the old keys stay: .*no key", [401, 200]),
+            (None, "the old keys stay: .*No such", [401, 200]),
         ):
-            service.lines.clear()
-            keys.unlink() if content is None else keys.write_bytes(content)
-            service.reload(message)
-            assert ("the old keys stay" in service.wait_for(message)) is (not content)
-            assert statuses() == [401, 200]
+            file.unlink() if content is None else file.write_bytes(content)
+            read_again(Options(api_key_file=file), keys, lambda: None)
+            assert re.search(told, caplog.messages[-1])
+            headers = [{"authorization": f"Bearer {key}"} for key in ("old", "new")]
+            assert [client.get("/info", headers=h).status_code for h in headers] == statuses
+            caplog.clear()
     for wrong, problem in (
         *((b"\n \n", "found no key"), (b"\xff\xfe", "found no text")),
         *((text.encode(), "other characters than visible ASCII") for text in ("a b", "schlüssel")),
     ):
-        keys.write_bytes(wrong)
-        assert problem in command("serve", "--port", 0, "--api-key-file", keys, code=1).err
+        file.write_bytes(wrong)
+        with pytest.raises(DataError, match=problem):
+            read_keys(file)
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         read_keys(tmp_path)
 
 
-def test_certificates_are_read_again(command: Command, tmp_path: Path) -> None:
+def issue(by: trustme.CA, folder: Path) -> list[Path]:
+    """Write a certificate of this machine and its key; gives both files."""
+    made, files = by.issue_cert("127.0.0.1"), [folder / "certificate", folder / "key"]
+    files[0].write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
+    made.private_key_pem.write_to_path(files[1])
+    return files
+
+
+def status(address: str, trusted: trustme.CA, client: trustme.CA | None = None) -> int:
+    """Of a response to a client that trusts an authority, with a certificate of its own by one."""
+    context = ssl.create_default_context()
+    trusted.configure_trust(context)
+    if client:
+        client.issue_cert("me@example.org").configure_cert(context)
+    return httpx.get(f"{address}/ready", verify=context).status_code
+
+
+def test_certificates_are_read_again(tmp_path: Path) -> None:
     """Of the service; clients need one of theirs, where authorities are named."""
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority")
-    certificate, key = tmp_path / "certificate", tmp_path / "key"
-
-    def issue(by: trustme.CA) -> None:
-        made = by.issue_cert("127.0.0.1")
-        made.private_key_pem.write_to_path(key)
-        certificate.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
-
-    def status(trusted: trustme.CA, client: trustme.CA | None = authority) -> int:
-        context = ssl.create_default_context()
-        trusted.configure_trust(context)
-        if client:
-            client.issue_cert("me@example.org").configure_cert(context)
-        return httpx.get(f"{service.address}/ready", verify=context).status_code
-
-    issue(authority)
-    files = ["--ssl-certfile", certificate, "--ssl-keyfile", key]
-    authorities = ["--ssl-ca-certs", tmp_path / "authority"]
-    with running("--threads", 1, *files, *authorities) as service:
-        assert service.address.startswith("https://")
-        assert status(authority) == 200
+    files = issue(authority, tmp_path)
+    load_tls = partial(tls_of, *files, tmp_path / "authority")
+    options, tls = Options(ssl_certfile=files[0]), load_tls()
+    again = partial(load_tls, known=tls)
+    with listening(app_of(), tls=tls) as address:
+        assert status(address, authority, authority) == 200
         with pytest.raises(httpx.TransportError):
-            status(authority, None)
-        issue(other)
-        service.reload("--ssl-certfile: read again")
-        assert status(other) == 200
-        certificate.write_text("nothing")
-        service.reload("the old certificate stays")
-        assert status(other) == 200
+            status(address, authority)
+        issue(other, tmp_path)
+        read_again(options, [], again)
+        assert status(address, other, authority) == 200
+        files[0].write_text("nothing")
+        read_again(options, [], again)
+        assert status(address, other, authority) == 200
         with pytest.raises(httpx.ConnectError):
-            status(authority)
-    damaged = command("serve", "--port", 0, *files, code=1).err
-    assert "expected a certificate, its key without a password" in damaged
+            status(address, authority, authority)
+    with pytest.raises(DataError, match="expected a certificate, its key without a password"):
+        tls_of(*files, None)
 
 
 @pytest.mark.slow
-def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
-    """For the page; one that is damaged changes nothing."""
+def test_an_early_signal_ends_nothing_and_risks_are_told(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate, key = issue(authority, tmp_path)
+    files = ["--ssl-certfile", certificate, "--ssl-keyfile", key]
+    with stub_engine() as (url, _):
+        engine = ["--engine", url, "--engine-index", "posts", "--host", "0.0.0.0"]
+        with running("--threads", 1, *files, *engine, is_ready=False) as service:
+            ignored = Path(f"/proc/{service.process.pid}/status")
+            while not int(re.findall(r"SigIgn:\s+(\w+)", ignored.read_text())[0], 16) & 1:
+                time.sleep(0.02)
+            for _ in range(5):
+                service.process.send_signal(signal.SIGHUP)
+            port = service.wait_for("serving ").partition("https://0.0.0.0:")[2].partition('"')[0]
+            assert status(f"https://127.0.0.1:{port}", authority) == 200
+            assert "asks for no password" in service.wait_for(url)
+
+
+@pytest.mark.slow
+def test_changed_keys_and_indexes_are_read_again(tmp_path: Path) -> None:
+    """An index for the page; one that is damaged changes nothing."""
     posts, folder = [Post("1", "storm at sea"), Post("2", "lunch")], tmp_path / "index"
     indexes.build(posts, folder, [])
-    with running("--checkpoint", "mp_hcnn", "--index", folder, "--threads", 1) as service:
+    (keys := tmp_path / "keys").write_text("old")
+    options = ["--checkpoint", "mp_hcnn", "--index", folder, "--api-key-file", keys]
+    with running(*options, "--threads", 1) as service:
 
-        def hits(query: str) -> list[str]:
-            address = f"{service.address}/api/search"
-            response = httpx.get(address, params={"q": query, "model": "mp_hcnn"}, timeout=60)
+        def hits(query: str, key: str = "new") -> list[str]:
+            address, headers = f"{service.address}/api/search", {"authorization": f"Bearer {key}"}
+            asked = {"q": query, "model": "mp_hcnn"}
+            response = httpx.get(address, params=asked, headers=headers, timeout=60)
             return [post["doc_id"] for post in response.json()["posts"]]
 
-        assert (hits("storm"), hits("sea")) == (["1"], ["1"])
+        assert (hits("storm", "old"), hits("sea", "old")) == (["1"], ["1"])
         indexes.build([*posts, Post("3", "storm"), Post("4", "storm")], folder, [])
+        keys.write_text("new")
         service.reload("opened again, 4 posts")
         assert sorted(hits("storm")) == ["1", "3", "4"]
         (folder / "manifest.json").write_text("{")
@@ -202,21 +216,20 @@ def test_a_changed_index_is_opened_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminated_service_finishes_its_requests() -> None:
-    # No word is in two posts: shared words would be computed once, in too little time.
-    texts = [" ".join(f"word{n}x{m}" for m in range(30)) for n in range(2000)]
-    bodies = [{"query": QUERY, "texts": [f"{text} {n}" for text in texts]} for n in range(4)]
-    more = ("--checkpoint", "mp_hcnn", "--threads", 1)
-    with running(*more) as service, ThreadPoolExecutor(4) as pool:
-        asking = [pool.submit(service.post, body) for body in bodies]
+    with running("--threads", 1) as service, ThreadPoolExecutor(4) as pool:
+        scorer = descendants(service.process.pid)[-1]
+        os.kill(scorer, signal.SIGSTOP)
+        asking = [pool.submit(service.post) for _ in range(4)]
         # Until all but the first one wait: connections not accepted yet are lost.
-        all_wait = f"te_queue_size {len(asking) - 1}.0"
-        while all_wait not in (text := httpx.get(f"{service.address}/metrics").text):
+        while "te_queue_size 3.0" not in (text := httpx.get(f"{service.address}/metrics").text):
             assert not any(future.done() for future in asking), text
         service.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        os.kill(scorer, signal.SIGCONT)
         answers = [future.result() for future in asking]
         assert [answer.status_code for answer in answers] == [200] * len(asking)
         assert all(map(json.loads, service.lines))
-        assert all(len(answer.json()) == len(texts) for answer in answers)
+        assert all(len(answer.json()) == len(TEXTS) for answer in answers)
         assert service.process.wait(20) == 0
         with pytest.raises(httpx.ConnectError):
             service.post()
@@ -240,36 +253,6 @@ def test_processes_that_score_live_and_die_with_the_service() -> None:
     assert not [pid for pid in actual if Path(f"/proc/{pid}").exists()]
 
 
-ENGINE, FUSION = ("--engine", "http://localhost:9"), checkpoints.SHIPPED / "fusion" / "all"
-WRONG: list[tuple[Sequence[object], int, str]] = [
-    (["--port", "70000"], 2, "--port: found '70000', expected a port from 0"),
-    (["--threads", 0], 2, "--threads: found 0, expected a whole number"),
-    *(
-        (["--max-body", size], 2, f"--max-body: found '{size}', expected a size")
-        for size in ("5 bananas", "1.5MB", "0", "1TB")
-    ),
-    (["--api-key-file", "none"], 2, "--api-key-file: "),
-    (["--ssl-keyfile", __file__], 2, "--ssl-keyfile: found no --ssl-certfile"),
-    (["--log", "log"], 2, "--log: found no --engine"),
-    (["--challenger", "mp_hcnn"], 2, "--challenger: found no --log"),
-    (ENGINE, 2, "--engine: found no --engine-index"),
-    *(
-        ([*ENGINE, "--engine-index", name], 2, f"found '{name}', expected the name of an index")
-        for name in (".keys", "_all", "a,b")
-    ),
-    (["--checkpoint", "no_such_model"], 2, "found no model and no folder"),
-    (["--checkpoint", "mp_hcnn"] * 2, 2, "found two models of the name mp_hcnn"),
-    (["--checkpoint", FUSION], 1, "expected a model of given candidates"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "problem"), WRONG)
-def test_wrong_options(
-    command: Command, arguments: Sequence[object], code: int, problem: str
-) -> None:
-    assert problem in command("serve", "--port", 0, *arguments, code=code).err
-
-
 def test_a_port_in_use(command: Command, service: Running) -> None:
     port = service.address.rpartition(":")[2]
     errors = command("serve", "--port", port, code=1).err
@@ -278,18 +261,10 @@ def test_a_port_in_use(command: Command, service: Running) -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_that_everybody_reads_is_told() -> None:
-    with stub_engine() as (url, _):
-        options = ["--engine", url, "--engine-index", "posts", "--host", "0.0.0.0"]
-        with running("--threads", 1, *options) as service:
-            assert "asks for no password" in service.wait_for(url)
-
-
-@pytest.mark.slow
 def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
     body = {"query": QUERY, "texts": ["x" * 20_000]}
     with running("--threads", "1", "--log-texts", is_read=False) as service:
-        for _ in range(200):  # A pipe holds 64 KiB.
+        for _ in range(20):  # A pipe holds 64 KiB.
             assert service.post(body).status_code == 200
         service.process.terminate()
         assert service.process.wait(20) == 0
@@ -313,13 +288,12 @@ def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], l
     return scorer, lambda: [pid for pid in descendants(os.getpid()) if pid not in before]
 
 
-def test_threads_get_their_own_answers(checkpoint: Model) -> None:
-    """Those of the checkpoint; an error is of one request only."""
-    (scorer, _), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
+def test_threads_get_their_own_answers_until_the_scorer_ends(checkpoint: Model) -> None:
+    (scorer, processes), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
     with ThreadPoolExecutor(2) as pool:  # One for each process
-        answers = pool.map(lambda part: scorer.ask("m", PAIRS.take(part)), parts)
+        answers = pool.map(scorer.ask, ["m"] * len(parts), map(PAIRS.take, parts))
         for part, scores in zip(parts, answers, strict=True):
             np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
     assert scorer.ask("m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
@@ -328,25 +302,18 @@ def test_threads_get_their_own_answers(checkpoint: Model) -> None:
         scorer.ask("m", broken)
     # Where it happened is not lost.
     assert any("in ask" in note for note in raised.value.__notes__)
-    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, atol=4e-6)
-
-
-def test_processes_end_with_their_scorer(checkpoint: Model) -> None:
-    scorer, processes = scorer_of(checkpoint.directory)
     assert len(processes()) == 3
     for process in processes():
         os.kill(process, signal.SIGTERM)  # It is for the service.
-    assert scorer.ask("m", PAIRS).shape == (len(PAIRS),)
-    del scorer
+    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, atol=4e-6)
+    del scorer, raised
     end = time.monotonic() + 10
     while processes() and time.monotonic() < end:
         time.sleep(0.01)
     assert not processes()
 
 
-def test_a_process_that_hangs_is_replaced(
-    checkpoint: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hangs_is_replaced(checkpoint: Model, monkeypatch: Patch) -> None:
     monkeypatch.setattr(serving, "ANSWER", 2.0)
     scorer, processes = scorer_of(checkpoint.directory)
     expected = scorer.ask("m", PAIRS)
@@ -361,9 +328,7 @@ def test_a_process_that_hangs_is_replaced(
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_again_and_again_is_started_ever_later(
-    checkpoint: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_again_is_started_later(checkpoint: Model, monkeypatch: Patch) -> None:
     scorer, processes = scorer_of(checkpoint.directory, 1)
     starts, fork = [], serving.Workers.fork
 
@@ -387,7 +352,6 @@ def test_a_process_that_dies_again_and_again_is_started_ever_later(
 
 
 def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
-    """Not before it is loaded as a whole."""
     folder = tmp_path / "model"
     shutil.copytree(checkpoints.find("mp_hcnn"), folder)
     scorer, processes = scorer_of(folder)

@@ -50,10 +50,15 @@ def collection(signals: list[Any]) -> Collection:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    with pytest.MonkeyPatch.context() as patch:
+    with Patch.context() as patch:
         patch.setenv("TWEETRERANK_HOME", str(tmp_path_factory.mktemp("signals")))
         options = Options(model="window", folds=2, threads=1, set=("trees=40",))
         yield rerankers.load(task.train(options, collection(["created", LIKES])))
+
+
+@pytest.fixture(scope="module")
+def served(model: Model) -> Models:
+    return Models([str(model.directory)], 10**6)
 
 
 @pytest.fixture
@@ -109,10 +114,10 @@ def test_an_effect_is_found_and_shown(model: Model, command: Command, monkeypatc
 
 
 def test_service_and_batch(
-    model: Model, documents: Documents, command: Command, tmp_path: Path
+    served: Models, documents: Documents, command: Command, tmp_path: Path
 ) -> None:
     posts, expected = documents
-    with client_of(models=Models([str(model.directory)], 10**6)) as client:
+    with client_of(models=served) as client:
         for more in ({}, {"rank_fields": ["text"]}):
             found = client.post("/rerank", json={"query": QUERY, "documents": posts, **more})
             assert [item["index"] for item in found.json()["results"]] == expected
@@ -121,7 +126,7 @@ def test_service_and_batch(
     rows, output = tmp_path / "rows.jsonl", tmp_path / "scored.jsonl"
     listed = [{"doc_id": row, **post} for row, post in enumerate(posts)]
     rows.write_text(json.dumps({"query_id": 1, "query": QUERY, "posts": listed}))
-    files = ["--input", rows, "--output", output, "--checkpoint", model.directory]
+    files = ["--input", rows, "--output", output, "--checkpoint", served.default.source.folder]
     assert "stats.likes: unknown of 12 posts" in command("batch", *files, code=0).err
     scores = [-post["score"] for post in json.loads(output.read_text())["posts"]]
     assert np.argsort(scores, kind="stable").tolist() == expected
@@ -129,15 +134,15 @@ def test_service_and_batch(
 
 @pytest.mark.parametrize("more", [{}, {"_source": False}])
 @pytest.mark.parametrize("told", [{}, ["created"], {LIKES: "loves"}])
-def test_proxy(model: Model, documents: Documents, more: dict[str, Any], told: Any) -> None:
+def test_proxy(served: Models, documents: Documents, more: dict[str, Any], told: Any) -> None:
     """Fields have other names; those that a search hides are asked for, and stay hidden."""
     fields = PostFields(signals=((LIKES, "hearts"),))
     names = {"text": "contents", LIKES: "loves" if LIKES in told else "hearts"}
     search = {"query": {"match": {"contents": QUERY}}, "size": 60, **more}
-    defaults, served = SearchDefaults(fields=fields, window=60, seconds=60), [str(model.directory)]
+    defaults = SearchDefaults(fields=fields, window=60, seconds=60)
     with stub_engine() as (url, engine):
         engine.posts[:60] = [{names.get(n, n): v for n, v in p.items()} for p in documents[0]]
-        with client_of(models=Models(served, 10**6), engine=url, defaults=defaults) as client:
+        with client_of(models=served, engine=url, defaults=defaults) as client:
             found, wrong = (
                 client.post("/posts/_search", json=search | {"ext": {"rerank": {"signals": each}}})
                 for each in (told, 5)

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import json
 import math
 import struct
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Capture
-from helpers.processes import ROOT
+from helpers.index_samples import table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,8 +37,8 @@ def write(path: Path, content: str | bytes) -> Path:
 
 # Topics
 
-FILES = [*map(json.loads, (ROOT / "tests/helpers/trec_files.jsonl").read_text().splitlines())]
-"""Topics in XML, other files with one topic, and malformed files."""
+FILES = table("trec_files.jsonl")
+"""Topics in XML, other files with one topic, malformed files, and ids that are aligned."""
 
 
 @pytest.mark.parametrize("row", [row for row in FILES if "block" in row])
@@ -68,30 +67,20 @@ def test_qrels(tmp_path: Path) -> None:
     content = "\ufeff51 0 10 1\r\n\r\n51\tQ0\t9 -2\r\n  52 0 10 +2  \r\n51 0 é 1000000"
     expected = {"51": {"10": 1, "9": -2, "é": 1_000_000}, "52": {"10": 2}}
     assert read_qrels(write(tmp_path / "qrels", content)) == expected
-    for table in (
+    for rows in (
         "query-id\tcorpus-id\tscore\n51\t10\t1.0\n",
         "qid docno label\n51 10 1.0\n",
         'qid,"doc_id",rel\n51,10,1.0\n',
         "a;qid;id;rel\n0;51;10;1.0\n",
     ):
-        assert read_qrels(write(tmp_path / "table", table)) == {"51": {"10": 1}}
+        assert read_qrels(write(tmp_path / "table", rows)) == {"51": {"10": 1}}
 
 
-@pytest.mark.parametrize(
-    ("ids", "topics", "expected"),
-    [
-        (["MB051", "052", "7"], ["51", "52", "7"], ["51", "52", "7"]),
-        (["51"], ["RTS51", "MB52"], ["RTS51"]),
-        (["wt09-1", "2"], ["1", "2"], ["1", "2"]),
-        (["a1"], ["b1"], ["a1"]),  # two tracks
-        (["MB1"], ["RTS1", "1"], ["MB1"]),
-        (["MB1", "RTS1"], ["1"], ["MB1", "RTS1"]),
-        (["MB1", "1"], ["1"], ["MB1", "1"]),
-    ],
-)
-def test_prefixes_of_ids(ids: Any, topics: Any, expected: Any, capsys: Capture) -> None:
-    assert [*aligned({key: {} for key in ids}, topics, "my.qrels")] == expected
-    assert ("my.qrels: " in capsys.readouterr().err) == (ids != expected)
+@pytest.mark.parametrize("row", [row for row in FILES if "ids" in row])
+def test_prefixes_of_ids(row: dict[str, Any], capsys: Capture) -> None:
+    found = [*aligned({key: {} for key in row["ids"]}, row["topics"], "my.qrels")]
+    assert found == row["expected"]
+    assert ("my.qrels: " in capsys.readouterr().err) == (row["ids"] != found)
 
 
 def test_run(tmp_path: Path) -> None:

@@ -30,30 +30,26 @@ _MOST_NAMES = 1000  # Of indexes
 _JSON = "application/json"
 
 
-def _listed(part: Json) -> Json:
-    """A part of the lists, with words in place of texts and of lists of them."""
-    texts = {key: [v] if isinstance(v, str) else v for key, v in part.items()}
-    return {key: v if isinstance(v, dict) else " ".join(v).split() for key, v in texts.items()}
+def _inverted(part: Json) -> Json:
+    """Key -> words, inverted to word -> key where no value is an object."""
+    words = {
+        key: v if isinstance(v, dict) else " ".join([v] if isinstance(v, str) else v).split()
+        for key, v in part.items()
+    }
+    if any(isinstance(v, dict) for v in words.values()):
+        return words
+    return {word: key for key, listed in words.items() for word in listed}
 
 
-LISTS = json.loads((Path(__file__).parent / "allowed.json").read_text("utf-8"), object_hook=_listed)
-
-_CALLS: Mapping[str, Mapping[str, str]] = {
-    tail: dict(method.split(":") for method in methods) for tail, methods in LISTS["calls"].items()
-}
+LISTS = json.loads(
+    (Path(__file__).parent / "allowed.json").read_text("utf-8"), object_hook=_inverted
+)
+_CALLS: Mapping[str, Mapping[str, str]] = LISTS["calls"]
 """Path after the index -> method -> kind of work; ``*`` is an id or a list of fields."""
-
 _FIRST = {tail.partition("/")[0] for tail in _CALLS}
-_PARAMETERS = frozenset((*LISTS["parameters"], "source", "source_content_type"))
-
-_PARTS: Mapping[str, Mapping[str, str]] = {
-    part: {key: inner for inner, keys in of_keys.items() for key in keys}
-    for part, of_keys in LISTS["parts"].items()
-}
-"""Part of a search -> its keys, each with the part that its value is; ``*`` is any other key.
-
-A list has the part of its items, and plain values may stand everywhere.
-"""
+_PARTS: Mapping[str, Mapping[str, str]] = LISTS["parts"]
+"""Part of a search -> its keys, each with the part that its value is; ``*`` is any other key. A
+list has the part of its items, and plain values may stand everywhere."""
 
 
 def refused(found: str) -> RequestError:
@@ -99,10 +95,10 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
     needs_index = kind in ("read", "query", "template", "open")
     indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
     # Metrics have few names: those that are served.
-    record.index = next((p for n in indexes[:1] for p in served if matches(p, n)), "")
+    record.index = next((p for p in served if indexes and matches(p, indexes[0])), "")
     query = scope["query_string"].decode("utf-8", "replace").replace(";", "&")
     parameters = dict(parse_qsl(query, keep_blank_values=True))
-    for key in parameters.keys() - _PARAMETERS:
+    for key in parameters.keys() - LISTS["parameters"]:
         raise refused(f"the parameter {key[:100]!r}")
     body, headers = parameters.pop("source", "").encode(), request.headers.items()
     parameters.pop("source_content_type", "")
@@ -140,10 +136,8 @@ def readable(names: Iterable[str], served: Sequence[str]) -> list[str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name has the form of a pattern, in which ``*`` is any text; in linear time.
-
-    For a name that is a pattern itself: whether all names of its form have that of the first one.
-    """
+    """Whether a name has the form of a pattern, in which ``*`` is any text; in linear time. For a
+    name that is a pattern itself: whether all names of its form have that of the first one."""
     first, *parts = pattern.split("*")
     if not parts:
         return pattern == name
@@ -176,27 +170,23 @@ def strict(body: bytes) -> Json:
     return content
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
 def dumped(content: Any) -> bytes:
     """JSON in ASCII without blanks."""
-    return _ENCODER.encode(content).encode()
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 class Grammar:
-    """Decides whether a body may pass; ``served`` are names and patterns of indexes.
-
-    It knows the ids of scrolls, points in time and asynchronous searches that went out here.
-    """
+    """Decides whether a body may pass; ``served`` are names and patterns of indexes. It knows the
+    ids of scrolls, points in time and asynchronous searches that went out here."""
 
     def __init__(self, served: Sequence[str]) -> None:
         self._served, self._known = served, LRUCache[bytes, bool](_KNOWN)
 
-    def remember(self, name: Any) -> None:
-        """Let an id, by which a search goes on, come back."""
-        if isinstance(name, str):
-            self._known[_digest(name)] = True
+    def remember(self, members: Mapping[str, Any]) -> None:
+        """Let the ids among a response's members, by which a search goes on, come back."""
+        for key in ("id", "pit_id", "_scroll_id"):
+            if isinstance(name := json.loads(bytes(members.get(key, b"null"))), str):
+                self._known[_digest(name)] = True
 
     def check_ids(self, *values: Any) -> None:
         """Raise RequestError unless these are ids, or lists of ids, that went out; or for none."""

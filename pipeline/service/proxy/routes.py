@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, ClassVar
@@ -19,19 +19,17 @@ from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from indexes.engines.search import single_precision
 from pipeline.service.app import Service
-from pipeline.service.formats import ScoreRequest, ScoreResponse
 from pipeline.service.log import Ranked, SearchLog
-from pipeline.service.models import ServedModel, probability
+from pipeline.service.models import ServedModel
 from pipeline.service.proxy import allowed
 from pipeline.service.proxy.allowed import EngineRequest, Json, dumped, strict
 from pipeline.service.proxy.search import (
     MARK,
-    Members,
     ResponseError,
+    Row,
     Search,
     SearchDefaults,
     SearchResponse,
@@ -42,8 +40,7 @@ from pipeline.service.proxy.search import (
     read_search,
 )
 from pipeline.service.proxy.upstream import Upstream
-from pipeline.service.requests import LOG, ErrorFormat, Record, RequestError, apart, unless_gone
-from rerankers.reranker import minmax, mix
+from pipeline.service.requests import LOG, ErrorFormat, RequestError, apart, unless_gone
 
 SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
@@ -67,9 +64,6 @@ class EngineErrors(ErrorFormat):
         return {"error": {"root_cause": [problem], **problem}, "status": status}
 
 
-ENGINE_ERRORS = EngineErrors()
-
-
 class _Root(Route):
     """The engine's root; browsers get the service's own page in its place."""
 
@@ -79,31 +73,23 @@ class _Root(Route):
         return (match, child) if match == Match.FULL and not is_page else (Match.NONE, {})
 
 
+@dataclass
 class Proxy:
     """Answers searches in front of an engine."""
 
-    def __init__(
-        self,
-        service: Service,
-        upstream: Upstream,
-        defaults: SearchDefaults,
-        log: SearchLog | None = None,
-    ) -> None:
-        self.service, self.upstream, self.defaults = service, upstream, defaults
-        self.log, self.grammar = log, allowed.Grammar(defaults.indexes)
+    service: Service
+    upstream: Upstream
+    defaults: SearchDefaults
+    log: SearchLog | None = None
+
+    def __post_init__(self) -> None:
+        self.grammar = allowed.Grammar(self.defaults.indexes)
         self._lacking: LRUCache[int, bool] = LRUCache(_MOST_PLACES)
+        self.root = _Root("/", self.endpoint, methods=["GET", "HEAD"])
 
-    def routes(self) -> Sequence[Route]:
-        """The engine's root, which is not for browsers."""
-        return [_Root("/", self._endpoint, methods=["GET", "HEAD"])]
-
-    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a call on a path that is not the service's own."""
-        response = await self._endpoint(Request(scope, receive))
-        await response(scope, receive, send)
-
-    async def _endpoint(self, request: Request) -> Response:
-        request.state.format = ENGINE_ERRORS
+    async def endpoint(self, request: Request) -> Response:
+        """The response to a call on a path that is not the service's own."""
+        request.state.format = EngineErrors()
         call = allowed.read_call(request, self.defaults.indexes)
         async with self.service.bodies.read(request) as body:
             call = replace(call, body=body) if body.strip() else call
@@ -130,13 +116,8 @@ class Proxy:
         response = await self.upstream.send(replace(request, body=body))
         if request.kind in ("known", "open"):
             with suppress(*ResponseError):
-                self._remember(members_of(bytes(response.body)))
+                self.grammar.remember(members_of(bytes(response.body)))
         return response
-
-    def _remember(self, members: Members) -> None:
-        """Let the ids of a response, by which a search goes on, come back."""
-        for name in ("id", "pit_id", "_scroll_id"):
-            self.grammar.remember(msgspec.json.decode(members.get(name, b"null")))
 
     async def _search(self, request: EngineRequest) -> Response:
         """One search or several, each with its hits reranked if it has a window."""
@@ -145,14 +126,6 @@ class Proxy:
         if not sent:
             raise next(search for search in searches if isinstance(search, RequestError))
         response, parts = await self._ask(request, sent)
-        while response.status_code in OWN_SEARCH_FAILED:
-            windows = [row for row, search in enumerate(sent) if search.window]
-            if not (lost := [row for row in windows if not parts or parts[row].hits is None]):
-                break
-            # The caller's own searches in their place, for the engine's own words on them.
-            for row in lost:
-                sent[row] = sent[row]._replace(window=None, outcome="failed", reason="it failed")
-            response, parts = await self._ask(request, sent)
         content, reason = bytes(response.body), sent[0].reason
         if not parts:  # An error, or not to be read.
             is_well = response.status_code == 200
@@ -170,10 +143,10 @@ class Proxy:
             return answer
         if searches == sent and not any(s.window or s.outcome == "failed" for s in sent):
             return _answer(response, content, reason)
-        left = (page for page, _ in pages)
+        left, explain = (page for page, _ in pages), EngineErrors().explain
         items = [
-            next(left) if isinstance(search, Search) else encoded(ENGINE_ERRORS.explain(search, ""))
-            for search in searches
+            next(left) if isinstance(each, Search) else encoded(explain(each, ""))
+            for each in searches
         ]
         return _answer(response, encoded(members_of(content) | {"responses": encoded(items)}))
 
@@ -232,13 +205,12 @@ class Proxy:
         raise RequestError("value", f"the engine does not render the template: {problem}")
 
     async def _ask(
-        self, request: EngineRequest, searches: Sequence[Search]
+        self, request: EngineRequest, searches: list[Search]
     ) -> tuple[Response, Sequence[SearchResponse]]:
-        """The engine's response to searches and their windows; no parts if it cannot be read.
-
+        """The engine's response to searches and their windows; no parts if it cannot be read. The
+        caller's own searches take the place of those that fail, for the engine's own words on them.
         Texts are read from the hits' sources, which come anyway; where these lack a field, it is
-        asked for, from then on at once.
-        """
+        asked for, from then on at once."""
         windows = [search.window for search in searches]
         pairs = zip(windows, searches, strict=True)
         bodies = [w.bodies[w.place in self._lacking] if w else search.body for w, search in pairs]
@@ -253,36 +225,37 @@ class Proxy:
         except RequestError as error:
             if error.kind != "large" or not changed:
                 raise
-            return Response(), []
+            response = Response()
         parts, content = list[SearchResponse](), bytes(response.body)
         if response.status_code == 200:
             with suppress(*ResponseError):
-                fields = [w.fields if w else None for w in windows]
-                read = partial(read_responses, content, request.is_several, fields)
+                read = partial(read_responses, content, request.is_several, windows)
                 parts = await apart(len(content), read)
-        lacking = {
-            w.place: True
-            for w, sent, part in zip(windows, bodies, parts, strict=False)
-            if w and sent is not w.bodies[True] and not part.posts.are_whole
-        }
-        self._lacking.update(lacking)
-        return await self._ask(request, searches) if lacking else (response, parts)
+        is_again, may_own = False, response.status_code in OWN_SEARCH_FAILED
+        for row, window in enumerate(windows):
+            if window and parts and parts[row].hits is not None:
+                if not parts[row].are_whole and bodies[row] is not window.bodies[True]:
+                    self._lacking[window.place] = is_again = True
+            elif window and may_own:
+                own = searches[row]._replace(window=None, outcome="failed", reason="it failed")
+                searches[row], is_again = own, True
+        return await self._ask(request, searches) if is_again else (response, parts)
 
     async def _page(
         self, part: SearchResponse, search: Search, request: EngineRequest
     ) -> tuple[bytes | Raw, Ranked | None]:
         """The page of a response, and its ranking if it has one."""
-        window, record, outcome, ranked = search.window, request.record, search.outcome, None
+        window, record, outcome, ranked = part.window, request.record, search.outcome, None
         members, hits = part.members, part.hits or ()
         if window is None:
-            self._remember(members)
+            self.grammar.remember(members)
             outcome = "refused" if "error" in members else outcome
             self.service.metrics.search(record, outcome)
             return encoded(MARK | members) if outcome == "failed" else part.content, None
-        rows: list[tuple[int, str | None]] = [(row, None) for row in range(len(hits))]
+        rows: list[Row] = [(row, None) for row in range(len(hits))]
         if hits and all(hit.score is not None for hit in hits[: window.depth]):
             try:
-                ranked = await self._order(part, window, request)
+                ranked = await self._order(part, request)
                 rows[: window.depth] = ranked.rows
                 outcome = "reranked"
             except RequestError as error:
@@ -296,47 +269,33 @@ class Proxy:
         if outcome in ("late", "failed"):
             members = MARK | members
         if ranked and ranked.ext:
-            ext = members_of(members.get("ext", b"{}")) | members_of(f"{{{ranked.ext}}}".encode())
-            members = members | {"ext": encoded(ext)}
+            ext = members_of(members.get("ext", b"{}"))
+            members = members | {"ext": encoded({**ext, **ranked.ext})}
         best = ranked.rows[0][1] if ranked else None
-        return part.page(shown, window.added, members, best), ranked
+        return part.page(shown, members, best), ranked
 
-    async def _order(self, part: SearchResponse, window: Window, request: EngineRequest) -> Ranked:
+    async def _order(self, part: SearchResponse, request: EngineRequest) -> Ranked:
         """The hits, best first; raises RequestError, at once if the queue is too long."""
-        hits, record = (part.hits or ())[: window.depth], request.record
-        posts, depth = part.posts, window.depth
-        texts, urls, numbers = posts.texts[:depth], posts.urls[:depth], posts.numbers[:depth]
-        if not any(texts):
+        window, wanted, record, service = part.window, part.wanted, request.record, self.service
+        assert window and wanted and part.hits
+        if not any(wanted.texts):
             listed = ", ".join(dict.fromkeys(n for f in window.fields.values() for n in f.texts))
             problem = f"found no text in the hits' fields {listed}; name others by --text-field"
             raise RequestError("empty", problem)
-        model, weight = self._model(window, hits[0].index_name), window.weight
-        first = single_precision(hit.score or 0.0 for hit in hits)
-        names = [name for name, _ in window.fields[""].signals]
-        signals = dict(zip(names, zip(*numbers, strict=True), strict=True))
-        wanted = ScoreRequest(window.query, texts, urls, first, window.model, signals=signals)
-        if weight is not None:
-            wanted = replace(wanted, raw=True, mix=None if model.reads_lists else "neural")
+        model = self._model(window, part.hits[0].index_name)
+        if wanted.weight is not None and not model.reads_lists:
+            wanted = replace(wanted, mix="neural")
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
-
-        async def score(model: ServedModel, record: Record) -> ScoreResponse:
-            response = await self.service.score(wanted, model, record, deadline)
-            if weight is None:
-                return response
-            logits = [*map(float, response.scores)]
-            scores = [round(score, 12) for score in mix(minmax(first), minmax(logits), weight)]
-            order = sorted(range(len(scores)), key=lambda row: -scores[row])
-            return replace(response, scores=[*map(probability, scores)], order=order)
-
+        score = partial(service.score, wanted, deadline=deadline)
         record.format = "search"
         if self.log is None:
             return Ranked([*(await score(model, record)).best()])
-        return await self.log.rank(self.service.models, score, model, record, window, hits)
+        return await self.log.rank(service.models, score, model, record, window, part.hits)
 
     def _model(self, window: Window, index: str = "") -> ServedModel:
         """The model of a search of an index; raises RequestError if there is none of its name."""
-        models, served = self.service.models, self.defaults.served.get(index)
-        name = window.model or (served and served.model)
+        models, own = self.service.models, window.fields.get(index, window.fields[""])
+        name = window.model or own.model
         return models.default if name is None else models.choose(name, False)
 
 

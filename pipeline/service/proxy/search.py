@@ -18,13 +18,13 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
+from indexes.engines.search import single_precision
+from pipeline.service.formats import ScoreRequest
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
 from pipeline.service.requests import RequestError
 from rerankers.pairs import number_of
 
-_TEXTS = {kind: keys.split() for keys, kinds in LISTS["texts"].items() for kind in kinds}
-"""Kind of a query -> keys of the queries in it, the scoring ones first; or whose text it has."""
-
+_PLAIN = (str, int, float)  # Types of a text
 _LONGEST_TEXT = 2000  # Characters of a query that are read; models read fewer
 
 _SYNTAX = re.compile(
@@ -38,9 +38,14 @@ _SYNTAX = re.compile(
 _MARKS = re.compile(r"\\(.)|[*?\"|]|[~^][\d.]*$")
 """Escapes, which stay without their backslash, wildcards, and marks at a word's end."""
 
+_BEST_FIRST = "_score", "_score:desc", *({"_score": how} for how in ("desc", {"order": "desc"}, {}))
+_BY_SCORE = None, "", [], *_BEST_FIRST, *([key] for key in _BEST_FIRST)
+"""Sorts by the score alone: a further key is for reading on."""
+
 FIRST_STAGE = "_first_stage_score"  # Field of a hit with the engine's own score
 
 Members = dict[str, Raw]
+Row = tuple[int, str | None]  # Of a hit, and its new score; None for the old one
 
 MARK: Members = {"_reranked": Raw(b"false")}
 """First member of a response that should have been reranked."""
@@ -56,6 +61,7 @@ class PostFields:
     texts: tuple[str, ...] = ("contents",)  # Joined by blanks
     url: str | None = "url"
     signals: tuple[tuple[str, str], ...] = ()  # Numbers that a model reads: its name, field
+    model: str | None = None  # Name of the posts' own model
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -64,11 +70,7 @@ class PostFields:
         return (*texts, *(field for _, field in self.signals))
 
 
-class ServedIndex(NamedTuple):
-    """An index with options of its own: the name of the model for its posts, and their fields."""
-
-    model: str
-    fields: PostFields
+FieldsOf = Mapping[str, PostFields]  # Index -> fields of its posts
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class SearchDefaults:
     seconds: float = 5.0  # For the scores
     weight: float | None = None  # Share of the model beside the engine's score; None: model alone
     indexes: Sequence[str] = ("*",)  # Names and patterns of those that may be read
-    served: Mapping[str, ServedIndex] = field(default_factory=dict)  # Index -> its own options
+    served: FieldsOf = field(default_factory=dict)  # Of indexes with their own
     numbers: Sequence[str] = ()  # Those that models read; without other names they are the fields
     reads_ubi: bool = False  # Whether ``ext.ubi`` is for the log here, not for the engine
 
@@ -116,7 +118,7 @@ class Window:
     start: int  # Of the page
     size: int
     depth: int  # Hits to rerank; those after them keep the engine's order
-    fields: Mapping[str, PostFields]  # Index -> fields of its posts; "" for all others
+    fields: FieldsOf  # "" for all other indexes
     added: Sequence[str]  # Fields that only the reranker needs
     place: int  # Hash of the indexes and these fields
     bodies: tuple[bytes, bytes]  # The search without them, if its hits show sources, and with them
@@ -140,15 +142,10 @@ class UnchangedError(Exception):
 
 
 def read_search(
-    content: Json,
-    given: Mapping[str, str],
-    defaults: SearchDefaults,
-    indexes: Sequence[str] = ("*",),
+    content: Json, given: Mapping[str, str], defaults: SearchDefaults, indexes: Sequence[str] = ()
 ) -> Search:
     """Read an allowed search of some indexes; raises RequestError for a wrong ``ext.rerank``.
-
-    ``given`` are the parameters of the path, or the header in several searches.
-    """
+    ``given`` are the parameters of the path, or the header in several searches."""
     own, ext = content, _object(content.get("ext"))
     ours = ("rerank", "ubi") if defaults.reads_ubi else ("rerank",)
     if told := {name: ext[name] for name in ours if ext.get(name) is not None}:
@@ -188,17 +185,16 @@ def _window(
     reads_on = any(p.get(name) not in (None, "") for name in LISTS["continued"] for p in parts)
     reasons = {
         "the search reads on from a hit, or groups hits": reads_on,
-        "the sort has another key than _score": not all(_by_score(p.get("sort")) for p in parts),
-        "the search shows no hits": start is None or not size,
-        f"the page begins after the {depth} hits that are reranked": (start or 0) >= depth,
+        "the sort has another key than _score": not all(p.get("sort") in _BY_SCORE for p in parts),
+        "the search shows no hits": not size,
+        f"the page begins after the {depth} hits that are reranked": start >= depth,
         "the search leaves out parts of the response": is_partial,
     }
     if reason := next((text for text, is_so in reasons.items() if is_so), None):
         raise UnchangedError(reason)
-    start, size, query = start or 0, size or 0, asked.get("query")
+    query, fields = asked.get("query"), _fields(options, defaults, indexes)
     if given.get("q"):
         query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
-    fields = _fields(options, defaults, indexes)
     text = _text(query, content, options, [n for each in fields.values() for n in each.texts])
     values = [shown, *(part.get("docvalue_fields") for part in both), content.get("script_fields")]
     patterns = [name for value in values for name in _names(value)]
@@ -217,24 +213,20 @@ def _window(
     )
 
 
-def _fields(
-    options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]
-) -> Mapping[str, PostFields]:
+def _fields(options: _Rerank, defaults: SearchDefaults, indexes: Sequence[str]) -> FieldsOf:
     """The fields of posts as a search names them, else those of its indexes."""
-    served = defaults.served.items()
-    own = {i: each.fields for i, each in served if any(matches(name, i) for name in indexes)}
+    served, given = defaults.served.items(), options.document_fields
+    own = {index: each for index, each in served if any(matches(n, index) for n in indexes)}
     # Hits of an alias have other names.
     of_names = {own.get(name, defaults.fields) for name in indexes}
-    fields = of_names.pop() if len(of_names) == 1 else defaults.fields
-    if (given := options.document_fields) is not None:
-        url = fields.url if fields.url in given else None
-        texts = tuple(name for name in given if name != url)
-        fields, own = replace(fields, texts=texts, url=url), {}
-    found = {"": fields, **own}
-    for index, each in found.items():
-        of = dict(each.signals) | _object(options.signals)
-        signals = tuple((name, of.get(name) or name) for name in defaults.numbers)
-        found[index] = replace(each, signals=signals)
+    found = {"": of_names.pop() if len(of_names) == 1 else defaults.fields, **own}
+    for index, fields in found.items():
+        if given is not None:
+            url = fields.url if fields.url in given else None
+            fields = replace(fields, texts=tuple(name for name in given if name != url), url=url)
+        names = dict(fields.signals) | _object(options.signals)
+        signals = tuple((name, names.get(name) or name) for name in defaults.numbers)
+        found[index] = replace(fields, signals=signals)
     return found
 
 
@@ -243,26 +235,12 @@ def _object(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int | None:
-    """A number of the path, else of the body, also as a text; None if one of both is none."""
-    values = [content.get(name, default), *([given[name]] if name in given else ())]
-    for value in values:
-        is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
-        if not is_text and (type(value) is not int or value < 0):
-            return None
-    return int(values[-1])
-
-
-def _by_score(sort: Any) -> bool:
-    """Whether hits come by their scores alone, best first: a further key is for reading on."""
-    keys = sort.split(",") if isinstance(sort, str) and sort else sort
-    if isinstance(keys, list) and len(keys) == 1:
-        keys = keys[0]
-    if isinstance(keys, dict):
-        [(name, order)] = keys.items() if len(keys) == 1 else [("", "")]
-        order = order.get("order", "desc") if isinstance(order, dict) else order
-        return name == "_score" and order == "desc"
-    return keys in (None, "", [], "_score", "_score:desc")
+def _number(name: str, default: int, content: Json, given: Mapping[str, str]) -> int:
+    """A number of the path, else of the body, also as a text; raises UnchangedError for others."""
+    texts = [str(part.get(name, default)) for part in (content, {**content, **given})]
+    if not all(text.isascii() and text.isdigit() and len(text) < 10 for text in texts):
+        raise UnchangedError(f"{name} is no whole number")
+    return int(texts[-1])
 
 
 def _names(value: Any) -> list[str]:
@@ -297,28 +275,24 @@ def _texts(query: Any, fields: Sequence[str]) -> Iterator[tuple[bool, str]]:
     for item in query if isinstance(query, list) else ():
         yield from _texts(item, fields)
     for kind, inner in _object(query).items():
-        keys = _TEXTS.get(kind, ()) if isinstance(inner, dict) else ()
-        searched, are_named = list[tuple[Any, list[str]]](), False
-        if keys == ["field"]:
-            searched = [
-                (value.get("query") if isinstance(value, dict) else value, [name])
-                for name, value in inner.items()
-            ]
-        elif keys == ["fields"]:
-            names = [name.partition("^")[0] for name in _names(inner.get("fields"))]
-            searched = [(inner.get("query"), names or [str(inner.get("default_field") or "*")])]
-            are_named = bool(inner.get("fields"))
-        else:
-            for key in keys:
-                yield from _texts(inner.get(key), fields)
-        for text, names in searched:
+        keys = LISTS["texts"].get(kind, "") if isinstance(inner, dict) else ""
+        if keys == "field":
+            for name, value in inner.items():
+                text = value.get("query") if isinstance(value, dict) else value
+                if type(text) in _PLAIN and _is_text(name, fields):
+                    yield True, str(text)
+        elif keys == "fields":
+            text, given = inner.get("query"), _names(inner.get("fields"))
+            default = str(inner.get("default_field") or "*")
+            names = [name.partition("^")[0] for name in given] or [default]
             is_sure = any(_is_text(name, fields) for name in names)
-            if type(text) in (str, int, float) and (is_sure or are_named):
-                if kind == "query_string":  # Fields are texts by their use, too.
-                    text = plain(text, [*fields, *names])
-                elif kind == "simple_query_string":
-                    text = plain(text, None)
-                yield is_sure, str(text)
+            if type(text) in _PLAIN and (is_sure or given):
+                # Fields are texts by their use, too.
+                how = {"query_string": [*fields, *names], "simple_query_string": None}
+                yield is_sure, plain(text, how[kind]) if kind in how else str(text)
+        else:  # Queries within it, the scoring ones first.
+            for key in keys.split():
+                yield from _texts(inner.get(key), fields)
 
 
 def _is_text(name: str, fields: Sequence[str]) -> bool:
@@ -368,35 +342,22 @@ class Hit(msgspec.Struct, frozen=True):
         return (*at(self.source, name),) if "." in name else ()
 
 
-class Posts(NamedTuple):
-    """The posts of hits: texts, links, and numbers of each."""
-
-    texts: list[str]
-    urls: list[str]
-    numbers: list[tuple[float, ...]]
-    are_whole: bool  # Whether none lacks a field
-
-    @classmethod
-    def of(cls, hits: Sequence[Hit], fields: Mapping[str, PostFields]) -> Posts:
-        """``fields``: index -> fields of its posts, "" for all others."""
-        posts = cls([], [], [], True)
-        for index, group in groupby(hits, attrgetter("index_name")):
-            own, run = fields.get(index, fields[""]), [*group]
-            columns = [[hit.value(name) for hit in run] for name in own.names]
-            count = len(columns) - len(own.signals)
-            parts = [
-                [value if type(value) is str else " ".join(_leaves(value)) for value in column]
-                for column in columns[:count]
-            ]
-            numbers = [
-                [number_of(next(iter(v), None) if type(v) in (list, tuple) else v) for v in column]
-                for column in columns[count:]
-            ]
-            posts.urls.extend(parts.pop() if own.url else [""] * len(run))
-            posts.texts.extend(" ".join(filter(None, each)) for each in zip(*parts, strict=True))
-            posts.numbers.extend(zip(*numbers, strict=True))
-            posts = posts._replace(are_whole=posts.are_whole and all(() not in c for c in columns))
-        return posts
+def request_of(window: Window, hits: Sequence[Hit]) -> tuple[ScoreRequest, bool]:
+    """The request for the scores of a window's hits, and whether none of these lacks a field."""
+    texts, urls, signals, are_whole = list[str](), list[str](), dict[str, list[float]](), True
+    for index, group in groupby(hits, attrgetter("index_name")):
+        own, run = window.fields.get(index, window.fields[""]), [*group]
+        columns = {name: [hit.value(name) for hit in run] for name in own.names}
+        are_whole = are_whole and not any(() in column for column in columns.values())
+        parts = [map(_joined, columns[name]) for name in own.texts]
+        texts += (" ".join(filter(None, each)) for each in zip(*parts, strict=True))
+        urls += map(_joined, columns[own.url]) if own.url else [""] * len(run)
+        for name, place in own.signals:
+            first = (v[0] if v and type(v) in (list, tuple) else v for v in columns[place])
+            signals.setdefault(name, []).extend(map(number_of, first))
+    scores = single_precision(hit.score or 0.0 for hit in hits)
+    texts_of = window.query, texts, urls, scores
+    return ScoreRequest(*texts_of, weight=window.weight, signals=signals), are_whole
 
 
 _MEMBERS = msgspec.json.Decoder(Members)
@@ -410,54 +371,47 @@ class SearchResponse(NamedTuple):
     content: bytes | Raw
     members: Members
     found: Members  # Members of ``hits``
-    raws: Sequence[Raw] = ()  # The hits, in the engine's order
-    hits: Sequence[Hit] | None = None  # The same; None if there is no list of them to read
-    posts: Posts = Posts([], [], [], True)
+    window: Window | None
+    hits: Sequence[Hit] | None = None  # None if there is no list of them to read
+    wanted: ScoreRequest | None = None  # Of the hits that are to be reranked
+    are_whole: bool = True  # Whether none of these lacks a field
 
     @classmethod
-    def read(cls, content: bytes | Raw, fields: Mapping[str, PostFields] | None) -> SearchResponse:
-        """Read a response; raises a :data:`ResponseError`.
-
-        ``fields``: index -> fields of its posts, "" for all others; None reads no posts.
-        """
+    def read(cls, content: bytes | Raw, window: Window | None) -> SearchResponse:
+        """Read a response; raises a :data:`ResponseError`."""
         members = members_of(content)
         found = members_of(members["hits"]) if "hits" in members else {}
         with suppress(*ResponseError):
-            hits = _HITS.decode(raw := found.get("hits", Raw()))
-            posts = Posts.of(hits if fields else [], fields or {})
-            return cls(content, members, found, _RAWS.decode(raw), hits, posts)
-        return cls(content, members, found)
+            hits = _HITS.decode(found.get("hits", b""))
+            wanted = request_of(window, hits[: window.depth]) if window else ()
+            return cls(content, members, found, window, hits, *wanted)
+        return cls(content, members, found, window)
 
-    def page(
-        self,
-        rows: Sequence[tuple[int, str | None]],
-        dropped: Collection[str],
-        members: Members,
-        best: str | None = None,
-    ) -> Raw:
-        """The response with the hits of these rows alone, and their new scores, None for old ones.
-
-        Without the fields ``dropped``, with other ``members``, and a new best score if any.
-        """
-        found = self.found | {"hits": encoded([self._hit(*row, dropped) for row in rows])}
+    def page(self, rows: Sequence[Row], members: Members, best: str | None) -> Raw:
+        """The response with the hits of these rows alone, without the fields that only the reranker
+        needed, with other ``members``, and a new best score if any."""
+        added, raws = self.window.added if self.window else (), _RAWS.decode(self.found["hits"])
+        hits = [changed(raws[row], score, added) for row, score in rows]
+        found = self.found | {"hits": encoded(hits)}
         if best is not None and "max_score" in found:
             found["max_score"] = Raw(best.encode())
         return encoded(members | {"hits": encoded(found)})
 
-    def _hit(self, row: int, score: str | None, dropped: Collection[str]) -> Raw:
-        """A hit without some fields, and with another score where it is given."""
-        if score is None and not dropped:
-            return self.raws[row]
-        members, first = members_of(self.raws[row]), dict[str, Raw]()
-        if score is not None:
-            first = {FIRST_STAGE: Raw(b"[%b]" % bytes(members["_score"]))}
-            members["_score"] = Raw(score.encode())
-        for name, more in (("fields", first), ("ignored_field_values", {})):
-            if more or name in members:
-                values = members_of(members.pop(name, b"{}")).items()
-                if kept := {key: v for key, v in values if key not in dropped} | more:
-                    members[name] = encoded(kept)
-        return encoded(members)
+
+def changed(hit: Raw, score: str | None, dropped: Collection[str]) -> Raw:
+    """A hit without some fields, and with another score where it is given."""
+    if score is None and not dropped:
+        return hit
+    members, first = members_of(hit), dict[str, Raw]()
+    if score is not None:
+        first = {FIRST_STAGE: Raw(b"[%b]" % bytes(members["_score"]))}
+        members["_score"] = Raw(score.encode())
+    for name, more in (("fields", first), ("ignored_field_values", {})):
+        if more or name in members:
+            values = members_of(members.pop(name, b"{}")).items()
+            if kept := {key: v for key, v in values if key not in dropped} | more:
+                members[name] = encoded(kept)
+    return encoded(members)
 
 
 def encoded(value: Any) -> Raw:
@@ -471,11 +425,11 @@ def members_of(content: bytes | str | Raw) -> Members:
 
 
 def read_responses(
-    content: bytes, are_several: bool, fields: Sequence[Mapping[str, PostFields] | None]
+    content: bytes, are_several: bool, windows: Sequence[Window | None]
 ) -> list[SearchResponse]:
     """The response to a search, or those to several; raises a :data:`ResponseError`."""
     parts = _RAWS.decode(members_of(content).get("responses", b"")) if are_several else [content]
-    return [*map(SearchResponse.read, parts, fields)] if len(parts) == len(fields) else []
+    return [*map(SearchResponse.read, parts, windows)] if len(parts) == len(windows) else []
 
 
 def at(value: Any, path: str) -> Iterator[Any]:
@@ -491,9 +445,8 @@ def at(value: Any, path: str) -> Iterator[Any]:
             yield from at(value[name], path[len(name) + 1 :])
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def _joined(value: Any) -> str:
     """The texts and numbers in a value."""
-    for item in value if isinstance(value, list | tuple) else ():
-        yield from _leaves(item)
-    if type(value) in (str, int, float):
-        yield str(value)
+    if type(value) in _PLAIN:
+        return str(value)
+    return " ".join(filter(None, map(_joined, value))) if type(value) in (list, tuple) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import Iterable, Sequence
@@ -21,14 +22,13 @@ CONNECTING = 5.0  # Seconds for a connection
 TIMEOUT = 60.0  # Seconds for a response, unless the client says how long it waits
 LARGEST = 32_000_000  # Bytes of a response
 HELD = 4 * LARGEST  # Bytes of all responses that are read or being answered
+_NOT_CONNECTED = aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError
 _HEADER = 65_536  # Bytes of a header; answers with many nodes have long ones
 
 
 class Upstream:
-    """A search engine of some nodes; the next one is tried where one does not answer.
-
-    ``ca``: file of the authority that has signed its certificate; None for the known ones.
-    """
+    """A search engine of some nodes; the next one is tried where one does not answer. ``ca``: file
+    of the authority that has signed its certificate; None for the known ones."""
 
     def __init__(self, urls: Sequence[str], ca: str | None = None) -> None:
         self._urls = [url.strip().rstrip("/") for url in urls]
@@ -55,41 +55,38 @@ class Upstream:
 
     async def send(self, request: EngineRequest) -> Response:
         """The response to a request; the record counts its time, and the bytes to be released.
-
-        Raises RequestError if no node responds, or the response is too large, also beside others.
-        """
+        Raises RequestError if no node responds, or the response is too large, also beside
+        others."""
         started = time.perf_counter()
         end = started + TIMEOUT if request.deadline is None else request.deadline
         try:
-            # A connection that was kept open may be closed by now: a search may be sent twice.
-            for left_over in range(len(self._urls), -1, -1):
-                url, left = self._urls[0], end - time.perf_counter()
-                if left <= 0:
-                    raise RequestError("deadline", "the deadline of the request is past")
-                try:
-                    return await self._exchange(request, url, left)
-                except (aiohttp.ClientError, OSError, ValueError) as error:
-                    # Of a node that takes no connection, another one may do the work.
-                    refused = aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError
-                    has_begun, problem = (
-                        not isinstance(error, refused),
-                        "the engine does not answer",
-                    )
-                    if isinstance(error, TimeoutError) and has_begun:
-                        raise RequestError("deadline", f"{url}: {problem} in time") from None
-                    # A page of a scroll that is lost cannot be read again.
-                    if not left_over or (has_begun and request.kind == "known"):
-                        problem = f"{url}: {problem}: {type(error).__name__}"
-                        raise RequestError("away", problem) from None
-                    # Unless another search has noticed it before.
-                    if self._urls[0] == url:
-                        self._urls = [*self._urls[1:], url]
-            raise AssertionError
+            async with asyncio.timeout(end - started):
+                return await self._first_response(request)
+        except TimeoutError:
+            problem = f"{self._urls[0]}: the engine does not answer in time"
+            raise RequestError("deadline", problem) from None
         finally:
             request.record.engine += time.perf_counter() - started
 
-    async def _exchange(self, request: EngineRequest, url: str, left: float) -> Response:
-        """The response of a node within some seconds."""
+    async def _first_response(self, request: EngineRequest) -> Response:
+        """The response of the first node that answers."""
+        # A connection that was kept open may be closed by now: a search may be sent twice.
+        for left_over in range(len(self._urls), -1, -1):
+            url = self._urls[0]
+            try:
+                return await self._exchange(request, url)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                has_begun = not isinstance(error, _NOT_CONNECTED)
+                # A page of a scroll that is lost cannot be read again.
+                if not left_over or (has_begun and request.kind == "known"):
+                    problem = f"{url}: the engine does not answer: {type(error).__name__}"
+                    raise RequestError("away", problem) from None
+                if self._urls[0] == url:  # Unless another search has noticed it before.
+                    self._urls = [*self._urls[1:], url]
+        raise AssertionError
+
+    async def _exchange(self, request: EngineRequest, url: str) -> Response:
+        """The response of a node."""
         if self._session is None:  # Made in the event loop.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=self._context),
@@ -105,7 +102,7 @@ class Upstream:
             URL(f"{url}{request.path}?{urlencode(request.parameters)}".rstrip("?"), encoded=True),
             headers=[*passed(request.headers), ("accept-encoding", encoding_of(url))],
             data=request.body or None,
-            timeout=aiohttp.ClientTimeout(left, sock_connect=CONNECTING),
+            timeout=aiohttp.ClientTimeout(None, sock_connect=CONNECTING),
             allow_redirects=False,
         ) as response:
             async for chunk in response.content.iter_any():
