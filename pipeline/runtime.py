@@ -92,7 +92,6 @@ def _set(progress: Any, what: str, message: str, done: int) -> None:
 
 
 def _progress(total: int, what: str, unit: str) -> Any:
-    """A bar of tqdm."""
     from tqdm import tqdm
 
     count = "{percentage:3.0f}%|{bar}| {n:,}/{total:,}" if total else "{n:,}"

@@ -267,7 +267,7 @@ def serve(
     from pipeline.service.log import SearchLog
     from pipeline.service.models import Models
     from pipeline.service.page.page import Grades, SearchPage, routes
-    from pipeline.service.requests import Limits, log_as_json
+    from pipeline.service.requests import Limits, log_in_background
 
     files = options.ssl_certfile, options.ssl_keyfile, options.ssl_ca_certs
     load_tls = partial(connections.tls_of, *files)
@@ -284,7 +284,7 @@ def serve(
     grades, page = Grades(options.grades) if options.grades else None, None
     if collections:
         page = SearchPage(collections[0], lambda: models.served, grades, device)
-    lines = log_as_json()
+    lines = log_in_background()
     how = options.log_queries == "plain", options.log_days, options.share
     log = SearchLog(options.log, *how) if options.log else None
     indexes = behind_aliases(options, collections)

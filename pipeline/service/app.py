@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.service import formats
 from pipeline.service.formats import PATHS, TEI, ScoreRequest, ScoreResponse, assumed
-from pipeline.service.models import Models, Queue, ServedModel, give_back
+from pipeline.service.models import Models, Queue, Scores, ServedModel, give_back
 from pipeline.service.requests import (
     LOG,
     BodyReader,
@@ -62,7 +62,6 @@ MOST_HEADERS = 200
 MOST_CLIENTS = 10_000  # Clients whose requests are counted
 EVENT_BYTES, MOST_EVENTS = 1_000_000, 1000  # Of a request
 
-DESCRIPTION = Path(__file__).parent / "openapi.json"
 PROBES = frozenset(("/health", "/ping", "/ready", "/metrics"))
 """Paths whose good answers are not logged."""
 PUBLIC = PROBES | {"/", "/page.css", "/page.js", "/openapi.json"}
@@ -177,9 +176,7 @@ class Service:
     ) -> None:
         self.models, self.limits, self.log_texts = models, limits, log_texts
         self._in_order, self.bodies = in_order, BodyReader(limits)
-        self._windows: LRUCache[bytes, npt.NDArray[np.floating]] = LRUCache(
-            WINDOWS, lambda scores: scores.nbytes + 100
-        )
+        self._windows = LRUCache[bytes, Scores](WINDOWS, lambda scores: scores.nbytes + 100)
         self.queue = Queue(threads, limits.waiting_documents, limits.waiting_requests)
         self.metrics = Metrics()
 
@@ -200,7 +197,7 @@ class Service:
         record.format = wire.name
         if wanted.is_tei:
             check_media_type(request)
-        model = self.models.choose(wanted.model, True)
+        model = self.models.choose(wanted.options.model, True)
         response = await self.score(wanted, model, record, deadline)
         content = orjson.dumps(wire.write(response, record))
         record.total = time.perf_counter() - record.started
@@ -213,21 +210,21 @@ class Service:
     ) -> ScoreResponse:
         """The scores of a request, whose sizes and times are added to the record; RequestError if
         the queue is full, or the deadline is past."""
-        texts = request.texts
+        query, texts, order = request.options.query, request.texts, request.options.order
         record.model, record.device = model.name, model.device
         record.documents += len(texts)
         record.truncated += request.truncated
-        record.characters += sum(map(len, [request.query, *texts]))
+        record.characters += sum(map(len, [query, *texts]))
         if self.log_texts:
-            record.texts = [*record.texts, request.query, *texts]
+            record.texts = [*record.texts, query, *texts]
         record.split += sum(len(text) > MAX_CHARACTERS for text in texts)
-        in_order = self._in_order if request.in_order is None else request.in_order
-        pairs, rows = pairs_of(replace(request, in_order=in_order), model)
+        in_order = self._in_order if order is None else order == "first_stage"
+        pairs, rows = pairs_of(request, model, in_order)
         numbers = [pairs.signals[NUMBER + name] for name in model.numbers]
         record.unknown_signals += int(np.isnan(numbers).sum())
         record.words += sum(text.count(" ") + 1 for text in [*pairs.queries, *pairs.texts])
         key = _key(pairs, model, record.caller) if model.reads_lists else b""
-        scores: Any = self._windows.get(key)
+        scores = self._windows.get(key)
         hits = len(pairs)
         if scores is None:
             scorer, name = model.scorer, model.name
@@ -243,22 +240,24 @@ class Service:
         return model.respond(request, scores[rows])
 
 
-def pairs_of(request: ScoreRequest, model: ServedModel) -> tuple[Pairs, npt.NDArray[np.int64]]:
+def pairs_of(
+    request: ScoreRequest, model: ServedModel, in_order: bool
+) -> tuple[Pairs, npt.NDArray[np.int64]]:
     """The distinct pairs of a request, and the pair [D] of each document: equal ones are scored
     once, so that they get the same score, but by a model of lists in their places."""
     texts, urls = request.texts, [url[:MAX_CHARACTERS] for url in request.urls]
     signals, rows = dict[str, npt.NDArray[Any]](), np.arange(len(texts))
-    if request.in_order:
+    if in_order:
         signals[ORDER] = np.arange(1, len(texts) + 1, dtype=np.float32)
     if request.first_stage is not None:
         scores = np.array(request.first_stage)
         places = places_of(np.zeros_like(rows), scores)
         signals[PRIOR] = prior_of_rank(places.astype(np.int64))
-        if request.mix != "neural":
+        if request.options.mix != "neural":
             signals |= {FIRST_STAGE: scores, ORDER: places}
     for name in model.numbers:
         signals[NUMBER + name] = np.array(request.signals.get(name, [np.nan] * len(texts)))
-    query = request.query[:MAX_CHARACTERS]
+    query = request.options.query[:MAX_CHARACTERS]
     pairs = Pairs([query], texts, urls, np.zeros_like(rows), rows, signals)
     if model.reads_lists:
         return pairs, rows
@@ -310,7 +309,7 @@ class ServiceMiddleware:
             allow_headers=("*",),
             expose_headers=("x-request-id", "x-mix", "x-model", "x-search-id", "retry-after"),
         )
-        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(MOST_CLIENTS)
+        self._buckets = LRUCache[str, tuple[float, float]](MOST_CLIENTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to a request."""
@@ -398,10 +397,9 @@ def _is_known(headers: Headers, keys: Sequence[str]) -> bool:
 def _information(service: Service) -> list[Route]:
     """Routes of the service's state, models, metrics and description."""
     models, limits, queue = service.models, service.limits, service.queue
-    described = openapi(needs_key=bool(limits.keys))
 
     async def health(request: Request) -> Response:
-        return _status(await queue.is_well(models.default.scorer, models.default.name))
+        return _status(await queue.is_well(models.default))
 
     def metrics(request: Request) -> Response:
         content = service.metrics.text(queue.queued, models.served.values())
@@ -445,7 +443,7 @@ def _information(service: Service) -> list[Route]:
         Route("/info", info),
         *(Route(path, listed) for path in ("/models", "/v1/models")),
         Route("/v1/models/{id}", one_model),
-        Route("/openapi.json", lambda request: JSONResponse(described)),
+        Route("/openapi.json", JSONResponse(openapi(bool(limits.keys))), methods=["GET"]),
     ]
 
 
@@ -462,7 +460,8 @@ def _status(is_well: bool) -> Response:
 
 def openapi(needs_key: bool) -> dict[str, Any]:
     """The OpenAPI description, whose schemas are the structures of ``formats.py``."""
-    description: dict[str, Any] = json.loads(DESCRIPTION.read_text("utf-8"))
+    path = Path(__file__).parent / "openapi.json"
+    description: dict[str, Any] = json.loads(path.read_text("utf-8"))
     description["info"]["version"] = version("tweetrerank")
     if not needs_key:
         del description["security"], description["components"]["securitySchemes"]

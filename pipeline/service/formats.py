@@ -84,24 +84,17 @@ class RankFieldsRequest(Request, kw_only=True):
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A request for scores of D documents, in no format's words."""
+    """A request with its D documents as they are to be read."""
 
-    query: str
+    options: Request
     texts: Sequence[str]
     urls: Sequence[str]  # No URL is ""
     first_stage: Sequence[float] | None = None
-    model: str | None = None
-    top: int | None = None  # Number of results; None is all
-    raw: bool = False  # Logits, not probabilities
-    echo: bool | None = None  # Whether texts come back; None is as the format does
-    mix: Mix | None = None
-    weight: float | None = None  # Share of the model beside the first stage, both by min–max
-    shift: bool = False  # Logits less the lowest one
-    in_order: bool | None = None  # Best first by a first stage; None is as the service is set
-    truncated: int = 0  # Number of documents that were cut as the request says
-    is_tei: bool = False  # Whether the request had ``texts``
     signals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Name -> [D] numbers beside the texts, NaN where there are none."""
+    weight: float | None = None  # Share of the model beside the first stage, both by min–max
+    truncated: int = 0  # Number of documents that were cut as the request says
+    is_tei: bool = False  # Whether the request had ``texts``
 
 
 @dataclass(frozen=True)
@@ -116,7 +109,9 @@ class ScoreResponse:
 
     def best(self) -> Iterator[tuple[int, str]]:
         """(row, score) of the documents that the request wants, best first."""
-        return ((row, self.scores[row]) for row in self.order[: self.request.top])
+        options = self.request.options
+        rows = self.order[: options.top_n or options.top_k or None]
+        return ((row, self.scores[row]) for row in rows)
 
 
 def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
@@ -150,19 +145,9 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
         expected = "expected some text: leave the fields of the search pipeline in the search's"
         problem = f"{name}: found {len(texts)} empty texts, {expected} _source, and the index's"
         raise RequestError("value", problem)
-    return ScoreRequest(
-        *(request.query, texts, urls, _first_stage(posts, name, request.mix == "interpolated")),
-        model=request.model,
-        top=request.top_n or request.top_k or None,
-        raw=request.raw_scores is True or request.use_activation is False,
-        echo=request.return_documents if request.return_text is None else request.return_text,
-        mix=request.mix,
-        shift=request.shift is True,
-        in_order=None if request.order is None else request.order == "first_stage",
-        truncated=truncated,
-        is_tei=is_tei,
-        signals={name: [_number(post, name) for post in objects] for name in signals},
-    )
+    first = _first_stage(posts, name, request.mix == "interpolated")
+    numbers = {name: [_number(post, name) for post in objects] for name in signals}
+    return ScoreRequest(request, texts, urls, first, numbers, truncated=truncated, is_tei=is_tei)
 
 
 def decoded(body: bytes, kind: type[Value]) -> Value:
@@ -215,8 +200,9 @@ def _joined(post: Mapping[str, Raw], names: Sequence[str]) -> Document:
 
 def _number(post: str | dict[str, Raw], name: str) -> float:
     """A number beside the text of a document, NaN if it lacks it."""
-    has_one = isinstance(post, dict) and name in post
-    return number_of(decoded(bytes(post[name]), Any)) if has_one else math.nan
+    if isinstance(post, str) or name not in post:
+        return math.nan
+    return number_of(decoded(bytes(post[name]), Any))
 
 
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
@@ -277,7 +263,8 @@ class Rerank(ErrorFormat):
 
     def results(self, response: ScoreResponse, score: str, field: str) -> list[dict[str, Any]]:
         """The documents as objects, with a field for the text if it comes back."""
-        texts, echo = response.request.texts, response.request.echo
+        texts, options = response.request.texts, response.request.options
+        echo = options.return_documents if options.return_text is None else options.return_text
         has_text = self.echoes if echo is None else echo
         return [
             {"index": row, score: Fragment(value)} | ({field: texts[row]} if has_text else {})

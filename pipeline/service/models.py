@@ -39,7 +39,7 @@ from pipeline.ranking.build import Source, best_source, mixed
 from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.tuning import Calibration, tuning_of
 from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
-from pipeline.service.requests import LOG, RequestError, json_handler
+from pipeline.service.requests import LOG, RequestError, log_by
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.errors import RerankerError
@@ -92,7 +92,8 @@ class ServedModel:
     def respond(self, request: ScoreRequest, scores: Scores) -> ScoreResponse:
         """Probabilities or logits, and order of the documents, from the model's scores [D]; of
         equal ones the earlier document comes first, or, in TEI, the later one."""
-        is_given = request.mix != "neural" and request.first_stage is not None
+        options = request.options
+        is_given = options.mix != "neural" and request.first_stage is not None
         if is_given and not self.reads_lists and FIRST_STAGE in self.signals:  # A mixture
             keys = chances = scores.astype(np.float64).round(12)
             certain = np.clip(keys, CERTAIN, 1 - CERTAIN)
@@ -104,8 +105,8 @@ class ServedModel:
         if request.weight is not None and request.first_stage is not None:
             both = minmax(request.first_stage), minmax(logits.tolist())
             keys = chances = np.array(mix(*both, request.weight)).round(12)
-        if request.raw or request.shift:
-            logits -= logits.min() if request.shift else 0.0
+        if options.raw_scores or options.use_activation is False or options.shift:
+            logits -= logits.min() if options.shift else 0.0
             shown = [f"{key:.9f}" if abs(key) < 1e6 else f"{key:.9e}" for key in logits.tolist()]
         else:
             shown = [*map(probability, chances.tolist())]
@@ -276,8 +277,7 @@ def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> N
     # These signals are for the service, which ends this process when it no longer needs it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
-    logging.getLogger().handlers = [json_handler()]
-    logging.captureWarnings(True)
+    log_by(logging.StreamHandler())
     devices.set_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         scorer = Scorer(sources, cache)
@@ -356,14 +356,14 @@ class Queue:
         finally:
             self.pairs, self.requests = self.pairs - size, self.requests - 1
 
-    async def is_well(self, scorer: Scorer, name: str) -> bool:
+    async def is_well(self, model: ServedModel) -> bool:
         """Whether there are scores: of the last seconds, else of a request or of some pairs."""
         started = time.monotonic()
         if started - self._last < CHECKED:
             return True
         with suppress(Exception):
             async with asyncio.timeout(CHECKED):
-                await self._run(partial(scorer.ask, name, SOME), len(SOME))
+                await self._run(partial(model.scorer.ask, model.name, SOME), len(SOME))
         return self._last >= started
 
     async def _run(self, work: Callable[[], Scores], size: int) -> tuple[Scores, float, float]:
@@ -436,7 +436,7 @@ class Models:
         """The model of this name, or the only one, which may answer to every name; RequestError if
         there is no such model, or several and no name."""
         served = self.served
-        if name in served:
+        if name is not None and name in served:
             return served[name]
         if len(served) == 1 and (name is None or takes_any):
             return self.default
@@ -487,7 +487,8 @@ def _sources(
 ) -> dict[str, Callable[[], Source]]:
     """Name in requests -> a function that finds the model's files as they are now."""
     sources: dict[str, Callable[[], Source]] = {}
-    for given in (*names, *collections):
+    every: list[str | Collection] = [*names, *collections]
+    for given in every:
         if isinstance(given, Collection):
             option, name, find = "--collection", given.name, partial(best_source, given)
         else:

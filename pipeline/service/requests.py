@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import queue
-import sys
 import threading
 import time
 import zlib
@@ -128,10 +127,6 @@ class DroppingHandler(QueueHandler):
 
     dropped = 0
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """The record as it is: it stays in this process."""
-        return record
-
     def enqueue(self, record: logging.LogRecord) -> None:
         """Queue a line."""
         try:
@@ -144,24 +139,21 @@ class DroppingHandler(QueueHandler):
             LOG.warning("%d lines of the log were dropped: it was not read", count)
 
 
-def json_handler() -> logging.Handler:
-    """Lines of JSON on stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+def log_by(handler: logging.Handler) -> None:
+    """Write all messages and warnings of this process as lines of JSON."""
     handler.setFormatter(JsonFormatter())
-    return handler
+    logging.getLogger().handlers = [handler]
+    logging.captureWarnings(True)
 
 
-def log_as_json() -> QueueListener:
-    """Write lines of JSON, also of warnings and of threads' errors, by this listener's thread."""
+def log_in_background() -> QueueListener:
+    """Write lines of JSON on stderr, also of threads' errors, by this listener's thread."""
     lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
-    logging.getLogger().handlers = [DroppingHandler(lines)]
+    log_by(DroppingHandler(lines))
     for name in (LOG.name, "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
-    logging.captureWarnings(True)
-    threading.excepthook = lambda failed: LOG.error(
-        "a thread has failed", exc_info=failed.exc_value
-    )
-    listener = QueueListener(lines, json_handler())
+    threading.excepthook = lambda args: LOG.error("a thread failed", exc_info=args.exc_value)
+    listener = QueueListener(lines, logging.StreamHandler())
     listener.start()
     return listener
 

@@ -199,7 +199,7 @@ class _Lists:
 
     def joined(self) -> JudgedCandidates:
         """All lists, whose topics all differ."""
-        known = self._topics, self._run, self._posts, {}, self._signals, self._resources
+        known = self._topics, self._run, self._posts, Run(), self._signals, self._resources
         candidates = Candidates(*known, forms=self._forms)
         of_lists = self._groups if self.are_mixed else (), self._twins, self._wholes
         return JudgedCandidates(candidates, self.qrels, self._judged_only, *of_lists)

@@ -207,7 +207,9 @@ def answer_training_set(collection: Collection, draws: bool = False) -> Training
     """The training and development parts of ``collection``, and the words of all its parts. With
     ``draws``, the development part is that of :func:`draw_answers`."""
     parts = [collection.part(name) for name in ("train", "dev", "test")]
-    texts = [each.text for part in parts for each in (*part.topics, *part.posts())]
+    texts: list[str] = []
+    for part in parts:
+        texts += [topic.text for topic in part.topics] + [post.text for post in part.posts()]
     development = draw_answers(parts[1]) if draws else load_answers(parts[1])
     of_parts = load_answers(parts[0]), development, texts
     return TrainingSet([collection.name], None, "given candidates", *of_parts)

@@ -301,11 +301,7 @@ def routes(page: SearchPage | None) -> list[Route]:
 
 def _files(path: str, kind: str, *files: Path) -> Route:
     content = b"".join(file.read_bytes() for file in files)
-
-    async def endpoint(request: Request) -> Response:
-        return Response(content, media_type=kind, headers=HEADERS)
-
-    return Route(path, endpoint)
+    return Route(path, Response(content, media_type=kind, headers=HEADERS), methods=["GET"])
 
 
 def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:

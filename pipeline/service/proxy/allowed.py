@@ -45,7 +45,7 @@ LISTS = json.loads(
     (Path(__file__).parent / "allowed.json").read_text("utf-8"), object_hook=_inverted
 )
 _CALLS: Mapping[str, Mapping[str, str]] = LISTS["calls"]
-"""Path after the index -> method -> kind of work; ``*`` is an id or a list of fields."""
+"""Path after the index -> method -> kind of work or body; ``*`` is an id or a list of fields."""
 _FIRST = {tail.partition("/")[0] for tail in _CALLS}
 _PARTS: Mapping[str, Mapping[str, str]] = LISTS["parts"]
 """Part of a search -> its keys, each with the part that its value is; ``*`` is any other key. A
@@ -92,7 +92,7 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
     name = tail[-1] if pattern in _CALLS else ""
     if not kind or name in (".", "..") or (has_index and kind == "known"):
         raise refused(f"{method} {path[:100]}")
-    needs_index = kind in ("read", "query", "template", "open")
+    needs_index = kind in ("read", "options", "template")
     indexes = readable(first.split(","), served) if has_index or (first and needs_index) else []
     # Metrics have few names: those that are served.
     record.index = next((p for p in served if indexes and matches(p, indexes[0])), "")

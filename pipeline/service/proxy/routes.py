@@ -46,8 +46,7 @@ SEARCHES = 500  # In one request
 OWN_SEARCH_FAILED = (200, 400, 500)
 """Responses without hits to a window's search that the caller's own search may not get."""
 _MOST_PLACES = 1000  # Whose hits are known to lack fields: the names in them are the callers'
-_PASSED = {"read": "", "query": "options", "open": "options", "known": "known", "mget": "mget"}
-"""Kind of a call around searches -> part of the grammar of its body."""
+_PASSED = ("read", "options", "known", "mget")  # Kinds of calls around searches
 _KINDS = {403: "security_exception", 429: "es_rejected_execution_exception"}
 
 
@@ -101,20 +100,20 @@ class Proxy:
                     self.service.metrics.search(call.record, "away")
                 raise
             finally:
-                self.upstream.release(call.record)
+                self.upstream.held -= call.record.held
 
     async def _pass(self, request: EngineRequest) -> Response:
         """A call around searches: its body is checked, and so are the ids in it."""
         content: Json = {}
         if request.body.strip() and request.kind != "read":
             content = strict(request.body)
-            self.grammar.check(content, _PASSED[request.kind])
+            self.grammar.check(content, request.kind)
         if request.kind == "known":
             names = [content.get(name) for name in ("id", "pit_id", "scroll_id")]
             self.grammar.check_ids(*names, request.name, request.parameters.get("scroll_id"))
         body = dumped(content) if content else b""
         response = await self.upstream.send(replace(request, body=body))
-        if request.kind in ("known", "open"):
+        if request.kind != "read":
             with suppress(*ResponseError):
                 self.grammar.remember(members_of(bytes(response.body)))
         return response
@@ -284,7 +283,7 @@ class Proxy:
             raise RequestError("empty", problem)
         model = self._model(window, part.hits[0].index_name)
         if wanted.weight is not None and not model.reads_lists:
-            wanted = replace(wanted, mix="neural")
+            wanted.options.mix = "neural"
         deadline = min(time.perf_counter() + self.defaults.seconds, request.deadline or inf)
         score = partial(service.score, wanted, deadline=deadline)
         record.format = "search"

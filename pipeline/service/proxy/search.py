@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from indexes.engines.search import single_precision
-from pipeline.service.formats import ScoreRequest
+from pipeline.service.formats import Request, ScoreRequest
 from pipeline.service.proxy.allowed import LISTS, Json, dumped, matches
 from pipeline.service.requests import RequestError
 from rerankers.pairs import number_of
@@ -356,8 +356,8 @@ def request_of(window: Window, hits: Sequence[Hit]) -> tuple[ScoreRequest, bool]
             first = (v[0] if v and type(v) in (list, tuple) else v for v in columns[place])
             signals.setdefault(name, []).extend(map(number_of, first))
     scores = single_precision(hit.score or 0.0 for hit in hits)
-    texts_of = window.query, texts, urls, scores
-    return ScoreRequest(*texts_of, weight=window.weight, signals=signals), are_whole
+    posts = texts, urls, scores, signals
+    return ScoreRequest(Request(query=window.query), *posts, window.weight), are_whole
 
 
 _MEMBERS = msgspec.json.Decoder(Members)

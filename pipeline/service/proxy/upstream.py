@@ -15,7 +15,7 @@ from starlette.responses import Response
 from yarl import URL
 
 from pipeline.service.proxy.allowed import LISTS, EngineRequest
-from pipeline.service.requests import Record, RequestError
+from pipeline.service.requests import RequestError
 
 CONNECTIONS = 200  # To the engine at a time; more requests wait
 CONNECTING = 5.0  # Seconds for a connection
@@ -34,7 +34,7 @@ class Upstream:
         self._urls = [url.strip().rstrip("/") for url in urls]
         self._context = ssl.create_default_context(cafile=ca)
         self._session: aiohttp.ClientSession | None = None
-        self._held = 0
+        self.held = 0  # Bytes of the responses to requests that are not answered yet
 
     def is_open(self) -> bool:
         """Whether the engine answers callers without a password; False if it does not answer."""
@@ -49,14 +49,9 @@ class Upstream:
         if self._session:
             await self._session.close()
 
-    def release(self, record: Record) -> None:
-        """Forget the responses to a request, which is answered."""
-        self._held -= record.held
-
     async def send(self, request: EngineRequest) -> Response:
-        """The response to a request; the record counts its time, and the bytes to be released.
-        Raises RequestError if no node responds, or the response is too large, also beside
-        others."""
+        """The response to a request; the record counts its time, and the bytes held. Raises
+        RequestError if no node responds, or the response is too large, also beside others."""
         started = time.perf_counter()
         end = started + TIMEOUT if request.deadline is None else request.deadline
         try:
@@ -107,11 +102,11 @@ class Upstream:
         ) as response:
             async for chunk in response.content.iter_any():
                 content += chunk
-                record.held, self._held = record.held + len(chunk), self._held + len(chunk)
+                record.held, self.held = record.held + len(chunk), self.held + len(chunk)
                 if len(content) > LARGEST:
                     problem = f"found more than {LARGEST} bytes in the engine's response"
                     raise RequestError("large", f"{problem}, expected less; search for fewer hits")
-                if self._held > HELD:
+                if self.held > HELD:
                     raise RequestError("overload", "too many large responses at once")
             answer = Response(bytes(content), response.status)
         answer.raw_headers += [
