@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from conftest import Capture
-from helpers.index_samples import write_lines
-from helpers.processes import ROOT
+from helpers.index_samples import table, write_lines
 
 from indexes.errors import CollectionError
 from indexes.posts import Post, read_posts
 from indexes.store import PostStore
 
-FORMS = [*map(json.loads, (ROOT / "tests/helpers/platforms.jsonl").read_text().splitlines())]
+FORMS = table("platforms.jsonl")
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[each["form"] for each in FORMS])
@@ -46,14 +45,13 @@ def test_files_that_are_one_value_or_a_table(tmp_path: Path) -> None:
     assert list(read_posts(tabs)) == [Post("1", "a b"), Post("2", "c")]
 
 
-BAD = (ROOT / "tests/helpers/bad_posts.jsonl").read_text().splitlines()
 LONG = [
     {"ending": "csv", "content": 'id,text\n1,"' + "a" * 200_000, "message": ":2: found no row of"},
     {"ending": "jsonl", "content": '{"id": 1, "text": "a"}\n' + "[" * 100_000, "message": ":2: "},
 ]
 
 
-@pytest.mark.parametrize("row", [*map(json.loads, BAD), *LONG], ids=lambda row: row["message"])
+@pytest.mark.parametrize("row", [*table("bad_posts.jsonl"), *LONG], ids=lambda row: row["message"])
 def test_bad_lines_are_named(tmp_path: Path, row: dict[str, Any]) -> None:
     path = tmp_path / f"p.{row['ending']}"
     path.write_text(row["content"], "latin-1")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Patch
+from helpers.index_samples import table
 from helpers.reranking_samples import (
     AWKWARD,
     POSTS,
@@ -234,25 +235,7 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
     np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
 
 
-REFUSED: dict[str, list[dict[str, Any]]] = {
-    "cntn": [{"bilinear": "none", "linear": False}],
-    "drmm": [{"bins": 1}],
-    "dssm": [{"trigram_buckets": 0}, {"trigram_buckets": 64_001}],
-    "duet": [{"region": 0}, {"terms": "letters"}],
-    "fusion": [{"bagging": 1.5}, {"families": "signal:,links"}, {"objectives": "binary,map"}],
-    "knrm": [{"vectors": "dynamic"}],
-    "lambdamart": [{"families": "overlap,urls"}, {"leaves": 1}, {"parts": 1}],
-    "match_pyramid": [{"pooled_rows": 1}, {"similarity": "gaussian"}],
-    "mp_cnn": [{"l1": "other"}],
-    "pwim": [{"channel_share": 0.0}, {"size": 0}],
-    "sm_cnn": [{"vectors": "statik"}],
-    "window": [{"feature_fraction": 0.0}, {"learning_rate": 0.0}],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"), [(name, changes) for name, of in REFUSED.items() for changes in of]
-)
+@pytest.mark.parametrize(("name", "changes"), table("refused_settings.jsonl"))
 def test_impossible_settings_are_errors_that_name_them(name: str, changes: dict[str, Any]) -> None:
     message = rf"settings? .*{next(iter(changes))}.*: found|feature family"
     with pytest.raises(RerankerError, match=message):
