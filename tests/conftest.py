@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from helpers.data_samples import write_answers
@@ -15,21 +15,16 @@ from helpers.processes import descendants
 
 from pipeline.command.options import run_command
 
-if TYPE_CHECKING:
-    from helpers.service_samples import ServedPage
-
 
 class Result(NamedTuple):
-    """Exit code and output of a command."""
-
-    code: int
+    code: int  # Exit code
     out: str
     err: str
 
 
 @pytest.fixture(scope="session")
-def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedPage"]:
-    """The service's page, at an address of this machine."""
+def served_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A ``ServedPage`` of the service's samples, which take a second to import."""
     from helpers.service_samples import served
 
     folder = tmp_path_factory.mktemp("page")
@@ -84,7 +79,7 @@ def _home(tmp_path: Path, monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def pools(_home: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> None:
-    """Indexes of the real collections are kept, and built once for all tests of a process."""
+    """Indexes are kept, and built once for all such tests of a process."""
     monkeypatch.setenv("TWEETRERANK_HOME", str(tmp_path_factory.getbasetemp() / "pools"))
 
 

@@ -1,6 +1,7 @@
 """Rules for every module: import direction, import cycles, quick commands, unsafe calls."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -29,6 +30,7 @@ MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 SCRIPTS = sorted((ROOT / "scripts").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 COMMANDS = [ROOT / "pipeline" / f"{name}.py" for name in main.COMMANDS]
+SCRIPT_COMMANDS = [path for path in SCRIPTS if path.parent.name == "scripts"]
 
 
 def relative(path: Path) -> str:
@@ -82,6 +84,8 @@ RULES: dict[str, tuple[list[Path], set[str]]] = {
 }
 """Rule -> modules, and what these must not import."""
 RULES["rerankers need neither Java nor Pyserini"] = (RULES["rerankers"][0], JAVA)
+CLIENTS = {"orjson", "opensearchpy", "elasticsearch", "elastic_transport"}
+RULES["indexes need no client of an engine"] = (RULES["indexes"][0], CLIENTS)
 # A table of word vectors takes the place of a transformer.
 RULES["only an adaptation reads a transformer"] = (
     [path for path in MODULES if not any(map(path.is_relative_to, MAY_READ_TRANSFORMERS))],
@@ -148,9 +152,6 @@ def test_every_command_is_a_subcommand() -> None:
     assert found == set(COMMANDS)
 
 
-SCRIPT_COMMANDS = [path for path in SCRIPTS if path.parent.name == "scripts"]
-
-
 @pytest.mark.parametrize("path", COMMANDS + SCRIPT_COMMANDS, ids=relative)
 def test_help_answers_at_once(path: Path) -> None:
     """Importing a command loads no third-party package; its work begins with such imports."""
@@ -166,11 +167,9 @@ def test_help_answers_at_once(path: Path) -> None:
 
 def loaded(done: subprocess.CompletedProcess[str]) -> set[str]:
     """Top-level names of the modules that a run with ``-X importtime`` imported."""
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in lines}
+    return {*re.findall(r"^import time:.*\| +(\w+)", done.stderr, re.MULTILINE)}
 
 
 @cache
 def loaded_at_start() -> set[str]:
-    """Modules that this environment loads at every start of Python."""
     return loaded(run_python("-X", "importtime", "-c", "pass"))

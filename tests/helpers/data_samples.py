@@ -1,8 +1,8 @@
 """Small data folders, made up, in the layout of the real collections."""
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 SUBJECTS = ("storm", "library", "marathon", "museum", "coffee", "satellite", "bakery", "election")
 PLACES = ("harbour", "village", "bridge", "station", "market", "castle", "airport", "stadium")
@@ -12,24 +12,21 @@ FILLER = ("was", "the", "near", "old", "new", "first", "people", "year", "built"
 TREC_PARTS = {"train": 8, "raw-dev": 4, "raw-test": 4}
 WIKI_PARTS = {"train": 8, "dev": 4, "test": 4}  # Part -> its number of questions
 TRAIN_ALL = 12  # Questions of TrecQA's TRAIN-ALL
-ANSWERS = (5, 6, 7)
-"""Answers of the first, second, third, fourth, … question of a part, over and over."""
+ANSWERS = (5, 6, 7)  # Numbers of answers of a part's questions, in turn
 
 Row = tuple[str, str, str, int]  # id, question, answer, label
 
 
 def write_microblog(folder: Path, topics: int = 8, posts: int = 14, seed: int = 1) -> Path:
     """Write four years of topics, candidates, judgments and runs, and word vectors."""
-    rng = random.Random(seed)
+    rng = Random(seed)
     for offset, year in enumerate((2011, 2012, 2013, 2014)):
         _write_year(folder / "microblog", year, offset * topics + 1, topics, posts, rng)
     _write_vectors(folder, [*SUBJECTS, *PLACES, *CHATTER], rng)
     return folder
 
 
-def _write_year(
-    folder: Path, year: int, first: int, topics: int, posts: int, rng: random.Random
-) -> None:
+def _write_year(folder: Path, year: int, first: int, topics: int, posts: int, rng: Random) -> None:
     rows, judgments, descriptions = [], [], []
     for number in range(topics):
         query_id, query = str(first + number), f"{SUBJECTS[number % 8]} {rng.choice(PLACES)}"
@@ -59,7 +56,7 @@ def _write_columns(folder: Path, names: Sequence[str], rows: Sequence[Sequence[o
         (folder / name).write_text("".join(f"{value}\n" for value in column))
 
 
-def _post(query: str, relevant: bool, rng: random.Random) -> str:
+def _post(query: str, relevant: bool, rng: Random) -> str:
     words = rng.sample(CHATTER, 4)
     words += query.split() if relevant else [rng.choice(query.split()), rng.choice(PLACES)]
     rng.shuffle(words)
@@ -67,11 +64,9 @@ def _post(query: str, relevant: bool, rng: random.Random) -> str:
 
 
 def write_answers(folder: Path, seed: int = 1) -> Path:
-    """Write TrecQA, raw and clean, with both training parts, WikiQA, and word vectors.
-
-    The last question of each raw part has no relevant answer; the clean parts lack it.
-    """
-    rng = random.Random(seed)
+    """Write TrecQA, raw and clean, with both training parts, WikiQA, and word vectors. The last
+    question of each raw part has no relevant answer; the clean parts lack it."""
+    rng = Random(seed)
     for number, (part, count) in enumerate(TREC_PARTS.items(), start=1):
         rows = _rows(f"{number}.{{}}", count, rng, hopeless=count)
         write_part(folder / "trecqa" / part, rows)
@@ -85,11 +80,9 @@ def write_answers(folder: Path, seed: int = 1) -> Path:
     return folder
 
 
-def _rows(answer_id: str, questions: int, rng: random.Random, hopeless: int = 0) -> list[Row]:
-    """Answers of ``questions``, ``hopeless`` without a right one.
-
-    The numbers of question and answer are put into ``answer_id``.
-    """
+def _rows(answer_id: str, questions: int, rng: Random, hopeless: int = 0) -> list[Row]:
+    """Answers of ``questions``, ``hopeless`` without a right one. The numbers of question and
+    answer are put into ``answer_id``."""
     rows = []
     for number in range(1, questions + 1):
         subject, place = SUBJECTS[number % 8], rng.choice(PLACES)
@@ -108,7 +101,7 @@ def write_part(folder: Path, rows: list[Row]) -> None:
     _write_columns(folder, ("id.txt", "a.toks", "b.toks", "sim.txt"), rows)
 
 
-def _write_vectors(folder: Path, words: list[str], rng: random.Random) -> None:
+def _write_vectors(folder: Path, words: list[str], rng: Random) -> None:
     lines = [f"{len(words)} 8"]
     lines += [f"{word} " + " ".join(f"{rng.gauss(0, 1):.3f}" for _ in range(8)) for word in words]
     (folder / "vectors.txt").write_text("\n".join(lines) + "\n")

@@ -17,7 +17,6 @@ NAMES = ("opensearch", "opensearch3", "elasticsearch")
 ``X_PASSWORD`` and ``X_CA`` may be set."""
 
 SERVERS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in NAMES]
-"""Parameters of tests that run on each of them."""
 
 _PREFIX = f"test-{uuid4().hex[:12]}"
 """Of this process's indexes: others may be at work on the same server."""
@@ -26,8 +25,6 @@ _PATIENCE = 180.0  # Seconds that a server may need to start
 
 
 class Server(NamedTuple):
-    """A running engine."""
-
     name: str
     url: str
     credentials: dict[str, str]
@@ -39,10 +36,8 @@ class Server(NamedTuple):
 
 @contextmanager
 def running(name: str) -> Iterator[Server]:
-    """The server of a marker, once it answers; the test is skipped where no address is set.
-
-    Indexes of the tests are deleted at the end.
-    """
+    """The server of a marker, once it answers; the test is skipped where no address is set. Indexes
+    of the tests are deleted at the end."""
     keys = ("URL", "USER", "PASSWORD", "CA")
     url, *others = (os.environ.get(f"{name.upper()}_{key}", "") for key in keys)
     if not url:
@@ -61,7 +56,6 @@ def running(name: str) -> Iterator[Server]:
 
 
 def _wait(url: str, verify: str | bool) -> None:
-    """Wait until a server that has just been started answers."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         with suppress(OSError):  # Also a certificate that is not there yet.

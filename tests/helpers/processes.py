@@ -12,28 +12,25 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+Done = subprocess.CompletedProcess[str]
 
 
-def run_program(
-    *command: object, cwd: Path = ROOT, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_program(*command: object, cwd: Path = ROOT, **environment: str) -> Done:
     """A program that has ended, to which Python means this one, with the checkout's packages."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     inherited = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-    return subprocess.run(
-        [*map(str, command)],
-        cwd=cwd,
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    words, env = [*map(str, command)], inherited | environment
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
 
 
-def run_python(
-    *words: object, cwd: Path = ROOT, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_python(*words: object, cwd: Path = ROOT, **environment: str) -> Done:
     return run_program(sys.executable, *words, cwd=cwd, **environment)
+
+
+def started(*words: object, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[str]:
+    """A program that still runs, whose output and errors can be read."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*map(str, words)], cwd=cwd, text=True, **pipes, **options)
 
 
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -23,27 +23,12 @@ from rerankers.trees.fit import grow
 devices.set_threads(1)
 
 VECTOR_SIZE = 10
-BUCKETS = 64
 
 # Fields that any model may have -> a value that makes it small.
-SMALL: dict[str, Any] = {
-    "trigram_size": 8,
-    "word_filters": 6,
-    "trigram_filters": 6,
-    "filters": 6,
-    "hidden": 8,
-    "sentence_size": 7,
-    "lstm_units": 6,
-    "channel_share": 0.05,
-    "local_filters": 5,
-    "trigram_buckets": 2000,
-    "deep_filters": 6,
-    "trees": 8,
-    "parts": 0,
-    "leaves": 4,
-    "minimum_leaf": 1,
-    "learning_rate": 0.1,
-}
+SMALL: dict[str, Any] = {"word_filters": 6, "trigram_filters": 6, "filters": 6, "deep_filters": 6}
+SMALL |= {"lstm_units": 6, "local_filters": 5, "sentence_size": 7, "hidden": 8, "trigram_size": 8}
+SMALL |= {"channel_share": 0.05, "trigram_buckets": 2000}
+SMALL |= {"trees": 8, "parts": 0, "leaves": 4, "minimum_leaf": 1, "learning_rate": 0.1}
 
 QUERIES = ["bbc world service cuts", "water shortages in egypt", "protests", "café in münchen"]
 
@@ -83,7 +68,7 @@ def vocabulary() -> Vocabulary:
     """A word in two of the posts has a random vector; the others are unknown."""
     known = sorted({word for text, _ in POSTS for word in words(text)})[::2]
     vectors = np.random.default_rng(5).normal(size=(len(known), VECTOR_SIZE))
-    return Vocabulary(known, vectors.astype(np.float32), BUCKETS)
+    return Vocabulary(known, vectors.astype(np.float32), buckets=64)
 
 
 def encoder() -> TextEncoder:
@@ -142,15 +127,11 @@ def all_pairs(queries: Sequence[str] = QUERIES, posts: Sequence[tuple[str, str]]
 
 
 def pairs_that_rm3_orders() -> tuple[Pairs, np.ndarray]:
-    """Pairs of 12 topics with 30 posts; is each relevant [P]: a topic's best ten by ``rm3``.
-
-    The signals ``first_stage`` and ``ql`` are noise. A third of the other posts have no ``rm3``.
-    """
+    """Pairs of 12 topics with 30 posts; is each relevant [P]: a topic's best ten by ``rm3``. The
+    signals ``first_stage`` and ``ql`` are noise. A third of the other posts have no ``rm3``."""
     random = np.random.default_rng(4)
-    pairs = all_pairs(
-        [f"storm {topic}" for topic in range(12)],
-        [(f"post {n} storm", f"http://x.org/{n}" if n % 3 else "") for n in range(30)],
-    )
+    posts = [(f"post {n} storm", f"http://x.org/{n}" if n % 3 else "") for n in range(30)]
+    pairs = all_pairs([f"storm {topic}" for topic in range(12)], posts)
     ranks = np.concatenate([random.permutation(30) for _ in range(12)])
     rm3 = (3.0 * pairs.query_index - 0.5 * ranks).astype(np.float32)
     rm3[ranks % 3 == 2] = np.nan

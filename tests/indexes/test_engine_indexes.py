@@ -69,8 +69,7 @@ def test_equal_scores_come_from_new_to_old(index: OwnIndex) -> None:
 
 
 def test_posts_are_read(index: OwnIndex, local: LuceneIndex) -> None:
-    assert index.size == local.size
-    assert index.id_range == local.id_range
+    assert (index.size, index.id_range) == (local.size, local.id_range)
     assert sorted(index.posts) == sorted(POSTS)
     wanted = ["1", "unknown", POSTS[7].doc_id]
     assert list(index.posts.get_many(wanted).values()) == [Post("1", ""), POSTS[7]]
@@ -101,14 +100,11 @@ def test_deep_searches_are_read_page_by_page(index: OwnIndex, method: Method) ->
 
 def test_ids_that_are_texts(server: Server, tmp_path: Path) -> None:
     posts = [Post(f"p{post.doc_id}", post.text, f"http://x/{post.doc_id}") for post in POSTS]
-    indexes.build(posts, tmp_path / "local", [])
+    indexes.build(posts, tmp_path / "1", [])
     address = server.address()
     build(address, posts, [], tmp_path / "kept", "")
     topics = [topic._replace(max_doc_id=None) for topic in TOPICS]
-    with (
-        LuceneIndex.open(tmp_path / "local") as local,
-        open_index(address, tmp_path / "kept2") as index,
-    ):
+    with LuceneIndex.open(tmp_path / "1") as local, open_index(address, tmp_path / "2") as index:
         for method in (QueryLikelihood(), BM25()):
             assert_same(index.search(topics, method), local.search(topics, method))
         assert index.id_range is None
@@ -130,7 +126,6 @@ def test_methods_that_an_index_does_not_offer(index: OwnIndex) -> None:
 
 @pytest.fixture(scope="module")
 def shop(server: Server) -> EngineAddress:
-    """An index with fields of its own."""
     address = server.address(text_field="body")
     engine = Engine(address)
     fields = {"title": "text", "created_at": "date", "number": "long", "sku": "keyword"}
@@ -159,9 +154,7 @@ def test_an_index_as_it_is(shop: EngineAddress, tmp_path: Path) -> None:
         assert all(doc_id.startswith("shop") for doc_id in run["1"])
         assert [*run["1"].values()] == sorted(run["1"].values(), reverse=True)
         days = {q: {int(d[4:]) % 28 + 1 for d in run[q]} for q in run}
-        assert max(days["2"]) == 5
-        assert max(days["3"]) == 4
-        assert run["4"] == {}
+        assert (max(days["2"]), max(days["3"]), run["4"]) == (5, 4, {})
         posts = index.posts.get_many([*run["1"], "unknown"])
         assert list(posts) == list(run["1"])
         assert all("alpha" in post.text or "bravo" in post.text for post in posts.values())

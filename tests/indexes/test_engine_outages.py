@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,35 +74,24 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
     assert_complete(address, tmp_path)
 
 
-def at_the_fifth_chunk(monkeypatch: Patch, act: Callable[[], object]) -> None:
-    """Something happens while posts are sent, once."""
-    send, left = layout._send, [5]
-
-    def counted(*arguments: Any) -> int:
-        left[0] -= 1
-        if left[0] == 0:
-            act()
-        return send(*arguments)
-
-    monkeypatch.setattr(layout, "_send", counted)
-
-
 @pytest.mark.parametrize("problem", ["no answer", r"the index cannot be written to .*free space"])
 def test_no_more_posts(server: Server, tmp_path: Path, monkeypatch: Patch, problem: str) -> None:
-    """It is gone, or has no space left. The next run sends what is missing."""
-    address = server.address()
+    """It is gone at the fifth chunk, or has no space left. The next run sends what is missing."""
+    address, send, chunks = server.address(), layout._send, count(1)
     engine, path = Engine(address), f"/{address.index}/_settings"
     with Proxy(server.url) as proxy:
         part = through(proxy, address)
 
-        def fail() -> None:
-            if problem == "no answer":
+        def fail(*arguments: Any) -> int:
+            is_fifth = next(chunks) == 5
+            if is_fifth and problem == "no answer":
                 proxy.refuses = True
                 proxy.cut()
-            else:
+            elif is_fifth:
                 engine.request("PUT", path, {"index.blocks.write": True})
+            return send(*arguments)
 
-        at_the_fifth_chunk(monkeypatch, fail)
+        monkeypatch.setattr(layout, "_send", fail)
         with pytest.raises(CollectionError, match=problem):
             build(part, POSTS, [], tmp_path / "kept", "again")
         with pytest.raises(CollectionError, match="is not complete; send the posts that it lacks"):

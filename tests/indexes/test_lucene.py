@@ -112,8 +112,7 @@ def test_results_are_ordered_cut_and_repeatable(index: LuceneIndex, method: Meth
     topics = TOPICS[:9]
     results = index.search(topics, method, threads=1)
     assert list(results) == [topic.query_id for topic in topics]
-    # Topics with different limits, by threads that change places all the time: a filter must not
-    # get into another topic's search.
+    # Threads change places all the time: a filter must not get into another topic's search.
     many = {f"{topic.query_id}-{n}": topic for topic in topics for n in range(15)}
     copies = [topic._replace(query_id=key) for key, topic in many.items()]
     interval = sys.getswitchinterval()
@@ -144,10 +143,8 @@ def test_no_post_from_the_future(index: LuceneIndex, method: Method) -> None:
 
 
 def leaky_posts() -> tuple[list[Post], list[Post]]:
-    """Past and future posts; only in the future does "meteor" go with "festival".
-
-    The noise has many words, because feedback leaves those out that a tenth of the posts have.
-    """
+    """Past and future posts; only in the future does "meteor" go with "festival". The noise has
+    many words, because feedback leaves those out that a tenth of the posts have."""
     drawn = random.Random(7)
     syllables = [consonant + vowel for consonant in "bdgklmnprtvz" for vowel in "ao"]
     words = [f"{one}{other}k" for one in syllables for other in syllables]
@@ -191,26 +188,18 @@ def test_odd_queries(index: LuceneIndex, method: Method) -> None:
     assert index.search([], method) == {}
 
 
-# Analyzers by language, and the language of posts that name none
-
 GERMAN = ["Die Häuser in der Stadt und auf dem Land sind nicht mehr zu haben."]
 JAPANESE = ["東京タワーの高さは何メートルですか"]
 
 
-@pytest.mark.parametrize(
-    ("language", "texts", "expected"),
-    [
-        ("de", JAPANESE, "german"),
-        ("he", GERMAN, STANDARD),
-        ("und", GERMAN, "german"),
-        (None, GERMAN, "english"),  # Only the script is read.
-        (None, JAPANESE, "cjk"),
-        ("und", ["Как пройти в библиотеку?"], "russian"),
-        (None, ["क्या आप"], "hindi"),
-        (None, ["123 !!"], "english"),
-        ("und", [], "english"),
-    ],
-)
+LANGUAGES = [("de", JAPANESE, "german"), ("he", GERMAN, STANDARD), ("und", GERMAN, "german")]
+LANGUAGES += [("und", ["Как пройти в библиотеку?"], "russian"), ("und", [], "english")]
+# Without a language only the script is read.
+SCRIPTS = [(None, GERMAN, "english"), (None, JAPANESE, "cjk"), (None, ["क्या आप"], "hindi")]
+SCRIPTS += [(None, ["123 !!"], "english")]
+
+
+@pytest.mark.parametrize(("language", "texts", "expected"), [*LANGUAGES, *SCRIPTS])
 def test_analyzers_of_languages(language: str | None, texts: list[str], expected: str) -> None:
     assert analyzer_name(language, texts) == expected
 

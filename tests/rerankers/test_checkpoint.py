@@ -32,9 +32,8 @@ def saved(tmp_path: Path) -> Path:
 def test_a_folder_of_json_and_safetensors(saved: Path) -> None:
     assert {path.name for path in saved.iterdir()} == {*FILES}
     config = json.loads((saved / "config.json").read_text())
-    assert config["model"] == "mp_hcnn"
-    assert config["config"]["trigram_size"] == 8
-    assert config["idf"] == str(saved.parent / "idf.tsv")
+    found = (config["model"], config["config"]["trigram_size"], config["idf"])
+    assert found == ("mp_hcnn", 8, str(saved.parent / "idf.tsv"))
     assert set(config["files"]) == {*FILES[1:]}
     assert json.loads((saved / "metrics.json").read_text()) == {"seed": 0}
     assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o644}
@@ -79,13 +78,9 @@ def test_a_changed_byte_in_any_file_is_an_error(saved: Path, tmp_path: Path, sha
 
 
 def damage(folder: Path, **changes: Any) -> None:
-    """Change ``weights``, a ``setting``, keys of ``config.json`` and ``written`` files.
-
-    None removes one. The SHA-256 are those of the weights and the keys.
-    """
-    written, setting, weights = (
-        changes.pop(kind, {}) for kind in ("written", "setting", "weights")
-    )
+    """Change ``weights``, a ``setting``, keys of ``config.json`` and ``written`` files; None
+    removes one. The SHA-256 are those of the weights and the keys."""
+    written, setting, weights = (changes.pop(k, {}) for k in ("written", "setting", "weights"))
     tensors = load_file(folder / "model.safetensors") | weights
     save_file({key: v for key, v in tensors.items() if v is not None}, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())

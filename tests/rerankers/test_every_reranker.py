@@ -10,19 +10,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import Patch
+from helpers import reranking_samples as samples
 from helpers.index_samples import table
-from helpers.reranking_samples import (
-    AWKWARD,
-    POSTS,
-    QUERIES,
-    all_pairs,
-    encoder,
-    every_model,
-    network,
-    scores_of,
-    small,
-    small_model,
-)
+from helpers.reranking_samples import POSTS, QUERIES, all_pairs, encoder, scores_of, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rerankers import checkpoint, devices, models
@@ -38,7 +28,7 @@ from rerankers.trees import NAMES
 
 CPU = torch.device("cpu")
 
-FIRST = {name: (name, key) for name, key in reversed(every_model())}.values()
+FIRST = {name: (name, key) for name, key in reversed(samples.every_model())}.values()
 """The first configuration of each model."""
 
 
@@ -50,12 +40,12 @@ def marked(cases: list[tuple[str, str]]) -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="module", params=marked(every_model()))
+@pytest.fixture(scope="module", params=marked(samples.every_model()))
 def any_model(request: pytest.FixtureRequest) -> Model:
-    return small(*request.param)
+    return samples.small(*request.param)
 
 
-NETWORKS = [case for case in every_model() if case[0] not in NAMES]
+NETWORKS = [case for case in samples.every_model() if case[0] not in NAMES]
 
 
 @pytest.fixture(scope="module", params=marked(NETWORKS))
@@ -88,9 +78,10 @@ def test_scores_are_finite_and_tell_posts_apart_if_there_are_any(any_model: Mode
 def test_the_engine_scores_as_one_forward_pass(model: Reranker, monkeypatch: Patch) -> None:
     """All pairs in one batch, padded to the longest, by nothing but the model; one by one, without
     padding; and in the engine's batches, on a processor and on a device like any other."""
-    short = [(text, text) for text in AWKWARD.values() if len(text) < 100]
+    short = [(text, text) for text in samples.AWKWARD.values() if len(text) < 100]
     short.append(("water " * 90, "http://x.org/" + "ab/" * 60))
-    pairs = all_pairs([*QUERIES, AWKWARD["emoji"], ""], [*POSTS, *short, POSTS[3], POSTS[0]])
+    queries = [*QUERIES, samples.AWKWARD["emoji"], ""]
+    pairs = all_pairs(queries, [*POSTS, *short, POSTS[3], POSTS[0]])
     tokenized = Tokenized.from_pairs(pairs, encoder(), model)
     with torch.no_grad():
         plain = model(*tokenized.batch(np.arange(len(pairs)), CPU)).numpy()
@@ -118,13 +109,11 @@ def test_batches_order_and_threads_do_not_change_scores(any_model: Model) -> Non
 class NoMasks(TorchDispatchMode):
     """Raises where a mask chooses places: a GPU would have to count them first."""
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, arguments: Any = (), options: Any = None
-    ) -> Any:
-        if "index" in operation.name():
-            for indices in (values for values in arguments if isinstance(values, list | tuple)):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "index" in func.name():
+            for indices in (values for values in args if isinstance(values, list | tuple)):
                 assert all(index is None or index.dtype != torch.bool for index in indices)
-        return operation(*arguments, **(options or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def test_nothing_waits_for_a_gpu(model: Reranker) -> None:
@@ -139,15 +128,13 @@ def test_nothing_waits_for_a_gpu(model: Reranker) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_a_gpu_gives_the_scores_of_the_cpu(model: Reranker) -> None:
-    on_gpu = copy.deepcopy(model).to("cuda")
-    np.testing.assert_allclose(
-        scores_of(on_gpu, all_pairs()), scores_of(model, all_pairs()), rtol=1e-4, atol=1e-4
-    )
+    on_gpu, expected = copy.deepcopy(model).to("cuda"), scores_of(model, all_pairs())
+    np.testing.assert_allclose(scores_of(on_gpu, all_pairs()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_awkward_texts_score_alone_as_together(any_model: Model) -> None:
     """As queries, as texts of posts and as URLs; pairs in batches, and one by one."""
-    texts = list(AWKWARD.values())
+    texts = list(samples.AWKWARD.values())
     posts = [POSTS[2], *((text, text) for text in texts), *(("water", text) for text in texts)]
     pairs, count = all_pairs([QUERIES[1], *texts], posts), len(posts)
     # Every post with the first query, every query with the first post.
@@ -239,12 +226,12 @@ def test_cached_interactions_give_the_same_scores(model: Reranker) -> None:
 def test_impossible_settings_are_errors_that_name_them(name: str, changes: dict[str, Any]) -> None:
     message = rf"settings? .*{next(iter(changes))}.*: found|feature family"
     with pytest.raises(RerankerError, match=message):
-        small(name, next(iter(models.find(name).configurations)), **changes)
+        samples.small(name, next(iter(models.find(name).configurations)), **changes)
 
 
 @pytest.mark.parametrize(
     ("name", "configuration"),
-    [("sm_cnn", "static"), *(case for case in every_model() if case[0] == "mp_hcnn")],
+    [("sm_cnn", "static"), *(case for case in samples.every_model() if case[0] == "mp_hcnn")],
 )
 def test_mp_hcnn_without_softmax_has_a_fast_path(name: str, configuration: str) -> None:
     """Other tests compare its scores with those of a forward pass, and with the paper."""
@@ -258,7 +245,7 @@ def test_mp_hcnn_without_softmax_has_a_fast_path(name: str, configuration: str) 
 def test_the_models_mode_is_left_as_it_was_and_dropout_is_off(training: bool) -> None:
     model = small_model("mp_hcnn", "robust", dropout=0.5).train(training)
     done: list[int] = []
-    first = network(model).score(all_pairs(), done.append)
+    first = samples.network(model).score(all_pairs(), done.append)
     assert model.training is training
     assert sum(done) == len(first)
     np.testing.assert_array_equal(scores_of(model, all_pairs()), first)

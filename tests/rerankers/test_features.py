@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,7 @@ SPACE = WordSpace(7, of_letters)
 
 
 def of_texts(
-    query: str,
-    *texts: str,
-    urls: Sequence[str] = (),
-    ids: Sequence[str] = (),
-    source: Idf = IDF,
-    **signals: Vector,
+    query: str, *texts: str, urls: Any = (), ids: Any = (), source: Idf = IDF, **signals: Vector
 ) -> CandidateList:
     """Candidates with these texts, and with word vectors of the collection."""
     table = WordTable(source)
@@ -66,10 +61,8 @@ def of_texts(
 
 
 def random_list(query: str, *left_out: str, count: int = 70) -> CandidateList:
-    """Posts of random words of the samples and some awkward ones, without the signals named.
-
-    Scores have one decimal, so that some are equal; 30 % of the posts have no score of ``rm3``.
-    """
+    """Posts of random words of the samples and some awkward ones, without the signals named. Scores
+    have one decimal, so that some are equal; 30 % of the posts have no score of ``rm3``."""
     random = np.random.default_rng(len(query))
     known = [word for text, _ in POSTS for word in text.split()]
     lengths = random.integers(1, 14, size=count)
@@ -84,14 +77,10 @@ def random_list(query: str, *left_out: str, count: int = 70) -> CandidateList:
 
 
 def computed(family: str, candidates: CandidateList) -> dict[str, list[float]]:
-    """Feature -> its values."""
     found = features.find(family)
     values = np.array([*found.columns(candidates)], dtype=np.float32)
     assert values.shape == (len(found.names), len(candidates))
     return dict(zip(found.names, values.tolist(), strict=True))
-
-
-# Naive families: candidates -> {feature: values}
 
 
 def idf(token: str) -> float:
@@ -329,18 +318,15 @@ def naive_signal(candidates: CandidateList) -> dict[str, Any]:
     return {"gap": np.nanmax(scores) - scores, **normalised(scores)}
 
 
-NAIVE: Mapping[str, Callable[[CandidateList], dict[str, Any]]] = {
-    "feedback": naive_feedback,
-    "first_stage": naive_first_stage,
-    "given": naive_given,
-    "lexical": naive_lexical,
+WITHOUT_NAME = (
+    *(naive_feedback, naive_first_stage, naive_given, naive_grams, naive_lexical, naive_overlap),
+    *(naive_phrases, naive_quality, naive_temporal),
+)
+NAIVE: dict[str, Callable[[CandidateList], dict[str, Any]]] = {
     "meaning:adapted": lambda candidates: naive_meaning(candidates, SPACE),
     "meaning:general": lambda candidates: naive_meaning(candidates, general()),
-    "overlap": naive_overlap,
-    "phrases": naive_phrases,
-    "quality": naive_quality,
     "signal:rm3": naive_signal,
-    "temporal": naive_temporal,
+    **{naive.__name__.removeprefix("naive_"): naive for naive in WITHOUT_NAME},
 }
 
 
@@ -451,9 +437,8 @@ def test_words_of_an_unknown_language_have_the_frequencies_of_the_list(monkeypat
     posts = ["ტყე ზღვა " + ("ქარი" if number == 3 else "მთა") for number in range(40)]
     candidates = of_texts("ქარი ზღვა", *posts)
     assert not candidates.knows_frequencies
-    rare, common = candidates.query_columns.idf.tolist()
-    assert rare == pytest.approx(1.0)
-    assert common == pytest.approx(math.log(2) / math.log(41))
+    expected = [1.0, math.log(2) / math.log(41)]  # Of the rare word, and of the common one
+    assert candidates.query_columns.idf.tolist() == pytest.approx(expected)
     assert np.argmax(candidates.bm25) == 3
     assert np.isnan(computed("quality", candidates)["mean_idf"]).all()
     assert np.isnan([*computed("meaning:general", candidates).values()]).all()

@@ -8,14 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from rerankers.logistic import logistic_regression
-from rerankers.networks.layers import (
-    TYPICAL_LENGTH,
-    ConvolutionTower,
-    FrozenVectors,
-    TrainedVectors,
-    hashed_vectors,
-    word_vectors,
-)
+from rerankers.networks import layers
 from rerankers.text.vocabulary import Vocabulary
 
 KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.float32(3)
@@ -23,12 +16,13 @@ KNOWN = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32) * np.f
 
 def test_hashed_vectors_never_change() -> None:
     """By literals: other numbers would make every shipped checkpoint misread unknown terms."""
-    assert hashed_vectors(2, 4, seed=1).tolist() == [[-109, 12, -22, -68], [110, 120, -108, -21]]
-    assert hashed_vectors(64_000, 32, seed=2)[-1, -4:].tolist() == [65, 49, 8, -18]
+    table = layers.hashed_vectors(2, 4, seed=1)
+    assert table.tolist() == [[-109, 12, -22, -68], [110, 120, -108, -21]]
+    assert layers.hashed_vectors(64_000, 32, seed=2)[-1, -4:].tolist() == [65, 49, 8, -18]
 
 
 def test_frozen_vectors_are_close_to_the_originals_or_hashed() -> None:
-    frozen = FrozenVectors(KNOWN, buckets=8)
+    frozen = layers.FrozenVectors(KNOWN, buckets=8)
     known = frozen(torch.arange(1, 21)).numpy()
     half_a_step = np.abs(KNOWN).max(axis=1, keepdims=True) / 127 / 2
     assert (np.abs(known - KNOWN) <= half_a_step * 1.001).all()
@@ -36,23 +30,23 @@ def test_frozen_vectors_are_close_to_the_originals_or_hashed() -> None:
     assert vectors.shape == (2, 3, 50)
     assert not vectors[0, 0].any() and not vectors[1, 1].any()
     np.testing.assert_array_equal(vectors[1, 0], known[19])
-    table = hashed_vectors(8, 50, seed=1) * np.float32(TYPICAL_LENGTH / (73.6 * 50**0.5))
+    scale = layers.TYPICAL_LENGTH / (73.6 * 50**0.5)
+    table = layers.hashed_vectors(8, 50, seed=1) * np.float32(scale)
     np.testing.assert_allclose(vectors[[0, 0, 1], [1, 2, 2]], table[[0, 7, 1]], rtol=1e-6)
 
 
 def test_unknown_words_of_rao_2019_are_positive_and_trained() -> None:
     vocabulary = Vocabulary([f"w{row}" for row in range(20)], KNOWN, buckets=30)
-    vectors = word_vectors(vocabulary, "positive", unknown=0.25)
-    table = vectors.weight.detach()
-    assert vectors.weight.requires_grad
-    assert np.array_equal(table[1:21].numpy(), KNOWN)
+    weight = layers.word_vectors(vocabulary, "positive", unknown=0.25).weight
+    table = weight.detach()
+    assert weight.requires_grad and np.array_equal(table[1:21].numpy(), KNOWN)
     assert 0 <= float(table[21:].min()) < 0.01 < 0.09 < float(table[21:].max()) <= 0.1
 
 
 def test_low_precision_is_for_training_alone() -> None:
     torch.manual_seed(1)
-    vectors, ids = TrainedVectors(KNOWN, 1), torch.tensor([[1, 2, 3, 4, 5, 6]])
-    tower = ConvolutionTower(vectors, 50, 7, width=3, depth=2)
+    vectors, ids = layers.TrainedVectors(KNOWN, 1), torch.tensor([[1, 2, 3, 4, 5, 6]])
+    tower = layers.ConvolutionTower(vectors, 50, 7, width=3, depth=2)
     exact = tower(ids)[-1]
     tower.precision = "bf16"
     narrow = tower.train()(ids)[-1]

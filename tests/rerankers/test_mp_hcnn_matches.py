@@ -22,10 +22,8 @@ AWKWARD_LETTERS = """
 a Z ooo é e\u0301 İ ß ﬁ ½ Ⓗ ™ Σ … _ ' ’ n't 's @ @bob # http://t.co/x www. -LRB- \\ \U0001f602
 \u200d ع ガ 한 7 %C3%BC %20 % / ?
 """
-PIECES = [*AWKWARD_LETTERS.split(), " ", "\n", "\0"]
-texts = st.one_of(
-    st.text(), st.lists(st.sampled_from(PIECES)).map("".join), st.sampled_from([*AWKWARD.values()])
-)
+pieces = st.lists(st.sampled_from([*AWKWARD_LETTERS.split(), " ", "\n", "\0"])).map("".join)
+texts = st.one_of(st.text(), pieces, st.sampled_from([*AWKWARD.values()]))
 
 
 @pytest.mark.parametrize(
@@ -73,23 +71,18 @@ def test_places_in_a_url() -> None:
     assert letters == "example.com/münchen ja"
     written = [url[start:end] for start, end in spans]
     assert written[:7] == list("Example")
-    assert written[letters.index("ü")] == "%C3%BC"
-    assert written[letters.index(" ")] == "%20"
+    assert [written[letters.index(letter)] for letter in "ü "] == ["%C3%BC", "%20"]
     assert find_url("") == find_url("http://") == ("", [])
+
+
+CHANGES = {"similarity": "dot", "use_url_trigrams": False}  # Of "robust"
 
 
 @pytest.mark.parametrize(
     ("configuration", "changes"),
-    [
-        ("robust", {}),
-        ("paper", {}),
-        ("paper", {"normalization": "none"}),
-        ("robust", {"similarity": "dot", "use_url_trigrams": False}),
-    ],
+    [("robust", {}), ("paper", {}), ("paper", {"normalization": "none"}), ("robust", CHANGES)],
 )
-def test_matches_are_those_that_the_model_pools(
-    configuration: str, changes: dict[str, Any]
-) -> None:
+def test_matches_are_those_the_model_pools(configuration: str, changes: dict[str, Any]) -> None:
     unweighted = {**changes, "idf_weights": False}  # The paper's features are scaled by IDF.
     model: Any = small_model("mp_hcnn", configuration, **unweighted)
     rows = np.arange(len(TEXTS))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from conftest import Patch
-from helpers.reranking_samples import (
-    POSTS,
-    QUERIES,
-    VECTOR_SIZE,
-    all_pairs,
-    encoder,
-    network,
-    scores_of,
-    small_model,
-    vocabulary,
-)
+from helpers import reranking_samples as samples
+from helpers.reranking_samples import POSTS, QUERIES, VECTOR_SIZE, encoder, scores_of, small_model
 from nltk.tokenize import TreebankWordTokenizer
 from scipy.signal import correlate
 from sklearn.linear_model import LogisticRegression
@@ -145,11 +136,8 @@ def naive_overlap(query: str, post: str) -> list[float]:
     return [f for each in (common, content) for f in (len(each), float(idf.weights(each).sum()))]
 
 
-# CNTN, sections 3 and 4
-
-
 def cntn_sentence(weights: Weights, vectors: Vector) -> Vector:
-    """Section 3 for one text [s, E]: its vector [n_s]."""
+    """CNTN, section 3, for one text [s, E]: its vector [n_s]."""
     maps = vectors
     for layer, bias in enumerate(weights["biases"]):
         maps = naive_windows(maps, 3, margin=2) @ weights[f"convolutions.{layer}.weight"]
@@ -162,7 +150,7 @@ def cntn_sentence(weights: Weights, vectors: Vector) -> Vector:
 
 
 def cntn(model: Reranker, query: str, post: str) -> float:
-    """Equation 1 for one pair."""
+    """CNTN, section 4, equation 1, for one pair."""
     config = model.config
     everything, sides = weights_of(model), []
     for name, text in (("query_sentence.", query), ("post_sentence.", post)):
@@ -184,11 +172,8 @@ def cntn(model: Reranker, query: str, post: str) -> float:
     return float(everything["weights"] @ (np.tanh(inner) if config.activation == "tanh" else inner))
 
 
-# DRMM, section 4
-
-
 def drmm(model: Reranker, query: str, post: str) -> float:
-    """Section 4: s = Σ g_i z_i."""
+    """DRMM, section 4: s = Σ g_i z_i."""
     config, weights = model.config, weights_of(model)
     ids, post_ids = (encoder().vocabulary.ids(words(text)) for text in (query, post))
     cosines, evidence = unit(word_vectors(model, query)) @ unit(word_vectors(model, post)).T, []
@@ -203,8 +188,6 @@ def drmm(model: Reranker, query: str, post: str) -> float:
     return float(np.array(evidence) @ shares / shares.sum()) if evidence else 0.0
 
 
-# DSSM and C-DSSM, with vectors of 64,000 trigram counts
-
 CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -218,7 +201,7 @@ def row_of(trigram: str, rows: int) -> int:
 
 
 def trigram_counts(word: str, rows: int) -> Vector:
-    """Letter-trigram counts of one word: #good# is #go, goo, ood, od#."""
+    """Letter-trigram counts of one word, for DSSM and C-DSSM: #good# is #go, goo, ood, od#."""
     marked, counts = f"#{word}#", np.zeros(rows)
     for trigram, count in Counter(marked[n : n + 3] for n in range(len(word))).items():
         counts[row_of(trigram, rows)] += count
@@ -245,16 +228,13 @@ def convolutional_vector(weights: Weights, text: str) -> Vector:
 
 
 def dssm(model: Reranker, query: str, post: str) -> float:
-    """Both papers: γ times the cosine of the texts' vectors."""
+    """DSSM and C-DSSM: γ times the cosine of the texts' vectors."""
     if not words(query) or not words(post):
         return 0.0
     config, weights = model.config, weights_of(model, "tower.")
     of_text = deep_vector if "bias" in weights else convolutional_vector
     q, d = (of_text(weights, text) for text in (query, post))
     return float(config.smoothing * (unit(q) @ unit(d)))
-
-
-# DUET, section 3
 
 
 def duet_words(model: Reranker, text: str, most: int) -> tuple[list[int], list[Vector]]:
@@ -282,12 +262,11 @@ def duet_regions(weights: Weights, name: str, rows: list[Vector], region: int) -
 
 def duet_hidden(weights: Weights, name: str, places: list[Vector], size: int) -> Vector:
     """A fully connected layer on places side by side, zeros where there is none."""
-    inputs = np.concatenate([*places, np.zeros(size)])[:size]
-    return np.tanh(linear(weights, name, inputs))
+    return np.tanh(linear(weights, name, np.concatenate([*places, np.zeros(size)])[:size]))
 
 
 def duet(model: Reranker, query: str, post: str) -> float:
-    """Section 3: f = f_local + f_distributed."""
+    """DUET, section 3: f = f_local + f_distributed."""
     config, weights = model.config, weights_of(model)
     query_ids, query_rows = duet_words(model, query, 16)
     post_ids, post_rows = duet_words(model, post, 62)
@@ -299,9 +278,6 @@ def duet(model: Reranker, query: str, post: str) -> float:
     first = duet_hidden(weights, "local", local, 16 * config.local_filters)
     second = duet_hidden(weights, "distributed", products, 8 * config.filters)
     return float(linear(weights, "score", np.append(first, second))[0])  # f_local + f_distributed
-
-
-# K-NRM and Conv-KNRM
 
 
 def naive_ngrams(model: Reranker, text: str) -> list[Vector]:
@@ -317,6 +293,7 @@ def naive_ngrams(model: Reranker, text: str) -> list[Vector]:
 
 
 def knrm(model: Reranker, query: str, post: str) -> float:
+    """K-NRM and Conv-KNRM."""
     features = []  # φ: for each pair of lengths and each kernel
     for left, right in product(naive_ngrams(model, query), naive_ngrams(model, post)):
         cosines = unit(left) @ unit(right).T
@@ -325,9 +302,6 @@ def knrm(model: Reranker, query: str, post: str) -> float:
             kernels = np.exp(-((cosines - mean) ** 2) / (2 * sigma**2)).sum(axis=1)
             features.append(0.1 * np.log(np.maximum(kernels, 1e-10)).sum())
     return 10.0 * math.tanh(linear(weights_of(model), "score", features)[0] / 10.0)
-
-
-# MatchPyramid
 
 
 def match_pyramid(model: Reranker, query: str, post: str) -> float:
@@ -344,11 +318,8 @@ def match_pyramid(model: Reranker, query: str, post: str) -> float:
     return float(perceptron(weights, "score", features)[0])
 
 
-# SM-CNN, sections 3 and 4
-
-
 def sm_cnn_text(model: Reranker, side: str, text: str) -> Vector:
-    """Section 3.1: a text's vector, every digit read as 0."""
+    """SM-CNN, section 3.1: a text's vector, every digit read as 0."""
     masked = "".join("0" if c.isdigit() else c for c in text)
     weights, width = weights_of(model, f"{side}_sentence."), model.config.width
     windows = naive_windows(word_vectors(model, masked), width, width - 1)
@@ -356,7 +327,7 @@ def sm_cnn_text(model: Reranker, side: str, text: str) -> Vector:
 
 
 def sm_cnn(model: Reranker, query: str, post: str, prior: float = 0.0) -> float:
-    """Section 3.2: join layer, hidden layer, output."""
+    """SM-CNN, sections 3.2 and 4: join layer, hidden layer, output."""
     weights = weights_of(model)
     q, d = sm_cnn_text(model, "query", query), sm_cnn_text(model, "post", post)
     join = [*q, q @ weights["similarity"] @ d, *d]
@@ -368,11 +339,8 @@ def sm_cnn(model: Reranker, query: str, post: str, prior: float = 0.0) -> float:
     return float(linear(weights, "score", hidden)[0])
 
 
-# The models of Yu et al. (2014)
-
-
 def composed(model: Reranker, text: str) -> Vector:
-    """Section 3.1 or 3.2: one text's vector."""
+    """Yu et al. (2014), section 3.1 or 3.2: one text's vector."""
     if "left" not in weights_of(model):
         text = " ".join(word for word in words(text) if not is_told(word))
     vectors, weights = word_vectors(model, text), weights_of(model)
@@ -380,30 +348,24 @@ def composed(model: Reranker, text: str) -> Vector:
         return vectors.sum(axis=0) / max(1, len(vectors))
     if len(vectors) == 1:
         vectors = np.append(vectors, np.zeros((1, VECTOR_SIZE)), axis=0)
-    bigrams = [
-        np.tanh(weights["left"] @ first + weights["right"] @ second + weights["bigram_bias"])
-        for first, second in pairwise(vectors)
-    ]
-    return np.mean(bigrams, axis=0)
+    bigrams = vectors[:-1] @ weights["left"].T + vectors[1:] @ weights["right"].T
+    return np.tanh(bigrams + weights["bigram_bias"]).mean(axis=0)
 
 
 def bilinear(model: Reranker, query: str, post: str) -> float:
-    """Equation 1, before the sigmoid: qᵀ M a + b."""
+    """Yu et al. (2014), equation 1, before the sigmoid: qᵀ M a + b."""
     weights = weights_of(model)
     q, a = composed(model, query), composed(model, post)
     return float(q @ weights["matrix"] @ a + weights["bias"])
 
 
 def word_count(model: Reranker, query: str, post: str) -> float:
-    """Section 4.3, without stop words."""
+    """Yu et al. (2014), section 4.3, without stop words."""
     return naive_overlap(query, post)[2 + model.config.weighted]
 
 
-# PWIM, sections 4 to 7
-
-
 def naive_states(model: Reranker, text: str) -> list[Vector]:
-    """Section 4: states [L, ·] of the words, side by side, forward, backward and added."""
+    """PWIM, section 4: states [L, ·] of the words, side by side, forward, backward and added."""
     vectors = word_vectors(model, text)[: model.config.size]
 
     def read(name: str, vectors: Vector) -> Vector:
@@ -432,7 +394,7 @@ def naive_picks(preference: Vector) -> npt.NDArray[np.bool_]:
 
 
 def naive_cube(model: Reranker, query: str, post: str) -> Vector:
-    """Sections 4 to 6: [13, size, size]."""
+    """PWIM, sections 4 to 6: [13, size, size]."""
     config = model.config
     cube = np.zeros((13, config.size, config.size))
     if not words(query) or not words(post):
@@ -460,16 +422,13 @@ def pwim(model: Reranker, query: str, post: str) -> float:
     return float(perceptron(weights, "score", image.max(axis=(1, 2)), activation)[0])
 
 
-# MP-CNN, algorithms 1 and 2
-
-
 def pool(maps: Vector, pooling: str) -> Vector:
     """[L, ...] to [...]; nothing is pooled to zeros."""
     return getattr(np, pooling)(maps, axis=0) if len(maps) else np.zeros(maps.shape[1:])
 
 
 def group_a(weights: Weights, sentence: Vector, width: float, pooling: str) -> Vector:
-    """Block A: one vector."""
+    """MP-CNN, block A: one vector."""
     if math.isinf(width):
         return pool(sentence, pooling)
     weight, bias = (weights[f"holistic.{int(width) - 1}.{name}"] for name in ("weight", "bias"))
@@ -477,7 +436,7 @@ def group_a(weights: Weights, sentence: Vector, width: float, pooling: str) -> V
 
 
 def group_b(weights: Weights, sentence: Vector, width: int, pooling: str) -> Vector:
-    """Block B: [dimensions, filters]."""
+    """MP-CNN, block B: [dimensions, filters]."""
     weight, bias = (weights[f"by_dimension.{width - 1}.{name}"] for name in ("weight", "bias"))
     windows = naive_windows(sentence, width).reshape(-1, width, 1, VECTOR_SIZE)
     maps = np.tanh((windows * weight).sum(axis=1) + bias)  # [L, filters, E]
@@ -517,9 +476,7 @@ def mp_cnn(model: Reranker, query: str, post: str) -> float:
     return float(linear(weights, "score", hidden)[0])
 
 
-# MP-HCNN, section 3, on matrices of fixed size
-
-# Perspective -> lengths to which section 4.3 pads query and post.
+# Perspective of MP-HCNN -> lengths to which section 4.3 pads query and post.
 LENGTHS = {"words": (10, 68), "post_trigrams": (51, 140), "url_trigrams": (51, 120)}
 
 
@@ -528,12 +485,8 @@ def plain(text: str) -> str:
     return " ".join("".join(letters).lower().split())
 
 
-def treebank(text: str) -> list[str]:
-    return TreebankWordTokenizer().tokenize(plain(text))
-
-
 def mp_hcnn_levels(model: Reranker, tower: str, ids: list[int], rows: int) -> list[Vector]:
-    """Section 3.2: depth + 1 matrices [rows, ·]."""
+    """MP-HCNN, section 3.2: depth + 1 matrices [rows, ·]."""
     config, weights = model.config, weights_of(model, f"towers.{tower}.convolutions.")
     padded = torch.tensor([*ids, *[0] * (rows + 1 - len(ids))])
     vectors = model.towers[tower].vectors(padded).detach().double().numpy()
@@ -541,8 +494,7 @@ def mp_hcnn_levels(model: Reranker, tower: str, ids: list[int], rows: int) -> li
     levels, padding = [vectors[:rows]], vectors[rows]
     is_read = config.normalization == "query"
     for depth in range(config.depth):
-        # [width · E, F], the first term's E first
-        filters, bias = weights[f"{depth}.weight"], weights[f"{depth}.bias"]
+        filters, bias = weights[f"{depth}.weight"], weights[f"{depth}.bias"]  # [width · E, F]
         below = np.concatenate([levels[-1], np.tile(padding, (width - 1, 1))])
         above = relu(naive_windows(below, width)[:rows] @ filters + bias)
         if not is_read:
@@ -552,15 +504,10 @@ def mp_hcnn_levels(model: Reranker, tower: str, ids: list[int], rows: int) -> li
     return levels
 
 
-def mp_hcnn_features(
-    config: Any, perspective: str, idf: Vector, levels: Sequence[list[Vector]], length: int
-) -> Vector:
-    """Section 3.3: [query positions, (depth + 1) · pools] for a post of this length.
-
-    Features are zeros past the query's end.
-    """
+def mp_hcnn_features(config: Any, name: str, idf: Vector, levels: Any, length: int) -> Vector:
+    """MP-HCNN, section 3.3: [query positions, (depth + 1) · pools], zeros past the query's end."""
     kind, features = config.normalization, list[Vector]()
-    width, weighted = (2, 2) if perspective == "words" else (4, config.weighted_trigram_depths)
+    width, weighted = (2, 2) if name == "words" else (4, config.weighted_trigram_depths)
     for depth, (q, d) in enumerate(zip(*levels, strict=True)):
         s = q @ d.T if config.similarity == "dot" else unit(q) @ unit(d).T
         if kind != "none":
@@ -591,7 +538,8 @@ def phrase_idf(kind: str, idf: Vector, depth: int, width: int) -> float:
 def mp_hcnn_inputs(config: Any, query: str, text: str, url: str) -> dict[str, tuple[Any, Any, Any]]:
     """Perspective -> query's identifiers, their IDF, post's identifiers."""
     reader, is_code = encoder(), config.urls == "code"
-    split = words if config.tokens == "words" else treebank
+    tokenize = TreebankWordTokenizer().tokenize
+    split = words if config.tokens == "words" else lambda text: tokenize(plain(text))
     rare = reader.idf.weights(split(query), config.idf != "relative").astype(np.float64)
     grams = character_trigrams(split(query))
     spread = np.repeat(rare, grams.lengths)
@@ -615,7 +563,7 @@ def mp_hcnn_inputs(config: Any, query: str, text: str, url: str) -> dict[str, tu
 
 
 def mp_hcnn(model: Reranker, query: str, text: str, url: str = "") -> float:
-    """Section 3.4, on matrices of fixed size whose rows past a text's end are zeros."""
+    """MP-HCNN, section 3.4, on matrices of fixed size whose rows past a text's end are zeros."""
     config, weights, evidence = model.config, weights_of(model), list[Vector]()
     for name, (ids, idf, post) in mp_hcnn_inputs(config, query, text, url).items():
         rows, columns = LENGTHS[name]
@@ -637,8 +585,6 @@ def mp_hcnn(model: Reranker, query: str, text: str, url: str = "") -> float:
         evidence.append(np.array([float(url_text(url) != "<url>")]))
     return float(perceptron(weights, "score", np.concatenate(evidence))[0])
 
-
-# Tests
 
 SMALL_PYRAMID = {"filters": 3, "deep_filters": 4}
 SIZES = {"width": 3, "deep_width": 5, "pooled_rows": 3, "pooled_columns": 7, "query_words": 2}
@@ -715,8 +661,8 @@ def test_scores_are_those_of_the_paper(
     values = np.array([*signals.values()]).reshape(-1, len(cases)).T.tolist()
     expected = [written_out(model, *case, *of) for case, of in zip(cases, values, strict=True)]
     assert np.ptp(expected) > 1e-4, "all pairs score the same"
-    queries, texts = [case[0] for case in cases], [case[1] for case in cases]
-    pairs = Pairs(queries, texts, ["".join(case[2:]) for case in cases], rows, rows, signals)
+    queries, texts, urls = zip(*((q, text, "".join(url)) for q, text, *url in cases), strict=True)
+    pairs = Pairs([*queries], [*texts], [*urls], rows, rows, signals)
     for hosts in (devices.HOSTS, ()):
         monkeypatch.setattr(devices, "HOSTS", hosts)
         np.testing.assert_allclose(scores_of(model, pairs), expected, rtol=1e-5, atol=1e-5)
@@ -734,9 +680,7 @@ def test_ends_of_the_range_are_in_the_outer_bins_of_drmm() -> None:
 def test_convolutions_of_sm_cnn_get_a_tenth_of_the_weight_decay() -> None:
     model = small_model("sm_cnn", "static", vectors="positive")
     optimizer = make_optimizer(model, Settings(optimizer="adadelta", weight_decay=1e-4))
-    decays = {
-        id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
-    }
+    decays = {id(p): of["weight_decay"] for of in optimizer.param_groups for p in of["params"]}
     for name, parameter in model.named_parameters():
         expected = 1e-5 if "_sentence." in name else 1e-4
         assert decays.pop(id(parameter)) == pytest.approx(expected), name
@@ -750,7 +694,7 @@ def test_plain_gradient_descent_is_the_same_with_sparse_gradients(monkeypatch: P
         monkeypatch.setattr(loop, "LARGE", smallest)
         model = small_model("dssm", "rao2019")
         optimizer = make_optimizer(model, model.settings_of("rao2019"))
-        pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
+        pairs = Tokenized.from_pairs(samples.all_pairs(), encoder(), model)
         pairs.scores_of(model, np.arange(len(pairs.query_index))).sum().backward()
         table = model.tower.trigrams.weight
         assert table.grad.is_sparse == (smallest == 1)
@@ -761,7 +705,7 @@ def test_plain_gradient_descent_is_the_same_with_sparse_gradients(monkeypatch: P
     assert not model.tower.trigrams.sparse
 
 
-PAIRS = all_pairs()
+PAIRS = samples.all_pairs()
 RELEVANT = np.random.default_rng(4).random(len(PAIRS)) < 0.4
 TEXTS = [(query, text) for query in QUERIES for text, _ in POSTS]
 PASS = Settings(loss="pointwise", sampling="pairs", optimizer="adagrad", learning_rate=0.05)
@@ -770,7 +714,7 @@ PASS = Settings(loss="pointwise", sampling="pairs", optimizer="adagrad", learnin
 @pytest.mark.parametrize("vectors", ["static", "positive"])
 def test_training_changes_vectors_only_where_it_may(vectors: str) -> None:
     model = small_model("sm_cnn", "static", vectors=vectors)
-    ids = torch.arange(len(vocabulary().known) + 3)
+    ids = torch.arange(len(samples.vocabulary().known) + 3)
     before = model.vectors(ids).detach().clone()
     examples = Examples(Tokenized.from_pairs(PAIRS, encoder(), model), RELEVANT)
     train(model, examples, None, lambda s: 0.0, replace(PASS, batch_pairs=20, epochs=1, steps=6))
@@ -807,6 +751,6 @@ def test_training_of_counts_ends_with_the_regression(name: str, tmp_path: Path) 
     # Where L-BFGS stops depends on how features are rounded, so this is not as exact.
     expected = LogisticRegression(C=100).fit(features, RELEVANT).decision_function(features)
     np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
-    checkpoint.save(tmp_path / "saved", network(model, encoder(), name))
+    checkpoint.save(tmp_path / "saved", samples.network(model, encoder(), name))
     loaded = checkpoint.load(tmp_path / "saved", name, idf=lambda source: encoder().idf)
     np.testing.assert_array_equal(loaded.score(PAIRS), scores)

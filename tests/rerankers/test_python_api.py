@@ -252,8 +252,6 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: Patch) -> None:
         rerankers.load("mp_hcn")
 
 
-# In PyTerrier and LangChain
-
 FIRST = [float(row * 7 % 5) for row in range(len(POSTS))]  # Scores of a first stage
 
 
@@ -335,16 +333,14 @@ def test_what_the_readme_shows() -> None:
     first = results()[lambda frame: frame["query"] == QUERIES[0]].assign(qid="1")
     documents = [Document(text, metadata={"url": url}) for text, url in POSTS]
     names = {"first_stage": pt.Transformer.from_df(first), "documents": documents}
-    frame, compressed = (eval_last(block, names) for block in blocks)
-    assert QUERIES[0] in blocks[0] and QUERIES[0] in blocks[1]
+    shown = []
+    for block in blocks:
+        assert QUERIES[0] in block
+        steps, _, last = block.rstrip().rpartition("\n")
+        exec(steps, names)
+        shown.append(eval(last, names))
+    frame, compressed = shown
     ranked, reranker = frame.sort_values("rank")["text"].tolist(), rerankers.load()
     assert ranked[:3] == [one.text for one in reranker.rank(QUERIES[0], POSTS, 3, FIRST)]
     best = [one.text for one in reranker.rank(QUERIES[0], POSTS, 3)]
     assert [one.page_content for one in compressed] == best
-
-
-def eval_last(source: str, names: dict[str, Any]) -> Any:
-    """Run a block of Python; the value of its last line."""
-    steps, _, shown = source.rstrip().rpartition("\n")
-    exec(steps, names)
-    return eval(shown, names)

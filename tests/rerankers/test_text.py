@@ -1,8 +1,8 @@
 """Posts, queries and URLs to words, stems and trigrams: expectations by hand, and invariants."""
 
-import itertools
 import json
-import string
+from itertools import product
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -65,9 +65,7 @@ def test_only_the_beginning_of_a_long_text_is_read() -> None:
 def test_words_of_any_text(raw: str) -> None:
     found = words(raw)
     for word in found:
-        assert word
-        assert word == word.lower()
-        assert not set(word) & set(" @#/_\0")
+        assert word and word == word.lower() and not set(word) & set(" @#/_\0")
     assert words(" ".join(found)) == found, "reading the words again changes them"
 
 
@@ -82,9 +80,8 @@ def trigrams(text: str) -> list[int]:
 
 def test_trigrams_cross_spaces_but_not_texts() -> None:
     both = character_trigrams(["bbc", "a b", ""])
-    assert both.values.tolist() == trigrams("bbc") + [
-        trigrams(part)[1] for part in ("#a ", "a b", " b#")
-    ]
+    second = [trigrams(part)[1] for part in ("#a ", "a b", " b#")]
+    assert both.values.tolist() == trigrams("bbc") + second
     assert both.lengths.tolist() == [3, 3, 0]
     assert len(character_trigrams([])) == 0
 
@@ -104,9 +101,6 @@ def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
     assert reading.tokens_of(["rock'n'roll 'tis the o''clock'"]) == expected
 
 
-# Many texts at once, against one after the other
-
-
 @example(["Sooooo good, isn't it?\nRT @x: http://t.co/a", "", "a_b -LRB- c -RRB-", "it’s ŚĆ", "\n"])
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=6))
@@ -122,17 +116,13 @@ def test_any_texts_are_read_as_alone(texts: list[str]) -> None:
         np.testing.assert_array_equal(trigrams, character_trigrams(words(text)).values)
 
 
-# Stems, against NLTK's
-
 STEMMER = PorterStemmer()
-ENDINGS = [
-    *("", "9", "É", "News", "ational", "tional", "izer", "entli", "ousli", "ization", "ation"),
-    *("ator", "alism", "iveness", "fulness", "ousness", "aliti", "iviti", "biliti", "fulli"),
-    *("logi", "icate", "ative", "alize", "iciti", "ical", "ful", "ness", "ance", "ible", "ement"),
-    *("ment", "ous", "ied"),
-    *string.ascii_lowercase,
-    *map("".join, itertools.product(string.ascii_lowercase, repeat=2)),
-]
+SUFFIXES = """
+9 É News ational tional izer entli ousli ization ation ator alism iveness fulness ousness aliti
+iviti biliti fulli logi icate ative alize iciti ical ful ness ance ible ement ment ous ied
+"""
+PAIRS = map("".join, product(ascii_lowercase, repeat=2))
+ENDINGS = ["", *SUFFIXES.split(), *ascii_lowercase, *PAIRS]
 
 
 def test_stems_are_those_of_nltk_for_all_endings_and_exceptions() -> None:
@@ -141,16 +131,11 @@ def test_stems_are_those_of_nltk_for_all_endings_and_exceptions() -> None:
     assert [*map(stem, whole)] == [*map(STEMMER.stem, whole)]
 
 
-# Distinct rows and trigrams, against sets
-
-
 def test_rows_that_share_a_slot_are_told_apart() -> None:
     """Of 40,000 rows with few repetitions, many have the same place in the hash table."""
     random = np.random.default_rng(1)
-    columns = [
-        np.repeat(np.arange(1000), 40),
-        random.integers(0, 2**40, 60)[random.integers(0, 60, 40_000)],
-    ]
+    few = random.integers(0, 2**40, 60)
+    columns = [np.repeat(np.arange(1000), 40), few[random.integers(0, 60, 40_000)]]
     first, kinds = distinct(columns)
     rows = np.stack(columns, axis=1)
     np.testing.assert_array_equal(rows[first][kinds], rows)

@@ -23,9 +23,7 @@ from rerankers.networks.training import loop
 from rerankers.networks.training.loop import BatchSampler, Examples, History, compared_once, train
 from rerankers.networks.training.settings import Settings
 
-FAST = Settings(
-    epochs=4, steps=5, batch_topics=3, positives=2, negatives=2, learning_rate=5e-3, seed=7
-)
+FAST = Settings(epochs=4, steps=5, batch_topics=3, positives=2, negatives=2, learning_rate=5e-3)
 LABELS = np.random.default_rng(11).permutation(np.arange(48) % 3 == 0)
 CHOICES = {each.name: each.metadata.get("choices", ()) for each in dataclasses.fields(Settings)}
 
@@ -35,12 +33,11 @@ def model_of(name: str = "mp_hcnn", configuration: str = "robust") -> Reranker:
     return small_model(name, configuration, dropout=0.3 if name == "mp_hcnn" else 0.0)
 
 
-def run(
-    model: Reranker, settings: Settings = FAST, measure: Any = None, labels: Any = LABELS, **of: Any
-) -> History:
+def run(model: Reranker, settings: Settings = FAST, measure: Any = None, **of: Any) -> History:
     """Train on some pairs; they are the validation, too."""
     pairs = Tokenized.from_pairs(all_pairs(), encoder(), model)
-    data = Examples(compared_once(model, pairs) if model.interactions_are_fixed else pairs, labels)
+    pairs = compared_once(model, pairs) if model.interactions_are_fixed else pairs
+    data = Examples(pairs, of.pop("labels", LABELS))
     measured = measure or (lambda scores: float(scores[LABELS].mean() - scores[~LABELS].mean()))
     return train(model, data, of.pop("validation", data), measured, settings, **of)
 
@@ -154,14 +151,13 @@ def test_epoch_without_a_number_of_steps_is_a_pass_over_the_pairs() -> None:
     assert all(0 < figures["validation_loss"] < 2 for figures in history.epochs)
 
 
-# Terms of a loss, of one list
-
+# Loss -> its terms for one list
 NAIVE: dict[str, Callable[[list[float], list[float]], list[float]]] = {
     "pointwise": lambda positives, negatives: [
         math.log(1 + math.exp(-s)) for s in (*positives, *(-n for n in negatives))
     ],
     "pairwise": lambda positives, negatives: [
-        max(0.0, 1 - p + n) for p in positives for n in negatives
+        max(0, 1 - p + n) for p in positives for n in negatives
     ],
     "listwise": lambda positives, negatives: [
         math.log(1 + sum(math.exp(n - p) for n in negatives)) for p in positives
@@ -203,8 +199,6 @@ def test_settings_name_all_mistakes_at_once() -> None:
         Settings(loss="listwise", sampling="pairs")
 
 
-# Pairs of steps, as the sampler draws them
-
 # Topic 0 has both kinds, 1 only negatives, 2 only positives, 3 one of each, 4 many; mixed up.
 QUERY_INDEX = np.array([4, 0, 0, 1, 2, 3, 3, 0, 1, *[4] * 30])
 RELEVANT = np.array([0, 1, 0, 0, 1, 1, 0, 0, 0, *[1] * 25, *[0] * 5], dtype=bool)
@@ -219,7 +213,6 @@ def sampler_of(sampling: str, **changes: Any) -> BatchSampler:
 
 
 def drawn(sampler: BatchSampler, steps: int = 1) -> Iterator[list[int]]:
-    """The lists of some steps."""
     random = np.random.default_rng(0)
     for step in range(steps):
         yield from sampler.draw(step, random)[0].tolist()

@@ -6,16 +6,7 @@ from typing import Any
 import lightgbm
 import numpy as np
 import pytest
-from helpers import reranking_samples
-from helpers.reranking_samples import (
-    AWKWARD,
-    POSTS,
-    QUERIES,
-    all_pairs,
-    encoder,
-    pairs_that_rm3_orders,
-    small_config,
-)
+from helpers import reranking_samples as samples
 
 from rerankers import checkpoint, features
 from rerankers.errors import RerankerError
@@ -84,16 +75,13 @@ def test_larger_trees_and_other_kinds_are_errors() -> None:
         Forest([grown(4, linear_tree=True).model_to_string()])
 
 
-# Growing
-
-
 def fitted(pairs: Pairs, relevant: np.ndarray, progress: Any = print, **changes: Any) -> Trees:
-    config = small_config("lambdamart", "all", **changes)
-    return reranking_samples.fitted("lambdamart", config, pairs, relevant, progress=progress)
+    config = samples.small_config("lambdamart", "all", **changes)
+    return samples.fitted("lambdamart", config, pairs, relevant, progress=progress)
 
 
 def test_training_is_independent_of_the_order_of_topics() -> None:
-    pairs, relevant = pairs_that_rm3_orders()
+    pairs, relevant = samples.pairs_that_rm3_orders()
     order = np.argsort(-pairs.query_index, kind="stable")
     turned = fitted(pairs.take(order), relevant[order])
     assert turned.files() == fitted(pairs, relevant).files()
@@ -102,7 +90,7 @@ def test_training_is_independent_of_the_order_of_topics() -> None:
 
 
 def test_parts_choose_few_trees_for_random_labels() -> None:
-    pairs, _ = pairs_that_rm3_orders()
+    pairs, _ = samples.pairs_that_rm3_orders()
     noise = np.random.default_rng(1).random(len(pairs)) < 0.3
     chosen = fitted(pairs, noise, trees=40, parts=3)
     every = fitted(pairs, noise, trees=40, parts=0)
@@ -112,18 +100,16 @@ def test_parts_choose_few_trees_for_random_labels() -> None:
 
 def test_every_tree_is_progress() -> None:
     told: list[str] = []
-    fitted(*pairs_that_rm3_orders(), told.append, trees=3, parts=2)
+    fitted(*samples.pairs_that_rm3_orders(), told.append, trees=3, parts=2)
     counts = [f"lambdarank, its number of trees: {tree} of 3" for tree in (1, 2, 3)]
     assert told[:3] == counts
     assert told[3:] and all(text.startswith("lambdarank, trees: ") for text in told[3:])
 
 
-# Kept posts: the same scores, in bounded memory, of one source of IDF
-
-IDF = encoder().idf
+IDF = samples.encoder().idf
 OTHER_IDF = Idf.from_document_frequencies({"bbc": 3, "cuts": 1}, 10, "counted elsewhere")
-EVERY = [*POSTS, *((text, text) for text in AWKWARD.values()), ("", "")]
-PAIRS = all_pairs([*QUERIES, "zzz new"], EVERY)
+EVERY = [*samples.POSTS, *((text, text) for text in samples.AWKWARD.values()), ("", "")]
+PAIRS = samples.all_pairs([*samples.QUERIES, "zzz new"], EVERY)
 
 
 def values(pairs: Pairs, idf: Idf = IDF, known: RecentPosts | None = None) -> list[object]:
@@ -139,7 +125,7 @@ def of_query(number: int) -> Pairs:
 def test_features_are_those_of_posts_that_are_read(max_bytes: int) -> None:
     """With new and known posts, and with posts that are dropped."""
     kept = RecentPosts(max_bytes)
-    for number in [*range(len(QUERIES)), 0]:
+    for number in [*range(len(samples.QUERIES)), 0]:
         pairs = of_query(number)
         half = pairs.take(np.arange(len(pairs) // 2))
         for part in (half, pairs):
@@ -162,9 +148,9 @@ def test_posts_of_another_source_are_not_used() -> None:
 
 
 def test_threads_share_the_posts() -> None:
-    kept, expected = RecentPosts(40_000), [values(of_query(n)) for n in range(len(QUERIES))]
+    kept, expected = RecentPosts(40_000), [values(of_query(n)) for n in range(len(samples.QUERIES))]
     with ThreadPoolExecutor(4) as pool:
-        numbers = [*range(len(QUERIES))] * 5
+        numbers = [*range(len(samples.QUERIES))] * 5
         found = pool.map(lambda number: values(of_query(number), known=kept), numbers)
         assert [*found] == expected * 5
     assert 0 < kept.bytes <= kept.max_bytes

@@ -66,8 +66,7 @@ FILES = {
 def test_vectors_of_every_form(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(FILES[name])
     vectors = files.read_vectors(tmp_path / name)
-    assert vectors.words == ["bbc", "the"]
-    assert vectors.matrix.dtype == np.float32
+    assert (vectors.words, vectors.matrix.dtype) == (["bbc", "the"], np.float32)
     np.testing.assert_array_equal(vectors.matrix, MATRIX)
 
 
@@ -89,26 +88,18 @@ WHOLE = {"format": 1, "buckets": 5, "vector_size": 3, "words": ["a"]}
 WRONG = [{k: v for k, v in WHOLE.items() if k != key} for key in WHOLE]
 WRONG += [WHOLE | {"format": 2}, WHOLE | {"words": 7}, WHOLE | {"vector_size": "x"}]
 VOCABULARIES = [None, b"", b"[]", b"\xff", *(json.dumps(each).encode() for each in WRONG)]
+VECTORS: dict[str, bytes | None] = {"absent.txt": None, "empty.txt": b"", "text.bin": TEXT.encode()}
+VECTORS |= {"only_header.txt": b"2 3\n", "not_a_number.txt": b"bbc nan 1 2\n"}
+VECTORS |= {"one_number_short.txt": TEXT.encode() + b"of 1 2\n", "cut.bin": BINARY[:-9]}
+VECTORS |= {"too_many.bin": b"99999999999999 300\nbbc ", "negative.bin": b"-2 3\n" + BINARY[4:]}
+VECTORS |= {"cut.txt.gz": gzip.compress(TEXT.encode())[:-9]}
+FREQUENCIES = [(None, ""), (b"", "1:"), (b"many\nthe\t3\n", "1:"), (b"0\nthe\t0\n", "1:")]
+FREQUENCIES += [(b"10\nthe\t3\nof\tx\n", "3:"), (b"10\n\t3\n", "2:"), (b"10\n\xff\t3\n", "")]
+FREQUENCIES += [("10\nthe\t²\n".encode(), "2:")]
 DAMAGED = [
     *(("vocabulary.json", content, "found") for content in VOCABULARIES),
-    ("absent.txt", None, ""),
-    ("empty.txt", b"", ""),
-    ("one_number_short.txt", TEXT.encode() + b"of 1 2\n", ""),
-    ("only_header.txt", b"2 3\n", ""),
-    ("cut.bin", BINARY[:-9], ""),
-    ("text.bin", TEXT.encode(), ""),
-    ("too_many.bin", b"99999999999999 300\nbbc ", ""),
-    ("negative.bin", b"-2 3\n" + BINARY[4:], ""),
-    ("cut.txt.gz", gzip.compress(TEXT.encode())[:-9], ""),
-    ("not_a_number.txt", b"bbc nan 1 2\n", ""),
-    ("idf.tsv", None, ""),
-    ("idf.tsv", b"", "1:"),
-    ("idf.tsv", b"many\nthe\t3\n", "1:"),
-    ("idf.tsv", b"0\nthe\t0\n", "1:"),
-    ("idf.tsv", b"10\nthe\t3\nof\tx\n", "3:"),
-    ("idf.tsv", b"10\n\t3\n", "2:"),
-    ("idf.tsv", b"10\n\xff\t3\n", ""),
-    ("idf.tsv", "10\nthe\t²\n".encode(), "2:"),
+    *((name, content, "") for name, content in VECTORS.items()),
+    *(("idf.tsv", content, place) for content, place in FREQUENCIES),
 ]
 
 
@@ -153,9 +144,7 @@ def test_word_frequencies_are_those_of_wordfreq() -> None:
     frequency = word_frequencies("en")
     listed = list(wordfreq.get_frequency_dict("en", "best"))[::370]
     words = [*ODD_WORDS, *listed, *map(str.upper, listed[:100])]
-    assert [(word, frequency(word)) for word in words] == [
-        (word, wordfreq.word_frequency(word, "en")) for word in words
-    ]
+    assert {w: frequency(w) for w in words} == {w: wordfreq.word_frequency(w, "en") for w in words}
     cuts, never = Idf.from_wordfreq().weights(["cuts", "qzxvkq"])
     rarity = 1 / (15 * wordfreq.word_frequency("cuts", "en"))
     assert [cuts, never] == pytest.approx([math.log(1 + rarity) / math.log(1 + 1e7), 1.0])
@@ -170,8 +159,6 @@ def test_frequencies_of_other_languages_are_of_our_words() -> None:
     pairs = word_frequencies("ko")
     assert pairs("한국") >= wordfreq.get_frequency_dict("ko", "best")["한국"] > pairs("국한")
 
-
-# Spaces: general ones against their own package, adapted ones in their file
 
 WORDS = ["storm", "water", "bbc", "don't", "zxqv", "日本", "naïve", "42"]
 

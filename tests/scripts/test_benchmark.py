@@ -30,7 +30,6 @@ def run(*arguments: str) -> None:
 
 
 def test_the_parts_run_on_the_sample(monkeypatch: Patch, capsys: Capture) -> None:
-    """With one way of searching, and a small load."""
     with pytest.raises(UsageError, match=r"--parts: found 'scorin', .*; did you mean 'scoring'"):
         run("--parts", "search", "scorin")
     monkeypatch.setattr(parts, "SEARCHES", (" --reranker none",))

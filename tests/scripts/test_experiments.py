@@ -65,10 +65,8 @@ def test_an_answer_cell_is_measured_and_computed_once(tmp_path: Path) -> None:
     cell, twin = (Cell(name, "bag_of_words", quick, "trecqa-raw") for name in ("one", "another"))
     assert not is_finished(cell, setup)
     results, failures = run_cells([cell, twin], setup)
-    assert failures == []
-    assert [result.cell for result in results] == [cell, twin]
-    assert results[0].measures == results[1].measures
-    assert is_finished(twin, setup)
+    assert (failures, [result.cell for result in results]) == ([], [cell, twin])
+    assert results[0].measures == results[1].measures and is_finished(twin, setup)
     assert results[0].measures["RR"] == mean_of_run(setup, cell, "RR")
     assert (results[0].interpolated, results[0].weight) == ({}, None)
     written = setup.result_file(cell).stat().st_mtime_ns
@@ -98,7 +96,6 @@ def test_cells_pick_right_answers_with_and_without_training(tmp_path: Path) -> N
     # A right answer has all words of its question, and nearly always the most.
     assert 0.5 < measured.measures["P@1"] <= measured.measures["RR"] <= 1
     assert not setup.directory.exists()
-
     options = "--development drawn training.steps=1 training.epochs=1 --configuration nbow_mlp"
     options += f" --vectors {setup.data}/vectors.txt"
     cell = Cell("NBOW", "drawn:cntn", tuple(options.split()), "wikiqa")
@@ -133,8 +130,7 @@ def test_runs_on_raw_questions_are_measured_on_the_clean_ones(tmp_path: Path) ->
     write_run(setup.run_file(cells[0]), run, "test")
     measured = dataclasses.replace(made_up(one, "trecqa-raw", AP=0.1, RR=0.2), cell=cells[0])
     first, second = reports.clean_questions(table, [measured], setup)
-    assert first == measured
-    assert second.cell.collection == "trecqa-clean"
+    assert (first, second.cell.collection) == (measured, "trecqa-clean")
     values = evaluate(clean.qrels, {q: run[q] for q in clean.qrels}, ["AP", "RR"])
     assert second.measures == {name: round(mean(v), 4) for name, v in values.items()}
 

@@ -36,6 +36,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
 """Name of a file in scripts/locks -> the extras whose packages it has."""
 PARTLY_USED = {each["name"] for each in PYPROJECT["tool"]["uv"]["dependency-metadata"]} - {"torch"}
 """Packages whose own requirements are not locked."""
+installed_distributions = cache(metadata.packages_distributions)
 
 
 def needed(*extras: str) -> list[Requirement]:
@@ -114,9 +115,6 @@ def test_the_two_builds_of_faiss_never_meet() -> None:
     assert names(needed("gpu")) & builds == {"faiss-gpu"}
     assert names(needed("all")) & builds == names(needed("dev")) & builds == {"faiss-cpu"}
     assert not names(needed("search", "serve", "adapt", "plot")) & builds
-
-
-installed_distributions = cache(metadata.packages_distributions)
 
 
 def undeclared(folder: str, declared: set[str]) -> dict[str, str]:

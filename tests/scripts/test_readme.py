@@ -21,13 +21,8 @@ from pipeline.command.main import COMMANDS
 from pipeline.command.options import run_command
 from rerankers import models
 
-TEXTS = [
-    ROOT / "README.md",
-    ROOT / ".github" / "CONTRIBUTING.md",
-    *sorted(ROOT.glob("*/README.md")),
-    *sorted(ROOT.glob("*/*/README.md")),
-    ROOT / "scripts" / "results" / "notes.md",
-]
+PATTERNS = ("README.md", "*/README.md", "*/*/README.md", ".github/*.md", "scripts/results/notes.md")
+TEXTS = [path for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
 
 
 def named(path: Path) -> str:
@@ -99,21 +94,14 @@ def assert_printed(output: str, shown: str) -> None:
     assert re.fullmatch(pattern + r"\s*", output.strip() + "\n"), f"{shown}\n---\n{output}"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("pools")
 @pytest.mark.parametrize("path", READMES, ids=named)
-def test_the_python_prints_what_is_shown(
-    path: Path, tmp_path: Path, home: Path, monkeypatch: Patch
-) -> None:
+def test_what_python_prints(path: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """All blocks of a README in their order, with the names of those before."""
     posts = (ROOT / "pipeline" / "sample" / "posts.jsonl").read_bytes()
     (tmp_path / "posts.jsonl.gz").write_bytes(gzip.compress(posts))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
     names: dict[str, object] = {}
     for language, code, output in blocks(path):
         if language == "python" and not any(word in code for word in ELSEWHERE):
@@ -124,12 +112,13 @@ def test_the_python_prints_what_is_shown(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pools")
 @pytest.mark.parametrize("path", READMES, ids=named)
-def test_commands_print_what_is_shown(path: Path, tmp_path: Path, home: Path) -> None:
+def test_what_commands_print(path: Path, tmp_path: Path) -> None:
     """Commands whose output is shown, in the checkout's folders but for what they write."""
     (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
     for language, code, output in blocks(path):
         if language == "sh" and output is not None:
-            done = run_program("bash", "-euc", code, cwd=tmp_path, TWEETRERANK_HOME=str(home))
+            done = run_program("bash", "-euc", code, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert_printed(done.stdout, output)

@@ -29,9 +29,7 @@ def run(*arguments: str) -> None:
         ("table3 --train", ["--train: found changes after the commit abc, expected a "]),
     ],
 )
-def test_all_bad_arguments_are_named_at_once(
-    arguments: str, messages: list[str], monkeypatch: Patch
-) -> None:
+def test_all_mistakes_are_named(arguments: str, messages: list[str], monkeypatch: Patch) -> None:
     monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc-dirty"})
     with pytest.raises(UsageError) as caught:
         run(*arguments.split())

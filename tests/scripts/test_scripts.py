@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.processes import ROOT
+from helpers.processes import ROOT, started
 
 # Makes "environments" that hold a copy of itself, also by the name of uv, and writes down what it
 # is asked to run. What fails, or hangs, is an installation whose arguments contain the text in the
@@ -57,16 +58,10 @@ class Checkout:
         (self.notes / "calls").unlink(missing_ok=True)
         environment = {k: v for k, v in os.environ.items() if k != "TWEETRERANK_TORCH_INDEX"}
         environment |= {"NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)}
-        return subprocess.Popen(
-            [self.root / "scripts" / script, *arguments],
-            cwd=self.elsewhere,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # Of a program in the background, as these tests may be, it is ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        # A program in the background, as these tests may be, ignores it.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        program = (self.root / "scripts" / script, *arguments)
+        return started(*program, cwd=self.elsewhere, env=environment, preexec_fn=heed)
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         process = self.start(script, *arguments)
@@ -149,8 +144,7 @@ def test_a_failed_installation_changes_nothing(checkout: Checkout) -> None:
         (checkout.notes / "fail").write_text(failing)
         failed = checkout.run("quickstart", "--serve")
         assert failed.returncode == 1
-        assert "no such wheel" in failed.stderr
-        assert "the installation failed" in failed.stderr
+        assert "no such wheel" in failed.stderr and "the installation failed" in failed.stderr
         assert not [call for call in checkout.calls if "pipeline.serve" in call]
         assert (checkout.root / ".venv").resolve() == before
         checkout.run("quickstart")
