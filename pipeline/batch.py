@@ -36,9 +36,9 @@ from indexes.files import atomic_directory, atomic_file
 from indexes.records import parsed, short
 from pipeline.command.main import run
 from pipeline.command.options import non_negative_int, option
-from pipeline.command.ranking import ScoringOptions
 from pipeline.defaults import DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
+from pipeline.ranking.options import ScoringOptions
 from pipeline.runtime import ALLOCATOR, bar, choose_device
 from pipeline.text import counted, did_you_mean
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from indexes.files import atomic_file
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file, positive_int
-from pipeline.command.ranking import RankingOptions
 from pipeline.defaults import DEFAULT_HITS, NONE
+from pipeline.ranking.options import RankingOptions
 from pipeline.text import say
 
 DEFAULT_SHOW = 10

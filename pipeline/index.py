@@ -28,8 +28,8 @@ from pipeline.collections.collection import Collection, IndexPlace
 from pipeline.collections.sources import PostFiles
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
-from pipeline.command.ranking import EngineOptions, engine_of
 from pipeline.errors import UsageError
+from pipeline.ranking.options import EngineOptions, engine_of
 
 
 def _columns(text: str) -> dict[str, str]:

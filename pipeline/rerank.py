@@ -31,10 +31,10 @@ from pipeline.command.options import (
     output_file,
     positive_int,
 )
-from pipeline.command.ranking import ModelOptions
 from pipeline.defaults import DEFAULT_HITS, DEFAULT_WINDOW, NONE
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import Evaluator, Values, mean, warn_of_gaps
+from pipeline.ranking.options import ModelOptions
 from pipeline.runtime import bar, provenance
 from pipeline.text import print_table, say
 

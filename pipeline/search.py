@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from pipeline.command.main import run
 from pipeline.command.options import argument, option, output_file
-from pipeline.command.ranking import RankingOptions
 from pipeline.defaults import AUTO, DEFAULT_HITS
 from pipeline.errors import UsageError
+from pipeline.ranking.options import RankingOptions
 from pipeline.runtime import bar
 from pipeline.text import say
 

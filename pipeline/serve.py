@@ -38,8 +38,8 @@ from pipeline.command.options import (
     positive_int,
     size,
 )
-from pipeline.command.ranking import addresses
 from pipeline.errors import DataError, UsageError
+from pipeline.ranking.options import addresses
 from pipeline.runtime import choose_device
 from rerankers.devices import device_name
 

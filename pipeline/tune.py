@@ -25,8 +25,8 @@ from pathlib import Path
 from pipeline.collections.collection import is_own
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file
-from pipeline.command.ranking import EngineOptions, engine_of
 from pipeline.errors import UsageError
+from pipeline.ranking.options import EngineOptions, engine_of
 from pipeline.text import counted
 
 

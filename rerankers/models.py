@@ -8,16 +8,16 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from rerankers import trees
 from rerankers.errors import RerankerError
 
+TREES = ("fusion", "lambdamart", "window")  # Files of rerankers/trees with a model
 NETWORKS = Path(__file__).parent / "networks" / "models"
 
 
 def names() -> list[str]:
     """Names of the models."""
     networks = [m.name for m in pkgutil.iter_modules([str(NETWORKS)]) if m.name[0] != "_"]
-    return sorted([*networks, *trees.NAMES])
+    return sorted([*networks, *TREES])
 
 
 def find(name: str) -> Any:
@@ -27,7 +27,7 @@ def find(name: str) -> Any:
     PyTorch."""
     if name not in names():
         raise RerankerError(f"found the model name {name!r}, expected one of {', '.join(names())}")
-    folder = "rerankers.trees" if name in trees.NAMES else "rerankers.networks.models"
+    folder = "rerankers.trees" if name in TREES else "rerankers.networks.models"
     try:
         return importlib.import_module(f"{folder}.{name}").Model
     except ModuleNotFoundError as error:
@@ -40,11 +40,11 @@ def find(name: str) -> Any:
 
 def is_network(name: str) -> bool:
     """Whether a model of this name is computed by PyTorch."""
-    return name in names() and name not in trees.NAMES
+    return name in names() and name not in TREES
 
 
 def reads(name: str) -> Any:
     """How a model of this name reads candidates, as :data:`rerankers.reranker.Reads`; None for the
     name of none."""
-    found = find(name).reads if name in trees.NAMES else None
+    found = find(name).reads if name in TREES else None
     return found or ("posts" if name in names() else None)

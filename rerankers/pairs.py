@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.text.ragged import Rows
+Rows = npt.NDArray[np.int64]
 
 # Signals of a candidate: its first-stage score; its place in the given list, from 1, or NaN if that
 # says nothing; its mean prior over the runs to rerank (:func:`prior_of_rank`)

@@ -16,32 +16,12 @@ A figure is the median over the rounds, a ratio the median of the rounds' ratios
 """
 
 import os
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from pipeline.command.options import option, positive_int, run_command
+from benchmarks import Options
+
+from pipeline.command.options import run_command
 from pipeline.runtime import keep_allocations
-
-PARTS = ("scoring", "search", "stages", "service")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to measure."""
-
-    collection: str = option("collection to rank", default="mb2012", metavar="NAME")
-    parts: tuple[str, ...] = option(
-        "parts to measure", default=PARTS, choices=PARTS, many=True, following=True
-    )
-    pairs: int = option("pairs of the part scoring", default=4096, parse=positive_int)
-    rounds: int = option("measurements of each way", default=5, parse=positive_int)
-    minutes: int = option("minutes of the service's overload", default=1, parse=positive_int)
-    device: str = option(
-        "device of the part scoring, beside the CPU",
-        default="auto",
-        choices=("auto", "cpu", "cuda"),
-    )
-    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)
 
 
 def main(options: Options) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.command.options import argument, existing_file, non_negative_int, option, positive_int
-from pipeline.command.ranking import EngineOptions
+from pipeline.ranking.options import EngineOptions
 from rerankers.networks.training.settings import Settings
 
 TRAINING = "training."  # Before the name of a setting of the training

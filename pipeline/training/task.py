@@ -18,11 +18,11 @@ from pipeline.collections.collection import (
 )
 from pipeline.collections.trec import format_run
 from pipeline.command.options import apply_changes
-from pipeline.command.ranking import engine_of
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
 from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
 from pipeline.ranking.fusion import OFFICIAL, UnionRetriever
+from pipeline.ranking.options import engine_of
 from pipeline.text import did_you_mean, say
 from pipeline.training import training_set, trees
 from pipeline.training.fusion import BATCHES, fusion_lists, window_lists

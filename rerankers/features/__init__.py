@@ -22,9 +22,9 @@ from rerankers.features.tables import PostTable, WordTable
 from rerankers.pairs import lists_of
 
 if TYPE_CHECKING:
+    from rerankers.features.recent import RecentPosts
     from rerankers.pairs import Pairs
     from rerankers.text.vocabulary import Idf
-    from rerankers.trees.recent import RecentPosts
 
 _MODULES = (feedback, given, judged, matches, meaning, quality, temporal)
 

@@ -23,10 +23,10 @@ from rerankers.devices import in_threads, threads
 from rerankers.errors import Checked, above_zero, at_least
 from rerankers.explanation import Cell, Column, Explanation, Feature, Reasons, Row
 from rerankers.features import CandidateLists
+from rerankers.features.recent import RecentPosts
 from rerankers.pairs import NUMBER, Pairs
 from rerankers.reranker import Model, Progress, check_finite, silent
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
-from rerankers.trees.recent import RecentPosts
 
 _LAMBDARANK = {"objective": "lambdarank", "label_gain": [0, 1]}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {

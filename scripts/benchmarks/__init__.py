@@ -1,1 +1,27 @@
 """Parts of ``scripts/benchmark.py``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.command.options import option, positive_int
+
+PARTS = ("scoring", "search", "stages", "service")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    collection: str = option("collection to rank", default="mb2012", metavar="NAME")
+    parts: tuple[str, ...] = option(
+        "parts to measure", default=PARTS, choices=PARTS, many=True, following=True
+    )
+    pairs: int = option("pairs of the part scoring", default=4096, parse=positive_int)
+    rounds: int = option("measurements of each way", default=5, parse=positive_int)
+    minutes: int = option("minutes of the service's overload", default=1, parse=positive_int)
+    device: str = option(
+        "device of the part scoring, beside the CPU",
+        default="auto",
+        choices=("auto", "cpu", "cuda"),
+    )
+    data: Path | None = option("data folder (default: $TWEETRERANK_DATA)", parse=Path)

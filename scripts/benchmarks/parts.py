@@ -19,13 +19,14 @@ from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import torch
 
+from benchmarks import Options
 from pipeline.collections.named import open_collection
 from pipeline.errors import DataError
 from pipeline.ranking.checkpoints import default_directory
@@ -40,9 +41,6 @@ from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import BATCH_SIZE, Network, batches_of, score_tokenized
 from rerankers.trees.boosting import Trees
-
-if TYPE_CHECKING:
-    from benchmark import Options
 
 Row = tuple[str, str]  # What was measured, and the outcome
 

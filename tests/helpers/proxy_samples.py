@@ -62,23 +62,20 @@ class StubEngine:
         headers = {"x-elastic-product": "Elasticsearch", "warning": '299 "old"'}
         headers["set-cookie"] = "a=b"
         name = request.url.path.rpartition("/")[2]
+        status, content = 200, '{"tagline":"You Know"}'
         if self.packed:
             return Response(self.packed, 200, {"content-encoding": "gzip"}, media_type=VENDOR)
         if self.fail:
-            content = '{"error":{"type":"busy"} , "status":503}'
-            return Response(content, self.fail, headers, media_type=VENDOR)
-        if name == "_msearch":
-            lines = body.split(b"\n")[:-1]
-            actual = [self.search(item, {}) for item in lines[1::2]]
-            answers = [f'{text[:-1]},"status":{status}}}' for status, text in actual]
+            status, content = self.fail, '{"error":{"type":"busy"} , "status":503}'
+        elif name == "_msearch":
+            found = [self.search(item, {}) for item in body.split(b"\n")[1:-1:2]]
+            answers = [f'{text[:-1]},"status":{code}}}' for code, text in found]
             content = f'{{"took":4,"responses":[{", ".join(answers)}]}}'
-            return Response(content, 200, headers, media_type=VENDOR)
-        if name == "_search":
+        elif name == "_search":
             status, content = self.search(body, dict(request.query_params))
-            return Response(content, status, headers, media_type=VENDOR)
-        if name == "template":
-            return Response(self.rendered, 200, headers, media_type=VENDOR)
-        return Response('{"tagline":"You Know"}', 200, headers, media_type=VENDOR)
+        elif name == "template":
+            content = self.rendered
+        return Response(content, status, headers, media_type=VENDOR)
 
     def search(self, body: bytes, parameters: dict[str, str]) -> tuple[int, str]:
         try:
@@ -121,18 +118,13 @@ class StubEngine:
         score = f"{9 - row / 20:.4f}" if by_score else "null"
         index = "notes" if "body" in self.posts[row] else "posts"
         parts = [f'"_index":"{index}","_id":{json.dumps(_id(row))},"_score":{score}']
-        source = body.get("_source", True)
-        if source is True and "stored_fields" not in body:
+        if body.get("_source", True) is True and "stored_fields" not in body:
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
             members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept]
             parts.append(f'"_source":{{{",".join([self.strange, *members])}}}')
-        actual = {
-            name: [value]
-            for name, value in self.posts[row].items()
-            if any(fnmatch.fnmatchcase(name, item) for item in fields)
-        }
-        if actual:
-            parts.append(f'"fields":{json.dumps(actual)}')
+        names = [n for n in self.posts[row] if any(fnmatch.fnmatchcase(n, item) for item in fields)]
+        if names:
+            parts.append(f'"fields":{json.dumps({n: [self.posts[row][n]] for n in names})}')
         if "highlight" in body:
             parts.append('"highlight":{"contents":["<em>a</em>"]}')
         if "sort" in body:
@@ -161,10 +153,7 @@ def stub_engine() -> Iterator[tuple[str, StubEngine]]:
 
 
 def mixture(posts: Any, hits: Sequence[Any], weight: float | None = None) -> dict[str, float]:
-    """Id -> mixed score of the engine's hits, by the model in Python; the best come first.
-
-    Without a weight by the model's own.
-    """
+    """Id -> score of the engine's hits, the best first, mixed by the model's weight or this one."""
     pairs = [(QUERY, (post["contents"], post["url"])) for post in posts.values()]
     neural = dict(zip(posts, map(float, models().default.checkpoint.predict(pairs)), strict=True))
     lexical = {hit["_id"]: hit["_score"] for hit in hits}

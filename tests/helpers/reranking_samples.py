@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rerankers import devices, features, models
+from rerankers.models import TREES
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import TextEncoder
 from rerankers.networks.network import Network
@@ -15,7 +16,6 @@ from rerankers.pairs import FIRST_STAGE, Pairs
 from rerankers.reranker import Model
 from rerankers.text.vocabulary import Idf, Vocabulary
 from rerankers.text.words import words
-from rerankers.trees import NAMES
 from rerankers.trees.boosting import Trees
 from rerankers.trees.fit import grow
 
@@ -109,7 +109,7 @@ def fitted(name: str, config: Any, pairs: Pairs, relevant: np.ndarray, **more: A
 
 def small(name: str, configuration: str, seed: int = 0, **changes: Any) -> Model:
     """A small model of any kind; trees are fitted to random labels of all pairs."""
-    if name not in NAMES:
+    if name not in TREES:
         return network(small_model(name, configuration, seed, **changes), name=name)
     config, pairs = small_config(name, configuration, **changes), all_pairs()
     return fitted(name, config, pairs, np.random.default_rng(seed).random(len(pairs)) < 0.4)

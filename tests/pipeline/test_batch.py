@@ -23,6 +23,8 @@ from rerankers.networks.inputs import TextEncoder
 
 LOAD, close = cache(checkpoint.load), partial(pytest.approx, abs=1e-5)
 Row = dict[str, Any]
+BAD = dict(index_samples.table("bad_rows.jsonl"))
+BAD["[" * 100_000] = "row: found '[["
 
 
 def nested(copies: int = 1, first_stage: bool = False) -> list[Row]:
@@ -66,8 +68,6 @@ def scores(rows: Sequence[Row]) -> list[float]:
 
 
 def without_scores(rows: Sequence[Row]) -> list[Row]:
-    """The rows as they were."""
-
     def bare(row: Row) -> Row:
         found = {name: value for name, value in row.items() if name != "score"}
         return found | ({"posts": [*map(bare, row["posts"])]} if "posts" in row else {})
@@ -116,8 +116,7 @@ def test_every_post_gets_the_model_s_score(
     write_lines(tmp_path / "in" / f"a{ending}", given[:3])
     score(tmp_path / "in", tmp_path / "out.jsonl")
     found = read_lines(tmp_path / "out.jsonl")
-    assert without_scores(found) == given
-    assert scores(found) == close(predicted(rows))
+    assert without_scores(found) == given and scores(found) == close(predicted(rows))
 
 
 def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: Any) -> None:
@@ -174,10 +173,6 @@ def test_parquet_keeps_its_columns(tmp_path: Path, score: Any, as_pairs: bool) -
     assert pa.types.is_dictionary(found.schema.field("kind").type)
 
 
-BAD = dict(index_samples.table("bad_rows.jsonl"))
-BAD["[" * 100_000] = "row: found '[["
-
-
 def test_rows_that_cannot_be_read_are_put_aside(tmp_path: Path, command: Command) -> None:
     good = pairs(nested(first_stage=True))
     lines: list[Row | str] = []
@@ -216,8 +211,7 @@ def test_awkward_texts_come_back_as_they_were(tmp_path: Path, score: Any) -> Non
     rows = [{"query_id": n, "query": text, "posts": posts} for n, text in enumerate(texts)]
     score(write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out")
     found = read_lines(tmp_path / "out")
-    assert without_scores(found) == rows
-    assert scores(found) == close(predicted(rows))
+    assert without_scores(found) == rows and scores(found) == close(predicted(rows))
     assert np.isfinite(scores(found)).all()
 
 
@@ -268,10 +262,8 @@ def test_rows_before_the_cut_of_a_file_are_scored(tmp_path: Path, command: Comma
 def test_lists_are_ranked_as_a_whole_by_what_is_known_of_them(
     tmp_path: Path, score: Any, has_scores: bool, as_pairs: bool, options: str, known: str
 ) -> None:
-    """The posts of a row stand in the order of a first stage, if they have no scores.
-
-    A given weight mixes a model that reads scores, too, as in pipeline.rerank and in Python.
-    """
+    """The posts of a row stand in the order of a first stage, if they have no scores. A weight
+    mixes a model that reads scores, too, as in pipeline.rerank and in Python."""
     window = checkpoint.load(checkpoint.find("window"))
     rows, output = nested(2, first_stage=has_scores), tmp_path / "out"
     source = write_lines(tmp_path / "in.jsonl", pairs(rows) if as_pairs else rows)

@@ -161,9 +161,6 @@ def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
     assert trees.mixed(0.5) is trees
 
 
-# Tuning
-
-
 def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
     """Two rankings that each know something about what is relevant."""
     drawn = random.Random(seed)
@@ -183,10 +180,8 @@ def test_tuning_equals_a_naive_search() -> None:
     qrels["without results"] = {"a": 1}
     known = HeldOut(lexical | {"not judged": {"a": 1.0}}, neural, qrels)
     tuning = known.tune(folds=9)
-    values = {
-        weight: evaluate(qrels, interpolate(lexical, neural, weight), ["AP"])["AP"]
-        for weight in (step / 20 for step in range(21))
-    }
+    mixed = {step / 20: interpolate(lexical, neural, step / 20) for step in range(21)}
+    values = {weight: evaluate(qrels, run, ["AP"])["AP"] for weight, run in mixed.items()}
     curve = {weight: mean(of.values()) for weight, of in values.items()}
     assert tuning.curve == pytest.approx(curve, abs=1e-12)
     assert tuning.curve[tuning.weight] == max(tuning.curve.values())
@@ -209,12 +204,10 @@ TUNING = Tuning(
     *(0.45, {0.0: 0.2, 0.45: 0.31, 1.0: 1 / 3}, 0.305, (0.4, 0.5), "AP", "minmax", 2, 1),
     *(("1", "2"), ("mb2011", "mb2013"), "official runs", "mp_hcnn/mb2012", "2026-11-21"),
 )
+CHANGES = [{"weight": 1.5}, {"weight": math.nan}, {"curve": {"x": 1}}, {"unknown": 1}]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"weight": 1.5}, {"weight": math.nan}, {"curve": {"x": 1}}, {"unknown": 1}, {"topics": None}],
-)
+@pytest.mark.parametrize("change", [*CHANGES, {"topics": None}])
 def test_damaged_file(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "lambda.json"
     TUNING.save(path)

@@ -114,9 +114,8 @@ def test_mistakes_are_explained(
 
 
 def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "dataclasses.py").write_text(
-        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
-    )
+    code = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
+    (tmp_path / "dataclasses.py").write_text(code)
     done = run_python("-m", "pipeline.batch", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
@@ -138,8 +137,7 @@ def test_errors_become_messages(error: Any, code: int, message: str, capsys: Cap
 
     with pytest.raises(SystemExit) as left:
         run_command(Options, main, "program", None, ["go"])
-    assert left.value.code == code
-    assert message in capsys.readouterr().err
+    assert left.value.code == code and message in capsys.readouterr().err
 
 
 def test_warnings_are_lines_and_our_mistakes_keep_their_traceback(capsys: Capture) -> None:
@@ -194,5 +192,4 @@ def test_changes_of_settings() -> None:
     assert (changed.hits, changed.quiet, changed.method) == (2, True, "a=b")
     with pytest.raises(UsageError) as error:
         apply_changes(Options("go"), ["htis=2", "hits=two", "quiet=maybe", "hits"])
-    assert len(error.value.problems) == 4
-    assert "did you mean 'hits'?" in error.value.problems[0]
+    assert len(error.value.problems) == 4 and "did you mean 'hits'?" in error.value.problems[0]

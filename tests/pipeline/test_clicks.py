@@ -51,8 +51,7 @@ def test_clicks_by_mistake_do_not_add_up_to_relevance(impressions: int) -> None:
     click = random.random((impressions, POSITIONS)) < BIAS * rates[query]
     pair = query[:, None] * POSITIONS + np.arange(POSITIONS)
     found = fitted(pair, click)[2].reshape(-1, POSITIONS) >= 0.5
-    assert found[np.arange(50), relevant].mean() > 0.95
-    assert found.sum() < 55
+    assert found[np.arange(50), relevant].mean() > 0.95 and found.sum() < 55
 
 
 def record(query: Any, shown: Any, clicked: Any, **others: Any) -> dict[str, Any]:
@@ -61,9 +60,8 @@ def record(query: Any, shown: Any, clicked: Any, **others: Any) -> dict[str, Any
 
 def log_of(path: Path, *impressions: tuple[str, str, str]) -> ClickLog:
     """Query, posts and clicked posts, one letter each."""
-    return read_click_log(
-        write_lines(path / "l", [record(q, [*s], [*c]) for q, s, c in impressions])
-    )
+    records = [record(query, [*shown], [*clicked]) for query, shown, clicked in impressions]
+    return read_click_log(write_lines(path / "l", records))
 
 
 def test_grades_follow_the_estimate(tmp_path: Path) -> None:
@@ -95,8 +93,7 @@ def test_command_writes_what_the_readers_read(name: str, tmp_path: Path, command
     log, new = write_lines(tmp_path / name, [*RECORDS[:3], "", *RECORDS[3:]]), tmp_path / "new"
     result = command("clicks", log, "--output", new / "qrels.txt.gz", code=0)
     storm = query_id("storm damage")
-    grades = {storm: {"4": 2, "17": 0}, "7": {"b": 1, "a-1": 0}}
-    assert read_qrels(new / "qrels.txt.gz") == grades
+    assert read_qrels(new / "qrels.txt.gz") == {storm: {"4": 2, "17": 0}, "7": {"b": 1, "a-1": 0}}
     # The commonest spelling, or the first.
     topics = [tuple(topic)[:2] for topic in read_topics(new / "qrels.topics.tsv")]
     assert topics == [(storm, "storm damage"), ("7", "élan")]

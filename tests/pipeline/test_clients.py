@@ -15,8 +15,6 @@ SHOWN = "http://127.0.0.1:8080"
 KEY = "correct-horse"
 REFUSED = "found no known key"
 EMPTY = "found no documents"
-
-
 CLIENTS = {
     "cohere.ClientV2": (f"UnauthorizedError: .*{REFUSED}", f"BadRequestError: .*{EMPTY}"),
     "cohere.Client": (f"UnauthorizedError: .*{REFUSED}", f"BadRequestError: .*{EMPTY}"),
@@ -27,7 +25,6 @@ CLIENTS = {
 }
 """Word of its snippet -> what it raises after a wrong key, and for no posts, where some answer by
 themselves, with no posts. LlamaIndex only counts the results."""
-
 _COHERE, _TEI = {"model": "window", "top_n": 2}, {"raw_scores": False}
 _LITELLM = _COHERE | {"return_documents": True}
 _TRUNCATE = {"truncate": False, "truncation_direction": "Right", "return_text": True, "top_n": 2}
@@ -68,14 +65,10 @@ def program(client: str, address: str, posts: Sequence[str], key: str = KEY, top
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with listening(app_of(keys=[KEY], models=models("window"))) as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def _silent(monkeypatch: Patch) -> None:
     """No client reports its use to its makers."""
-    monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
+    with Patch.context() as patch, listening(app_of(keys=[KEY], models=models("window"))) as opened:
+        patch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
+        yield opened
 
 
 def ranking_of(source: str) -> list[tuple[str, float]]:
@@ -97,8 +90,8 @@ def check(ranking: Sequence[tuple[str, float]], top: int) -> None:
 
 
 def test_each_snippet_is_that_of_a_client() -> None:
-    others = ["InfinityRerank", "APIRanker"]  # They need another httpx, or have our name.
-    assert sorted(snippets()) == sorted(map(snippet, [*CLIENTS, *others]))
+    # The last two need another httpx, or have our name.
+    assert sorted(snippets()) == sorted(map(snippet, [*CLIENTS, "InfinityRerank", "APIRanker"]))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -107,10 +100,9 @@ def test_a_client_ranks_as_the_model(client: str, address: str) -> None:
         check(ranking_of(program(client, address, TEXTS, top=top)), top)
 
 
-@pytest.mark.parametrize(("client", "path", "key", "form", "fields"), BODIES)
-def test_the_bodies_of_clients(
-    client: str, path: str, key: str, form: str, fields: dict[str, Any], address: str
-) -> None:
+@pytest.mark.parametrize("row", BODIES, ids=lambda row: row[0])
+def test_the_bodies_of_clients(row: Any, address: str) -> None:
+    _, path, key, form, fields = row
     body = {"query": QUERY, "texts" if key == "texts" else "documents": TEXTS, **fields}
     headers = {"authorization": f"Bearer {KEY}"}
     answer = httpx.post(f"{address}{path}", json=body, headers=headers)

@@ -51,8 +51,6 @@ def test_posts_of_a_pool_come_once_and_sorted(tmp_path: Path) -> None:
     assert [(post.doc_id, post.text) for post in posts] == [("9", "a"), ("30", "c"), ("100", "d")]
 
 
-# Forms of others, and values in memory
-
 POSTS = [
     {"_id": "d1", "title": "Harbour", "text": "storm closes the harbour"},
     {"_id": "d2", "title": "", "text": "ferry tickets"},
@@ -60,6 +58,13 @@ POSTS = [
 ]
 TEXTS = {"d1": "Harbour storm closes the harbour", "d2": "ferry tickets", "d3": "storm is over"}
 QUERIES = {"a": "storm harbour", "b": "ferry tickets", "c": "storm"}
+BAD = table("bad_values.jsonl")
+NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa", "trecqa-all-raw", "trecqa-all-clean"]
+SIZES = {"3.1": 6, "3.2": 7, "3.3": 5, "3.4": 6}
+"""Questions of TrecQA's raw test part -> number of answers."""
+QUESTIONS = ["first ?", "first, again ?", "second ?"]
+FILES = {"a.toks": QUESTIONS, "b.toks": ["one .", "", "one ."]}
+FILES |= {"id.txt": ["32.1", "32.1", "32.10"], "sim.txt": ["1", "0", "0"]}
 
 
 @pytest.fixture
@@ -129,9 +134,6 @@ def test_topics_in_memory_for_an_index(tmp_path: Path) -> None:
     assert texts_of(mine) == {"1": "storm"}
 
 
-BAD = table("bad_values.jsonl")
-
-
 @pytest.mark.parametrize("row", [row for row in BAD if "values" in row])
 def test_malformed_values(row: dict[str, Any]) -> None:
     good = {"posts": [{"id": 1, "text": "a"}], "topics": {"a": "storm"}}
@@ -147,9 +149,8 @@ def test_a_post_with_the_query_s_id_does_not_count(beir: Path, command: Command)
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     run = beir / "run"
     for options in ((), ("--reranker", "none")):
-        done = command("search", "--collection", beir, "--output", run, *options)
+        assert "1.0000" in command("search", "--collection", beir, "--output", run, *options).out
         assert [line.split()[2] for line in run.read_text().splitlines()] == ["d1"]
-        assert "1.0000" in done.out
     run.write_text("q1 Q0 q1 1 2 x\nq1 Q0 d1 2 1 x\n")
     assert "1.0000" in command("evaluate", beir, run, "-m", "AP").out
 
@@ -158,17 +159,13 @@ def test_a_collection_is_named_in_one_way(tmp_path: Path) -> None:
     for values in ({}, {"beir": tmp_path, "posts": []}, {"beir": tmp_path, "ir_dataset": "x"}):
         with pytest.raises(UsageError, match="expected one of name, posts, topics, beir and ir_d"):
             named.open_collection(**values)
-    given = named.open_collection("sample", qrels={"1": {"101": 1}})
-    assert given.qrels == {"1": {"101": 1}}
+    assert named.open_collection("sample", qrels={"1": {"101": 1}}).qrels == {"1": {"101": 1}}
 
 
 def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: Patch) -> None:
     ir_datasets = pytest.importorskip("ir_datasets")
-    files = {
-        "docs_tsv": "d1\tstorm closes\nd2\tferry\n",
-        "queries_tsv": "a\tstorm\n",
-        "qrels_trec": "a 0 d1 1\n",
-    }
+    files = {"docs_tsv": "d1\tstorm closes\nd2\tferry\n", "queries_tsv": "a\tstorm\n"}
+    files["qrels_trec"] = "a 0 d1 1\n"
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     dataset = ir_datasets.create_dataset(**{name: str(tmp_path / name) for name in files})
@@ -181,21 +178,6 @@ def test_data_sets_of_ir_datasets(tmp_path: Path, monkeypatch: Patch) -> None:
     assert collection.name == "tests-harbour"
     with pytest.raises(UsageError, match="did you mean 'tests/harbour'"):
         named.open_collection(ir_dataset="tests/harbor")
-
-
-# Questions with given answers
-
-
-NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa", "trecqa-all-raw", "trecqa-all-clean"]
-SIZES = {"3.1": 6, "3.2": 7, "3.3": 5, "3.4": 6}
-"""Questions of TrecQA's raw test part -> number of answers."""
-
-FILES: dict[str, list[str]] = {
-    "a.toks": ["first ?", "first, again ?", "second ?"],
-    "b.toks": ["one .", "", "one ."],
-    "id.txt": ["32.1", "32.1", "32.10"],
-    "sim.txt": ["1", "0", "0"],
-}
 
 
 def folder_of(folder: Path, **changed: list[str] | None) -> Path:
@@ -302,8 +284,7 @@ def test_answers_are_ranked_by_the_model_alone(search: Command, home: Path) -> N
     assert rows == ["given, by id", "mp_hcnn"] and not (home / "indexes").exists()
     assert {q: len(scores) for q, scores in read_run("run").items()} == SIZES
     result = search("trecqa-raw", "--lambda", "0.25", code=0)
-    assert "λ = 0.25 (given)" in result.err
-    assert "mp_hcnn + given, by id (λ = 0.25)" in result.out
+    assert "λ = 0.25 (given)" in result.err and "mp_hcnn + given, by id (λ = 0.25)" in result.out
 
 
 def test_evaluation_has_the_collections_measures(search: Command, command: Command) -> None:

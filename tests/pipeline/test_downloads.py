@@ -1,16 +1,20 @@
 """Downloads against a local server that truncates, stalls, lies and fails."""
 
+import asyncio
 import hashlib
 import re
 import socket
-import threading
 import zipfile
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Capture, Patch
+from helpers.service_samples import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from indexes.files import sha256_of
 from pipeline import fetch as script
@@ -21,40 +25,30 @@ from rerankers.text.vectors import read_vectors
 
 CONTENT = bytes(range(256)) * 2000
 PAIRS = ("a.toks", "b.toks", "id.txt", "sim.txt")
+# A made archive in the order of frequency: the words that a cut keeps depend on it.
+WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2", "lol", "rare")
 
 
-class Server(ThreadingHTTPServer):
+class Server:
     """Answers request n by the n-th behaviour; the last one goes on for ever."""
 
-    behaviours: list[str]
-    requests: int
+    def __init__(self) -> None:
+        self.url, self.behaviours, self.requests = "", ["serve"], 0
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self.server.requests += 1
-        behaviours = self.server.behaviours
-        behaviour = behaviours.pop(0) if len(behaviours) > 1 else behaviours[0]
+    async def answer(self, _: Request) -> Response:
+        self.requests += 1
+        behaviour = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
         if behaviour.isdigit():
-            self.send_error(int(behaviour))
-            return
+            return Response(status_code=int(behaviour))
         others = {"wrong bytes": b"x" * len(CONTENT), "too long": CONTENT + b"more"}
         content, is_half = others.get(behaviour, CONTENT), behaviour in ("truncate", "stall")
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content[: len(content) // (1 + is_half)])
-        if behaviour == "stall":
-            # Holds the connection open and silent until the client gives up.
-            self.connection.settimeout(5)
-            self.rfile.read(1)
-        if is_half:
-            self.connection.shutdown(socket.SHUT_RDWR)
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield content[: len(content) // (1 + is_half)]
+            # The connection stays open and silent until the client gives up.
+            await asyncio.sleep(5 if behaviour == "stall" else 0)
+
+        return StreamingResponse(parts(), headers={"content-length": str(len(content))})
 
 
 @pytest.fixture(autouse=True)
@@ -65,17 +59,16 @@ def _no_patience(monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as server:
-        server.behaviours, server.requests = ["serve"], 0
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+    server = Server()
+    with listening(Starlette(routes=[Route("/x", server.answer)])) as url:
+        server.url = f"{url}/x"
         yield server
-        server.shutdown()
 
 
 @pytest.fixture
 def entry(server: Server) -> script.Entry:
-    checksum, url = hashlib.sha256(CONTENT).hexdigest(), f"http://127.0.0.1:{server.server_port}/x"
-    return script.Entry("some/file.bin", len(CONTENT), checksum, ("mb2011",), url)
+    checksum = hashlib.sha256(CONTENT).hexdigest()
+    return script.Entry("some/file.bin", len(CONTENT), checksum, ("mb2011",), server.url)
 
 
 @pytest.mark.parametrize("behaviour", ["truncate", "stall", "wrong bytes", "too long", "404"])
@@ -136,8 +129,7 @@ def test_selecting() -> None:
     # Both years search the same tweets.
     assert {"microblog/trec-2011/b.toks", "microblog/qrels.microblog2012.txt"} <= mb2012
     assert "microblog/qrels.microblog2013.txt" not in mb2012
-    assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS}
-    assert raw | clean == whole
+    assert raw & clean == {f"trecqa/train/{name}" for name in PAIRS} and raw | clean == whole
     assert larger - raw == {f"trecqa/train-all/{name}" for name in PAIRS}
 
 
@@ -159,10 +151,6 @@ def test_all_is_what_can_be_fetched(tmp_path: Path, monkeypatch: Patch, capsys: 
     for name, problem in (("trecqa-all-raw", "sentences"), ("jsquad-train", "questions")):
         with pytest.raises(DataError, match=f"it is not published: {problem} "):
             script.main(script.Options((name,), data=tmp_path))
-
-
-# A made archive in the order of frequency: the words that a cut keeps depend on it.
-WORDS = ("the", ",", "a", "'s", "1999", "u.s.", "storm", "café", "re-run", "b2", "lol", "rare")
 
 
 def test_word_vectors_are_cut(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:

@@ -17,13 +17,9 @@ from indexes.posts import read_posts
 from pipeline import tune
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.defaults import DEFAULT_WINDOW
-from pipeline.errors import UsageError
 from pipeline.ranking.build import default_reranker
-from pipeline.ranking.retrievers import retriever_for
 
 TOPICS = f'topics = "{SAMPLE / "topics.txt"}"\nqrels = "{SAMPLE / "qrels.txt"}"\n'
-OWN = f'posts = "{SAMPLE / "posts.jsonl"}"\n{TOPICS}'
-NOWHERE = "http://127.0.0.1:9"
 
 
 def test_a_file_names_an_index(tmp_path: Path) -> None:
@@ -39,22 +35,15 @@ def test_a_file_names_an_index(tmp_path: Path) -> None:
     assert (engine.auth, engine.query) == (tmp_path / "user.toml", tmp_path / "query.json")
     assert (engine.text_field, engine.id_field) == ("body", "sku")
     assert collection.methods == ()
-    path.write_text(f'{OWN}engine = "http://a:9200"\n')
+    path.write_text(f'posts = "{SAMPLE / "posts.jsonl"}"\n{TOPICS}engine = "http://a:9200"\n')
     collection = find(str(path))
-    assert collection.engine
-    assert collection.engine.index.startswith("tweetrerank-own-shop-")
+    assert collection.engine and collection.engine.index.startswith("tweetrerank-own-shop-")
     assert collection.methods == ("ql", "bm25")
     assert default_reranker(collection) == DEFAULT_WINDOW
     # What is given on the command line comes first.
     other = open_collection(str(path), engine={"url": "http://c:9200"})
     assert str(other.engine) == f"http://c:9200/{collection.engine.index}"
     assert other.index_directory != collection.index_directory
-
-
-def test_methods_that_an_engine_does_not_offer() -> None:
-    problem = "`first_stage`: found axiom, expected one of ql, bm25, which .* search a local index"
-    with pytest.raises(UsageError, match=problem):
-        retriever_for(open_collection("sample", engine={"url": NOWHERE}), method="axiom")
 
 
 def test_commands_rank_as_locally(server: Server, tmp_path: Path, command: Command) -> None:
@@ -65,12 +54,8 @@ def test_commands_rank_as_locally(server: Server, tmp_path: Path, command: Comma
     built = command("index", "--collection", "sample", *engine)
     assert built.out.startswith("874 posts (0 empty), 874 of them sent in ")
     assert built.out.endswith(f"index: {server.url}/{index}\n")
-    for options in (
-        ["--reranker", "none"],
-        ["--reranker", "none", "--method", "bm25"],
-        ["--reranker", "mp_hcnn", "--hits", "20"],
-        ["--reranker", "fusion", "--hits", "20"],
-    ):
+    for ranker in ("none", "none --method bm25", "mp_hcnn --hits 20", "fusion --hits 20"):
+        options = ["--reranker", *ranker.split()]
         for place, name in ((engine, "engine"), ([], "local")):
             run = ["--output", tmp_path / name, "--show", "none"]
             done = command("search", "--topics", "sample", *options, *place, *run, code=0)

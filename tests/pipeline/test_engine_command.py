@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from helpers.engine_servers import Server, running
 from helpers.engine_stub import Answer, Request, stub
 from helpers.index_samples import POSTS
 from helpers.processes import ROOT
-from helpers.service_samples import QUERY, GatedScorer, app_of, listening, models
+from helpers.service_samples import QUERY, GatedScorer, app_of, listening, models, scored_by
 
 from indexes.engines.layout import build
 from pipeline import engine as engine_command
@@ -181,9 +179,8 @@ def server() -> Iterator[Server]:
         assert requests.put(path, json={"persistent": old}, timeout=60).ok
 
 
-def searched(server: Server, index: str, text: str | None, **params: Any) -> Any:
-    more = params.pop("more", {})
-    body = {"size": 20, "query": {"match": {"contents": "alpha bravo"}}, **more}
+def searched(server: Server, index: str, text: str | None, more: Any = None, **params: Any) -> Any:
+    body = {"size": 20, "query": {"match": {"contents": "alpha bravo"}}, **(more or {})}
     if text is not None:
         body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
     return requests.post(f"{server.url}/{index}/_search", json=body, params=params, timeout=60)
@@ -236,10 +233,8 @@ def refused(server: Server, index: str, job: list[str], command: Command) -> Non
 def installed(server: Server, index: str, job: list[str], command: Command) -> None:
     """The scores are those of the service for what a search without the pipeline finds."""
     out = done(command, 0, "install", *job)
-    assert f"default of: {index}\n" in out
-    assert f"to {job[-1]}, timeout 2 s" in out
-    assert "trial: a search reranks 10 posts" in out
-    assert "first" not in out
+    assert f"default of: {index}\n" in out and f"to {job[-1]}, timeout 2 s" in out
+    assert "trial: a search reranks 10 posts" in out and "first" not in out
     plain = searched(server, index, None, search_pipeline="_none").json()["hits"]["hits"]
     documents = [{"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain]
     body, key = {"query": "alpha bravo", "documents": documents}, {"authorization": "Bearer other"}
@@ -254,8 +249,7 @@ def installed(server: Server, index: str, job: list[str], command: Command) -> N
     assert searched(server, index, None, search_pipeline=index).status_code == 500
     for more in ({"_source": False}, {"size": 0}, {"track_total_hits": False}, {"from": 9000}):
         answer = searched(server, index, "alpha bravo", more=more, search_pipeline=index)
-        assert answer.status_code >= 400
-        assert ("empty texts" in answer.text) == ("_source" in more)
+        assert answer.status_code >= 400 and ("empty texts" in answer.text) == ("_source" in more)
         passed, usual = (searched(server, index, text, more=more) for text in (QUERY, None))
         assert passed.json()["hits"].get("hits") == usual.json()["hits"]["hits"]
 
@@ -265,10 +259,9 @@ def moved_and_slow(server: Server, index: str, job: list[str], command: Command,
     plain = searched(server, index, None).json()["hits"]["hits"]
     assert searched(server, index, QUERY).json()["hits"]["hits"] == plain
     assert "no models reading the order" in done(command, 1, "status", *job)
-    scorer, gated = GatedScorer(), copy.copy(models("window"))
-    gated._all = {"window": replace(gated.default, scorer=scorer)}  # type: ignore[arg-type]
+    scorer = GatedScorer()
     scorer.gate.set()
-    with listening(app_of(models=gated, keys=["first"]), port):
+    with listening(app_of(models=scored_by(scorer, "window"), keys=["first"]), port):
         done(command, 0, "status", *job)
         scorer.gate.clear()
         started = time.monotonic()

@@ -23,13 +23,18 @@ from pipeline.evaluation.measures import evaluate, mean
 from pipeline.evaluation.significance import holm, paired_t_test, randomization_test
 from pipeline.rerank import compare, groups, print_report, write_csv
 
-QRELS: Qrels = {
-    "1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1},
-    "2": {"a": 1},
-    "3": {"a": 0, "b": -1},
-    "4": {"a": 1},
-}
+QRELS: Qrels = {"1": {"a": 1, "b": 2, "c": 0, "d": -2, "e": 1}, "2": {"a": 1}}
+QRELS["3"] = {"a": 0, "b": -1}
 RUN: Run = {"1": {"a": 3.0, "b": 1.0, "c": 4.0, "d": 5.0, "x": 2.0}}  # e is not found
+MEASURES = {"AP": "map", "P@30": "P.30", "RR": "recip_rank", "Rprec": "Rprec", "nDCG": "ndcg"}
+MEASURES |= {"nDCG@20": "ndcg_cut.20", "R@1000": "recall.1000", "Success@1": "success.1"}
+MEASURES |= {"Bpref": "bpref", "NumRel": "num_rel", "NumRet": "num_ret"}
+WRONG = "' P@0 P@-1 P@1.5 P@True P@99999999999999999999 P@30@5 AP;AP foo AP(foo=3) AP(rel='x')"
+TOPICS = [str(number) for number in range(1, 13)]
+BASE = dict.fromkeys(TOPICS, 3)
+BETTER = {query_id: 2 if int(query_id) % 4 else 4 for query_id in TOPICS}
+BEST = {query_id: 1 if int(query_id) % 5 else 2 for query_id in TOPICS}
+Table = Callable[..., tuple[list[str], list[str]]]
 
 
 def test_topics_that_are_judged_negative_or_not_at_all() -> None:
@@ -40,14 +45,6 @@ def test_topics_that_are_judged_negative_or_not_at_all() -> None:
     alone = evaluate(QRELS, run, list(values))
     for measure, by_topic in values.items():
         assert by_topic == {query_id: alone[measure].get(query_id, 0.0) for query_id in qrels}
-
-
-MEASURES = {"AP": "map", "P@30": "P.30", "RR": "recip_rank", "Rprec": "Rprec", "nDCG": "ndcg"}
-MEASURES |= {"nDCG@20": "ndcg_cut.20", "R@1000": "recall.1000", "Success@1": "success.1"}
-MEASURES |= {"Bpref": "bpref", "NumRel": "num_rel", "NumRet": "num_ret"}
-
-
-WRONG = "' P@0 P@-1 P@1.5 P@True P@99999999999999999999 P@30@5 AP;AP foo AP(foo=3) AP(rel='x')"
 
 
 def trec_eval(qrels: Path, run: Path, *measures: str) -> dict[str, dict[str, str]]:
@@ -104,9 +101,6 @@ def test_what_cannot_be_computed_is_refused() -> None:
         evaluate({}, RUN)
 
 
-# Significance, against brute force and the theory that defines the tests
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=9))
 def test_randomization_is_exact_for_few_topics(pairs: list[tuple[int, int]]) -> None:
@@ -149,25 +143,10 @@ def test_t_test_and_holm_by_hand() -> None:
     assert (holm([0.6, 0.5]), holm([0.04]), holm([])) == ([1.0, 1.0], [0.04], [])
 
 
-# The command: what it prints, what it tells, how it fails
-
-TOPICS = [str(number) for number in range(1, 13)]
-
-
 def at_rank(ranks: dict[str, int]) -> Run:
     """A run that has the relevant document at the given rank; rank 0 leaves the topic out."""
-    return {
-        query_id: {f"x{n}" if n != rank else "a": 10.0 - n for n in range(1, 6)}
-        for query_id, rank in ranks.items()
-        if rank
-    }
-
-
-BASE = dict.fromkeys(TOPICS, 3)
-BETTER = {query_id: 2 if int(query_id) % 4 else 4 for query_id in TOPICS}
-BEST = {query_id: 1 if int(query_id) % 5 else 2 for query_id in TOPICS}
-
-Table = Callable[..., tuple[list[str], list[str]]]
+    found = [(query_id, rank) for query_id, rank in ranks.items() if rank]
+    return {q: {"a" if n == rank else f"x{n}": 10.0 - n for n in range(1, 6)} for q, rank in found}
 
 
 @pytest.fixture
@@ -249,9 +228,6 @@ def test_names_of_collections(table: Table) -> None:
     assert table("sample base")[0][0] == "sample, 1 judged topic"
 
 
-# The report of reranked runs
-
-
 def made(precision: list[float], ap: list[float]) -> dict[str, dict[str, float]]:
     pairs = (("P@30", precision), ("AP", ap))
     return {name: dict(zip("012", values, strict=False)) for name, values in pairs}
@@ -276,8 +252,7 @@ def test_the_table(capsys: Capture) -> None:
         "low             0.2000  0.4000    +100.0%  0.0000  0.2000         -  3         2      +1",
         "average change                     +53.3%                     +0.0%                 +0.7",
     ]
-    assert "p < .05" in lines[5]
-    assert "3 runs by P@30" in lines[6]
+    assert "p < .05" in lines[5] and "3 runs by P@30" in lines[6]
     assert lines[7] == "-: AP was 0 before; left out of the average: low"
 
 

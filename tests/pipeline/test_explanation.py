@@ -27,11 +27,8 @@ from rerankers.reranker import Model
 from rerankers.trees.fusion import Config
 
 HOSTILE = """<script>alert("1")</script> & 'water' </p>\x00\u202e Egypt"""
-
-
-@pytest.fixture(scope="module")
-def matching() -> Model:
-    return small("mp_hcnn", "robust")
+SAMPLE = ("--topics", "sample", "--query-id", "1")
+GIVEN = (*SAMPLE, "--candidates", "small.run", "--reranker", "mp_hcnn")
 
 
 @pytest.fixture(scope="module", params=[("mp_hcnn", "robust"), ("window", "general")])
@@ -52,12 +49,12 @@ def explained(model: Model, post: Post, query: str = QUERIES[1]) -> ExplainedTop
     return replace(found, **known)
 
 
-def test_ranks_follow_the_tie_rule(matching: Model) -> None:
+def test_ranks_follow_the_tie_rule() -> None:
     before = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 0.0}
     after = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.2}
     candidates = Candidates([Topic("1", "x")], {"1": before}, {d: Post(d, "x") for d in before})
     ranking = Ranking({"before": {"1": before}, "after": {"1": after}}, candidates, {})
-    found = explain(matching, ranking, "before", [], "", 1)
+    found = explain(small("mp_hcnn", "robust"), ranking, "before", [], "", 1)
     assert list(found.posts) == ["b", "c", "d", "a"]
     places = {"before": {"rank": 2, "score": 2.0}, "after": {"rank": 2, "score": 0.3}}
     assert found.posts["c"]["stages"] == places
@@ -110,34 +107,27 @@ def test_texts_stay_texts_on_a_page_that_needs_nothing_else(model: Model, text: 
     assert ":root" in style and "url(" not in style and "@import" not in style
 
 
-def test_a_query_and_a_post_without_words(matching: Model) -> None:
+def test_a_query_and_a_post_without_words() -> None:
     for query in ("!!!", QUERIES[0]):
-        content = page(explained(matching, Post("1", "…"), query))
+        content = page(explained(small("mp_hcnn", "robust"), Post("1", "…"), query))
         assert ("no URL" in content, "The query has no words" in content) == (True, query == "!!!")
 
 
 def test_posts_cannot_steer_a_terminal(model: Model, capsys: Capture) -> None:
-    text = "\x1b[2Jwater [bold]x[/bold] :smile: \u202e"
-    print_explanation(explained(model, Post("5", text)))
+    print_explanation(explained(model, Post("5", "\x1b[2Jwater [bold]x[/bold] :smile: \u202e")))
     output = capsys.readouterr().out
-    assert "\x1b" not in output
-    assert "[bold]x[/bold] :smile: �" in output
+    assert "\x1b" not in output and "[bold]x[/bold] :smile: �" in output
 
 
-def test_matches_in_a_terminal(matching: Model, capsys: Capture) -> None:
+def test_matches_in_a_terminal(capsys: Capture) -> None:
     post = Post("1", "no Water @water in EGYPT!", "http://x.org/water")
-    print_explanation(explained(matching, post))
+    print_explanation(explained(small("mp_hcnn", "robust"), post))
     lines = capsys.readouterr().out.splitlines()
     assert "no ‹Water› @water ‹in› ‹EGYPT›!" in lines
     header = next(line for line in lines if line.startswith("query "))
     assert re.split(r" {2,}", header)[:3] == ["query", "IDF", "word"]
-    row = next(line for line in lines if line.startswith("water "))
-    assert "‹1.00 water›" in row
+    assert "‹1.00 water›" in next(line for line in lines if line.startswith("water "))
     assert all(line == line.rstrip() for line in lines)
-
-
-SAMPLE = ("--topics", "sample", "--query-id", "1")
-GIVEN = (*SAMPLE, "--candidates", "small.run", "--reranker", "mp_hcnn")
 
 
 @pytest.fixture

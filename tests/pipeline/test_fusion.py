@@ -21,11 +21,12 @@ from rerankers.errors import RerankerError
 from rerankers.trees.boosting import Trees
 
 TOPICS = [Topic("1", "storm"), Topic("2", "quake")]
-FOUND: dict[str, Run] = {
-    "ql": {"1": {"a": 3.0, "b": 2.0, "c": 1.0}, "2": {"x": 1.0}},
-    "rm3": {"1": {"d": 9.0, "a": 8.0, "b": 5.0}},
-}
+FOUND: dict[str, Run] = {"ql": {"1": {"a": 3.0, "b": 2.0, "c": 1.0}, "2": {"x": 1.0}}}
+FOUND["rm3"] = {"1": {"d": 9.0, "a": 8.0, "b": 5.0}}
 KNOWN = {doc_id: Post(doc_id, f"text of {doc_id}") for doc_id in "abcdx"}
+SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
+TWO = "lambdarank,binary"
+CHANGES: dict[str, Any] = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0.5}
 
 
 class Index:
@@ -121,13 +122,6 @@ def test_rankers_are_read_from_the_settings() -> None:
         rankers("overlap")
 
 
-# Trees over the scores
-
-SMALL = "signal:rm3,signal:ql,signal:unknown,first_stage,links"
-TWO = "lambdarank,binary"
-CHANGES: dict[str, Any] = {"trees": 40, "minimum_leaf": 5, "feature_fraction": 0.5}
-
-
 def fitted(families: str, objectives: str, start: Trees | None = None) -> Trees:
     changes = CHANGES | {"families": families, "objectives": objectives}
     config = small_config("fusion", "general", **changes)
@@ -145,7 +139,6 @@ def test_a_signal_that_orders_posts_is_learnt_for_new_topics(name: str) -> None:
     scores, best = (rows.reshape(3, -1) for rows in (trees.score(pairs.take(new)), relevant[new]))
     lowest = np.where(best, scores, np.inf).min(axis=1)
     assert (lowest > np.where(best, -np.inf, scores).max(axis=1)).all()
-
     importances = trees.importances()
     assert next(iter(importances)) == "signal:rm3" and importances["signal:rm3"] > 0.9
     assert [*importances.values()] == sorted(importances.values(), reverse=True)
@@ -165,10 +158,9 @@ def test_trees_that_extend_those_of_fewer_features() -> None:
     values = features.table(pairs, model.families, encoder().idf).values
     for grown, first in zip(model.boosters, start.boosters, strict=True):
         assert (grown.num_trees(), first.num_trees()) == (60, 40)
-        np.testing.assert_array_equal(
-            grown.predict(values, raw_score=True, num_iteration=40),
-            first.predict(values[:, : len(start.names)], raw_score=True),
-        )
+        scores = grown.predict(values, raw_score=True, num_iteration=40)
+        expected = first.predict(values[:, : len(start.names)], raw_score=True)
+        np.testing.assert_array_equal(scores, expected)
     for families, objectives in (("signal:rm3,signal:ql,first_stage", TWO), (SMALL, "binary")):
         with pytest.raises(RerankerError, match="other features or objectives"):
             fitted(families, objectives, start)

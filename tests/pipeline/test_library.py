@@ -185,8 +185,7 @@ def test_collections_and_rankers_travel() -> None:
     assert [copy.deepcopy(ranker).rank("storm").run for ranker in rankers] == expected
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(mine.search, "storm").result(300) == mine.search("storm")
-        found = [pool.submit(ranker.rank, "storm").result(300).run for ranker in rankers]
-    assert found == expected
+        assert [pool.submit(each.rank, "storm").result(300).run for each in rankers] == expected
 
 
 def test_a_fork_says_that_it_cannot_search() -> None:

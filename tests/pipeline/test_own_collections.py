@@ -222,9 +222,6 @@ def test_word_frequencies_of_the_language(folder: Path, toml: Path) -> None:
         assert (source == "wordfreq:de", "wordfreq" in source) == (is_german, is_german)
 
 
-# Training
-
-
 @pytest.fixture
 def sample(tmp_path: Path) -> Path:
     """The sample collection as an own one, and a file of word vectors beside it."""
@@ -278,8 +275,7 @@ def test_a_fusion_is_trained_and_searched_with(sample: Path, command: Command, t
     toml.write_text(toml.read_text() + 'train = "train.tsv"\n')
     quick = ["--set", "trees=20", "--threads", 1]
     trained = command("train", "fusion", "--collection", toml, *quick, code=0)
-    assert "warning" not in trained.err
-    assert f"{topics} held-out topics:" in trained.out
+    assert "warning" not in trained.err and f"{topics} held-out topics:" in trained.out
     folder, tuning = checkpoint_of(sample, "fusion")
     families = json.loads((folder / "config.json").read_text())["config"]["families"]
     assert "signal:ql" in families and "run_" not in families
@@ -291,8 +287,7 @@ def test_a_fusion_is_trained_and_searched_with(sample: Path, command: Command, t
     by_itself = topics >= FEWEST and tuning.cross_validated > tuning.curve[0.0]
     assert ("fusion, trained on" in command(*search, code=0).err) == by_itself
     named = command(*search, "--reranker", "fusion", "--checkpoint", folder)
-    assert "\nfusion " in named.out
-    assert ("was trained on sample2;" in named.err) == (topics == 20)
+    assert "\nfusion " in named.out and ("was trained on sample2;" in named.err) == (topics == 20)
     assert (f"trained on {topics} of the 20 judged topics of sample2" in named.err) == (topics < 20)
 
 

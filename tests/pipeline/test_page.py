@@ -3,8 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +19,6 @@ from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import read_topics
 from pipeline.collections.trec import read_qrels
 from pipeline.ranking import tuning
-from pipeline.service.models import ServedModel
 from pipeline.service.page import page as searching
 from pipeline.service.page.page import SearchPage, describe, results, search_request
 from pipeline.service.requests import RequestError
@@ -27,6 +26,7 @@ from rerankers.explanation import visible
 
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 MP_HCNN = {"model": "mp_hcnn"}
+KINDS = {"/": "html", "/page.css": "css", "/page.js": "javascript"}
 
 
 def get(served: ServedPage, path: str, **parameters: Any) -> requests.Response:
@@ -43,8 +43,7 @@ def content_of(served: ServedPage, path: str, **parameters: Any) -> Any:
 def test_what_can_be_chosen(served_page: ServedPage) -> None:
     actual = content_of(served_page, "collection")
     assert (actual["name"], actual["posts"]) == ("pages", 874 + len(HOSTILE))
-    assert actual["methods"] == list(METHODS)
-    assert actual["clocks"] is True
+    assert actual["methods"] == list(METHODS) and actual["clocks"] is True
     assert actual["times"][0] < "2012-02" < actual["times"][1]
     fusion, neural = actual["models"]  # The best one first.
     assert (neural["name"], neural["explains"]) == ("mp_hcnn", "matches")
@@ -64,11 +63,9 @@ def test_results_have_the_parts_of_the_mixture(served_page: ServedPage, method: 
     posts = actual["posts"]
     first = {"1": {post["doc_id"]: post["first"] for post in posts}}
     neural = {"1": {post["doc_id"]: post["neural"] for post in posts}}
+    units = [(post["doc_id"], post["neural_unit"], post["first_unit"]) for post in posts]
     for weight in (0.0, 0.35, 0.99):
-        mixed = {
-            post["doc_id"]: weight * post["neural_unit"] + (1 - weight) * post["first_unit"]
-            for post in posts
-        }
+        mixed = {doc_id: weight * new + (1 - weight) * old for doc_id, new, old in units}
         assert mixed == tuning.interpolate(first, neural, weight)["1"]
     assert 10 < len(posts) <= 50
     assert (actual["first_stage"], actual["query"]["judged"]) == (method, True)
@@ -173,17 +170,10 @@ def test_grades_are_saved_as_judgments_and_topics(served_page: ServedPage) -> No
     grades.reload()
 
 
-def test_a_page_takes_no_grades_unless_asked(served_page: ServedPage) -> None:
-    with opened(served_page.page.collection) as page:
-        assert describe(page)["grades_file"] is None
-        with pytest.raises(RequestError, match="--grades FILE"):
-            page.grade(page.topics["1"], "1", 1)
-
-
 def test_a_query_that_finds_nothing(served_page: ServedPage) -> None:
     for model in ("mp_hcnn", "fusion"):
-        found = content_of(served_page, "search", q="zzzz \U0001f600 '\"\x00", model=model)
-        assert found["posts"] == []
+        asked = {"q": "zzzz \U0001f600 '\"\x00", "model": model}
+        assert content_of(served_page, "search", **asked)["posts"] == []
 
 
 def test_too_many_waiting_searches_are_refused(served_page: ServedPage, monkeypatch: Patch) -> None:
@@ -193,13 +183,11 @@ def test_too_many_waiting_searches_are_refused(served_page: ServedPage, monkeypa
     assert "try again" in response.json()["error"]
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"), [("", "html"), ("page.css", "css"), ("page.js", "javascript")]
-)
-def test_files_of_the_page(path: str, kind: str, served_page: ServedPage) -> None:
-    response = get(served_page, f"/{path}")
+@pytest.mark.parametrize("path", KINDS)
+def test_files_of_the_page(path: str, served_page: ServedPage) -> None:
+    response = get(served_page, path)
     headers = response.headers
-    assert headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+    assert headers["Content-Type"] == f"text/{KINDS[path]}; charset=utf-8"
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in policy and headers["Referrer-Policy"] == "no-referrer"
@@ -216,51 +204,40 @@ def test_without_a_collection() -> None:
         assert response.status_code == 404 and "found no collection" in response.json()["error"]
 
 
-@contextmanager
-def opened(collection: Collection, **served: ServedModel) -> Iterator[SearchPage]:
-    page = SearchPage(collection, lambda: served)
-    try:
-        yield page
-    finally:
-        page.close()
-
-
 def test_an_index_without_topics(served_page: ServedPage) -> None:
-    directory = served_page.page.index.directory
-    with opened(open_collection(index=directory)) as page:
+    collection = open_collection(index=served_page.page.index.directory)
+    with closing(SearchPage(collection, dict)) as page:
         assert describe(page)["topics"] == []
         posts = results(page, search_request(page, {"q": "storm", "model": "fusion"}))["posts"]
-        assert posts
-        assert not math.isnan(posts[0]["neural"])
-
-
-class OwnQuery:
-    """An index with a query of its own, as of a search engine, and with ids without times."""
-
-    def __init__(self, index: Any) -> None:
-        self.size, self.posts, self.id_range, self._index = index.size, index.posts, None, index
-
-    def search(self, topics: Any, method: Any, **options: Any) -> Any:
-        assert isinstance(method, EngineQuery)
-        return self._index.search(topics, METHODS["ql"](), **options)
+        assert posts and not math.isnan(posts[0]["neural"])
 
 
 class OwnQueryCollection(Collection):
+    """Its index has a query of its own, as of a search engine, and ids without times."""
+
     methods = ()
 
     def open_index(self) -> Any:
-        return OwnQuery(super().open_index())
+        index = super().open_index()
+
+        def search(topics: Any, method: Any, **options: Any) -> Any:
+            assert isinstance(method, EngineQuery)
+            return index.search(topics, METHODS["ql"](), **options)
+
+        return SimpleNamespace(size=index.size, posts=index.posts, id_range=None, search=search)
 
 
 def test_an_index_with_its_own_query_and_other_ids(served_page: ServedPage) -> None:
     place = IndexPlace(folder=served_page.page.index.directory)
     collection = OwnQueryCollection("topics", [SAMPLE / "topics.txt"], index=place)
-    with opened(collection, mp_hcnn=models().default) as page:
+    with closing(SearchPage(collection, lambda: models().served)) as page:
         description = describe(page)
         assert (description["methods"], description["method"]) == ([], "")
         assert description["clocks"] is False
         assert [model["name"] for model in description["models"]] == ["window", "mp_hcnn"]
-        assert description["topics"][0]["time"] is None
+        assert description["topics"][0]["time"] is description["grades_file"] is None
+        with pytest.raises(RequestError, match="--grades FILE"):
+            page.grade(page.topics["1"], "1", 1)
         content = results(page, search_request(page, {"q": "storm"}))
         assert content["first_stage"] == "the engine's own query"
         assert content["posts"][0]["time"] is None

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -19,7 +20,6 @@ from pipeline.service.page.page import SearchPage, search_request
 from rerankers.explanation import visible
 
 pytestmark = pytest.mark.slow
-
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TOPIC = {"q": "Harlow Bay marathon winner", "query_id": "1"}
 MIXED = {**TOPIC, "model": "mp_hcnn"}
@@ -151,8 +151,7 @@ def test_a_topic_of_the_collection_shows_its_judgments(tabs: Any, served_page: S
     names = ("not relevant", "relevant", "highly relevant")
     for item in page.locator("#after .post").all()[:10]:
         grade = grades.get(item.evaluate("item => item.post.doc_id"))
-        shown = item.locator(".badge").all_inner_texts()
-        assert shown == ([] if grade is None else [names[grade]])
+        assert item.locator(".badge").all_inner_texts() == ([] if grade is None else [names[grade]])
     relevant = sum(grades.get(doc_id, 0) > 0 for doc_id in tab.order("after")[:10])
     expect(page.locator("#after-title")).to_contain_text(f"{relevant} of the first 10 relevant")
 
@@ -162,13 +161,12 @@ def test_figures_of_seen_judgments_are_not_shown(tabs: Any, served_page: ServedP
     trained_on = {"trained_on": ["mb2011", collection.name]}
     vars(seen)["checkpoint"] = replace(seen.checkpoint, metrics=trained_on)
     page = SearchPage(collection, lambda: {"mine": seen})
-    with listening(app_of(page=page)) as address:
+    with closing(page), listening(app_of(page=page)) as address:
         served = served_page._replace(address=address)
         tab, shown = tabs(TOPIC | {"model": "mine"}, served=served)
         expect(shown.locator("#after-title")).to_contain_text("trained on these judgments")
         expect(shown.locator("#before-title")).to_contain_text("of the first 10 relevant")
         tab.wait()
-    page.close()
 
 
 def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPage) -> None:
@@ -183,8 +181,7 @@ def test_the_slider_reorders_without_the_server(tabs: Any, served_page: ServedPa
         orders.append(tab.order("after"))
         assert orders[-1] == expected_order(served_page, weight, **MIXED)
         assert tab.order("before") == before
-    assert orders[0] == before
-    assert len({tuple(order) for order in orders}) == 3
+    assert orders[0] == before and len({tuple(order) for order in orders}) == 3
     first, rank = page.locator("#after .post").first, before.index(orders[-1][0]) + 1
     assert rank > 1
     expect(first.locator(".move")).to_have_text(f"▲ {rank - 1}")
@@ -251,7 +248,6 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
     page.locator("#before .post").nth(4).locator(".text").click()
     expect(page.locator("#why table.matches")).to_be_visible()
     expect(page.locator("#why table.stages")).to_contain_text("× 0.7")
-
     second, other = tabs()
     other.goto(page.url)
     expect(other.locator("#why table.matches")).to_be_visible()

@@ -115,8 +115,7 @@ def test_the_window_is_reranked_and_its_page_shown(
     rest["hits"]["max_score"] = pytest.approx(max(mixed.values()), abs=1e-5)
     assert actual == rest
     [asked] = engine.bodies
-    assert (asked["from"], asked["size"]) == (0, window)
-    assert asked["query"] == search()["query"]
+    assert (asked["from"], asked["size"]) == (0, window) and asked["query"] == search()["query"]
     assert "from=90" not in str(engine.requests[-1][0].url)
 
 
@@ -305,8 +304,7 @@ def test_several_searches(client: TestClient, direct: Client, engine: StubEngine
     call = {"content": "".join(line_pair({}, body) for body in bodies)}
     call["headers"] = {"content-type": "application/x-ndjson"}
     actual, before = (item.post("/posts/_msearch", **call) for item in (client, direct))
-    assert actual.headers["content-type"] == VENDOR
-    assert actual.json()["took"] == 4
+    assert actual.headers["content-type"] == VENDOR and actual.json()["took"] == 4
     answers = actual.json()["responses"]
     assert [item["status"] for item in answers] == [200, 200, 400, 200]
     assert answers[1:3] == before.json()["responses"][1:3]
@@ -348,16 +346,28 @@ def test_forms_of_a_request(client: TestClient, engine: StubEngine) -> None:
     calls: list[tuple[str, Any]] = [("GET", {"params": text}) for text in texts]
     for method, given in (*calls, ("POST", {"json": body}), ("POST", packed)):
         answer = client.request(method, "/posts/_search", **given)
-        assert answer.headers["x-reranked"] == "true"
-        assert answer.json() == content
+        assert answer.headers["x-reranked"] == "true" and answer.json() == content
         assert engine.requests[-1][0].method == method
     assert "content-encoding" not in engine.requests[-1][0].headers
 
 
 BOTH = [{"_index": "posts-1", "_id": "1"}, {"_index": "posts-2", "_id": "2"}]
+WRAPPER = {"wrapper": {"query": "e30="}}
+LOOKUP = {"terms": {"n": {"index": ".keys", "id": "1", "path": "x"}}}
 READS = """HEAD, GET _doc/7, HEAD _doc/7, GET _source/7, POST _count, GET _count?q=a,
 POST _field_caps?fields=*, GET _mapping, GET _mapping/field/a*, POST _validate/query,
 POST _async_search, OPTIONS _search, OPTIONS _doc/1"""
+ELSEWHERE = """.plugins-ml-config/_search _all/_search other/_search */_search p*/_search
+    posts-a,b/_search %3Cposts-%7Bnow%7D%3E,posts-1/_search %2e%2e/_search _security/_search _search
+    _search?index=posts-1 posts-1/_search?index=.keys %2ekeys/_pit %5fall/_pit posts-%2c.keys/_pit
+    r:posts-1/_pit _count _mapping _doc/1 _field_caps .k/_doc/1 _pit _async_search PUT:posts-1
+    POST:posts-1/_doc DELETE:posts-1 _bulk PUT:posts-1/_search posts-1/_doc/_search
+    GET:_cluster/health"""
+"""Paths for the indexes posts-* that do not pass, whatever their search; POST but for some."""
+HEADERS: list[Any] = [
+    *({key: no} for key in ("index", "indices") for no in ([], "", [""], ",", {})),
+    *({"index": names} for names in (["posts-1", ".keys"], "posts-1,.keys")),
+]
 
 
 @pytest.mark.parametrize("call", READS.split(","))
@@ -375,22 +385,14 @@ def test_reads_of_served_indexes_pass(limited: TestClient, engine: StubEngine, c
         assert limited.request(method, path, json={"query": {"wrapper": {}}}).status_code == 403
     assert engine.requests == []
     for path, ids in (("/posts-1/_mget", {"ids": ["1", "2"]}), ("/_mget", {"docs": BOTH})):
-        assert limited.post(path, json=ids).status_code == 200
-        assert engine.bodies == [ids]
+        assert limited.post(path, json=ids).status_code == 200 and engine.bodies == [ids]
         assert engine.requests.pop()[0].url.path == path
-
-
-WRAPPER = {"wrapper": {"query": "e30="}}
 
 
 def test_an_allow_list_decides(limited: TestClient, engine: StubEngine) -> None:
     for body in SEARCHES["forbidden"]:
-        for path, content in (
-            ("_search", json.dumps(body)),
-            ("_count", json.dumps(body)),
-            ("_msearch", line_pair({}, body)),
-            ("_async_search", json.dumps(body)),
-        ):
+        contents = dict.fromkeys(("_search", "_count", "_async_search"), json.dumps(body))
+        for path, content in (contents | {"_msearch": line_pair({}, body)}).items():
             answer = limited.post(f"/posts-1/{path}", content=content)
             assert answer.status_code == 403, (path, body)
             assert answer.json()["error"]["type"] == "security_exception"
@@ -452,31 +454,13 @@ def test_pages_in_each_format(engine: StubEngine, client: TestClient) -> None:
     expected = client.get("/posts/_search", params={"q": QUERY}).json()
     for more in ({"pretty": ""}, {"format": "yaml"}):
         answer = client.get("/posts/_search", params={"q": QUERY, **more})
-        assert answer.headers["x-reranked"] == "true"
-        assert answer.text.count("\n") > 50
+        assert answer.headers["x-reranked"] == "true" and answer.text.count("\n") > 50
         assert yaml.safe_load(answer.text) == expected
         assert (answer.headers["content-type"] == "application/yaml") == ("format" in more)
 
 
-LOOKUP = {"terms": {"n": {"index": ".keys", "id": "1", "path": "x"}}}
-
-
 def line_pair(header: Any, body: Any = None) -> str:
     return f"{json.dumps(header)}\n{json.dumps(body or search())}\n"
-
-
-ELSEWHERE = """.plugins-ml-config/_search _all/_search other/_search */_search p*/_search
-    posts-a,b/_search %3Cposts-%7Bnow%7D%3E,posts-1/_search %2e%2e/_search _security/_search _search
-    _search?index=posts-1 posts-1/_search?index=.keys %2ekeys/_pit %5fall/_pit posts-%2c.keys/_pit
-    r:posts-1/_pit _count _mapping _doc/1 _field_caps .k/_doc/1 _pit _async_search PUT:posts-1
-    POST:posts-1/_doc DELETE:posts-1 _bulk PUT:posts-1/_search posts-1/_doc/_search
-    GET:_cluster/health"""
-"""Paths for the indexes posts-* that do not pass, whatever their search; POST but for some."""
-
-HEADERS: list[Any] = [
-    *({key: no} for key in ("index", "indices") for no in ([], "", [""], ",", {})),
-    *({"index": names} for names in (["posts-1", ".keys"], "posts-1,.keys")),
-]
 
 
 @pytest.mark.parametrize(
@@ -519,8 +503,7 @@ def test_patterns_leave_out_indexes_of_the_engine(client: TestClient, engine: St
 def test_one_search_of_several_is_refused(limited: TestClient, engine: StubEngine) -> None:
     lines = line_pair({}) + line_pair({"index": ".keys"}) + line_pair({}, {"query": WRAPPER})
     for more, count in (("", 1), (line_pair({}, {"query": {"match_all": {}}}), 2)):
-        answer = limited.post("/posts-1/_msearch", content=lines + more)
-        items = answer.json()["responses"]
+        items = limited.post("/posts-1/_msearch", content=lines + more).json()["responses"]
         assert [item["status"] for item in items] == [200, 403, 403, 200][: len(items)]
         assert items[1]["error"]["type"] == "security_exception"
         sent = engine.requests.pop()[1].split(b"\n")[:-1:2]
@@ -577,8 +560,7 @@ def test_headers(client: TestClient, engine: StubEngine, caplog: pytest.LogCaptu
 def test_keys_protect_the_scores_alone(engine: StubEngine) -> None:
     with client_of(keys=["secret"], engine=engine.url) as client:
         assert client.post("/posts/_search", json=search()).status_code == 200
-        assert client.get("/").status_code == 200
-        assert client.put("/posts").status_code == 403
+        assert client.get("/").status_code == 200 and client.put("/posts").status_code == 403
         for path in ("/", "/rerank", "/v2/rerank"):
             assert client.post(path, json={}).status_code == 401
         assert client.get("/info").status_code == 401

@@ -5,13 +5,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import requests
 from conftest import Capture
 from helpers.engine_servers import SERVERS, running
+from helpers.processes import ROOT
 from helpers.proxy_samples import mixture, post, search, stub_engine
 from helpers.search_grammar import Searches
 from helpers.service_samples import QUERY, app_of, listening
@@ -19,14 +20,11 @@ from helpers.service_samples import QUERY, app_of, listening
 from indexes.engines.client import Engine
 from pipeline.service.proxy.search import SearchDefaults
 
-ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = int(os.environ.get("TWEETRERANK_SEARCHES", "50"))
 """Mutated searches of each engine: ``TWEETRERANK_SEARCHES=20000 python -m pytest
 tests/pipeline/test_proxy_servers.py`` sends more."""
-
 WINDOW = 100
 TIES = ["_score", {"n": "desc"}]
-
 SESSION = requests.Session()
 SESSION.trust_env = False
 
@@ -48,7 +46,6 @@ class Served(NamedTuple):
         return options | {"verify": self.credentials.get("TWEETRERANK_ENGINE_CA", True)}
 
     def client(self, url: str) -> Any:
-        """The official client of the engine."""
         given: dict[str, Any] = {"max_retries": 0}
         if url.startswith("https") and "TWEETRERANK_ENGINE_CA" in self.credentials:
             given["ca_certs"] = self.credentials["TWEETRERANK_ENGINE_CA"]
@@ -106,8 +103,7 @@ def check(before: Any, actual: Any, window: Any) -> None:
     hits = actual["hits"].pop("hits")
     expected = before["hits"].pop("hits")
     best, _ = actual["hits"].pop("max_score"), before["hits"].pop("max_score")
-    assert actual == before
-    assert len(hits) == len(expected)
+    assert actual == before and len(hits) == len(expected)
     new = [hit for hit in hits if "_first_stage_score" in hit.get("fields", ())]
     assert hits[len(new) :] == expected[len(new) :]
     scores = [hit["_score"] for hit in new]
@@ -120,6 +116,8 @@ def check(before: Any, actual: Any, window: Any) -> None:
         assert hit == of_engine.pop(hit["_id"])
 
 
+PARTS: dict[str, Any] = dict.fromkeys(("track_total_hits", "explain", "version"), True)
+PARTS |= {"aggs": {"most": {"max": {"field": "n"}}}, "highlight": {"fields": {"contents": {}}}}
 SEARCHES: dict[str, dict[str, Any]] = {
     "plain": {},
     "page": {"from": 20, "size": 15},
@@ -127,14 +125,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "without source": {"_source": False},
     "with fields": {"_source": ["n"], "fields": ["u*"]},
     "excluded": {"_source": {"excludes": ["contents"]}, "docvalue_fields": ["url", "n"]},
-    "all parts": {
-        "aggs": {"most": {"max": {"field": "n"}}},
-        "highlight": {"fields": {"contents": {}}},
-        "sort": [{"_score": "desc"}],
-        "track_total_hits": True,
-        "explain": True,
-        "version": True,
-    },
+    "all parts": {"sort": [{"_score": "desc"}], **PARTS},
 }
 
 
@@ -143,15 +134,14 @@ def test_an_application_changes_its_address_alone(served: Served, name: str) -> 
     if served.name == "stub" and name not in ("plain", "page", "all", "without source"):
         pytest.skip("an engine of few words")
     more = SEARCHES[name]
-    body = search(**more)
     window = max(WINDOW, more.get("size", 10) + more.get("from", 0))
     whole = search(**more | {"from": 0, "size": window})
     direct, client = served.client(served.direct), served.client(served.proxy)
     before, actual, candidates, with_texts = (
         plain(item.search(index=served.index, body=content))
         for item, content in (
-            *((direct, body), (client, body), (direct, whole)),
-            (direct, search(size=window)),
+            *((direct, search(**more)), (client, search(**more))),
+            *((direct, whole), (direct, search(size=window))),
         )
     )
     texts = {hit["_id"]: hit["_source"] for hit in with_texts["hits"]["hits"][:WINDOW]}
@@ -172,22 +162,19 @@ def test_clients_read_on_in_long_results(real: Served) -> None:
         [hit["_id"] for hit in scan(client, index=real.index, query=search(), size=20)]
         for client in (real.client(real.proxy), real.client(real.direct))
     )
-    assert actual == before
-    assert len(actual) > 100
+    assert actual == before and len(actual) > 100
 
 
 def test_every_hit_is_seen_once(real: Served) -> None:
     """By pages of any size, and by the values of a sort that breaks ties."""
-    client, index = real.client(real.proxy), real.index
+    find = partial(real.client(real.proxy).search, index=real.index)
     for size in (7, 30, 100):
         bodies = [search(**{"from": start, "size": size}) for start in range(0, 120, size)]
-        pages = [client.search(index=index, body=body) for body in bodies]
+        pages = [find(body=body) for body in bodies]
         shown = [hit["_id"] for page in pages for hit in page["hits"]["hits"]]
         assert len({*shown}) == len(shown) == pages[0]["hits"]["total"]["value"]
     seen, more = list[str](), dict[str, Any]()
-    while hits := client.search(index=index, body=search(size=30, sort=TIES, **more))["hits"][
-        "hits"
-    ]:
+    while hits := find(body=search(size=30, sort=TIES, **more))["hits"]["hits"]:
         seen += [hit["_id"] for hit in hits]
         more = {"search_after": hits[-1]["sort"]}
     assert sorted(seen) == sorted(shown)
@@ -232,13 +219,12 @@ def test_no_search_reads_another_index(real: Served) -> None:
     SESSION.post(bulk, data="".join(posts), **options).raise_for_status()
     made, counts = Searches(7, real.index, secret), Counter[str]()
     for _ in range(6 * REQUESTS):
-        call = made.call()
+        method, path, body = made.call()
         answer, plain = (
-            SESSION.request(call.method, url + call.path, data=call.body.encode(), **options)
+            SESSION.request(method, url + path, data=body.encode(), **options)
             for url in (real.proxy, real.direct)
         )
-        assert "xyzzy" not in answer.text, call
-        assert answer.status_code != 502, call
+        assert "xyzzy" not in answer.text and answer.status_code != 502, (method, path, body)
         counts[str(answer.status_code)] += 1
         counts["leaks"] += "xyzzy" in plain.text
     assert min(counts["200"], counts["403"]) > REQUESTS
@@ -264,18 +250,18 @@ def test_reranking_in_an_application(served: Served, capsys: Capture) -> None:
 
 
 def test_mutated_searches_differ_in_order_and_scores_alone(served: Served) -> None:
-    made, options = Searches(1, served.index, served.index), served.options()
+    made = Searches(1, served.index, served.index)
     for _ in range(REQUESTS):
         body = made.json("$changed search").encode()
         if made.random.random() < 0.15:  # Changed bytes.
             start = made.random.randrange(len(body))
             end = start + made.random.randrange(4)
             body = body[:start] + made.random.randbytes(made.random.randrange(4)) + body[end:]
-        parameters = made.random.choice(["", "", "?size=7", "?from=3&pretty", "?sort=n"])
-        compare(served, f"/{served.index}/_search", parameters, body, options)
+        compare(served, made.random.choice(["", "", "?size=7", "?from=3&pretty", "?sort=n"]), body)
 
 
-def compare(served: Served, path: str, parameters: str, body: bytes, options: Any) -> None:
+def compare(served: Served, parameters: str, body: bytes) -> None:
+    path, options = f"/{served.index}/_search", served.options()
     before = SESSION.post(served.direct + path + parameters, data=body, **options)
     answer = SESSION.post(served.proxy + path + parameters, data=body, **options)
     if "found no JSON object that can be read" in answer.text or answer.status_code == 403:
@@ -295,8 +281,7 @@ def compare(served: Served, path: str, parameters: str, body: bytes, options: An
     given = {"from": 0, "size": 10} | content | given
     start, size = int(given["from"]), int(given["size"])
     content |= {"from": 0, "size": max(WINDOW, start + size)}
-    window = SESSION.post(served.direct + path, json=content, **options).json()
-    check(expected, actual, window)
+    check(expected, actual, SESSION.post(served.direct + path, json=content, **options).json())
 
 
 def plain_error(content: Any) -> Any:

@@ -16,7 +16,6 @@ from pipeline.command.options import parse_arguments
 from pipeline.evaluation.measures import evaluate, mean
 
 pytestmark = pytest.mark.slow  # a model is trained for these tests
-
 Rerank = Callable[..., tuple[list[str], str]]
 
 
@@ -130,8 +129,7 @@ def test_posts_without_a_text_can_be_left_out(rerank: Rerank) -> None:
     strange = {q: {f"{q}0{n}": 100.0 - n for n in range(3)} for q in run}
     write_run(Path("mine"), {q: strange[q] | scores for q, scores in run.items()}, "mine")
     _, errors = rerank("ql", "mine", code=1)
-    assert "18 of its 158 posts are not in the collection" in errors
-    assert "--skip-unknown" in errors
+    assert "18 of its 158 posts are not in the collection" in errors and "--skip-unknown" in errors
     _, errors = rerank("ql", "mine", "--skip-unknown")
     assert "mine: 18 of its 158 posts are not in the collection; left out before and" in errors
     ours, plain = (read_run(f"runs/reranked/{name}.sm_cnn") for name in ("mine", "ql"))
@@ -145,8 +143,7 @@ def test_posts_without_a_text_can_be_left_out(rerank: Rerank) -> None:
 
 def test_without_judgments_there_are_runs_and_no_report(rerank: Rerank, home: Path) -> None:
     small = home / "checkpoints" / "sm_cnn" / "mb2012"
-    given = ("ql", "--report", "report.csv", "--checkpoint", small)
-    (line,), _ = rerank(*given, topics="mb2014")
+    (line,), _ = rerank("ql", "--report", "report.csv", "--checkpoint", small, topics="mb2014")
     assert line.startswith("no report: mb2014 has no judgments here")
     assert len(read_run("runs/reranked/ql.sm_cnn")) == 6 and not Path("report.csv").exists()
 

@@ -17,16 +17,9 @@ from pipeline.collections import named
 from pipeline.collections.trec import read_run
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder whose index of the sample is built once for all tests of this file."""
-    return tmp_path_factory.mktemp("home")
-
-
 @pytest.fixture
-def search(command: Command, home: Path, tmp_path: Path, monkeypatch: Patch) -> Command:
+def search(command: Command, pools: None, tmp_path: Path, monkeypatch: Patch) -> Command:
     """Runs ``pipeline.search --topics`` on the CPU in an empty folder."""
-    monkeypatch.setenv("TWEETRERANK_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     return partial(command, "search", "--device", "cpu", "--topics")
 
@@ -124,6 +117,5 @@ def test_a_named_collection(command: Command, tmp_path: Path) -> None:
         assert done.out.splitlines()[-1] == f"index: {place}", done.err
         with LuceneIndex.open(place, collection.post_files()) as opened:
             assert {*opened.posts} == {*collection.posts()}
-            assert opened.manifest.rebuild == (
-                f"python -m pipeline.index --collection mb2012 --data {tmp_path} --index {place}"
-            )
+            words = f"--collection mb2012 --data {tmp_path} --index {place}"
+            assert opened.manifest.rebuild == f"python -m pipeline.index {words}"

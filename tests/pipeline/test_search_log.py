@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,8 @@ def engine() -> Iterator[str]:
 def client_of(url: str, log: SearchLog, *keys: str, challenger: str = "") -> Iterator[TestClient]:
     served = Models(["mp_hcnn"], 10**6, challenger=challenger) if challenger else None
     more = {"engine": url, "defaults": SearchDefaults(seconds=60, reads_ubi=True), "log": log}
-    with service_samples.client_of(keys=keys, models=served, **more) as client:
+    with closing(log), service_samples.client_of(keys=keys, models=served, **more) as client:
         yield client
-    log.close()
 
 
 def click(search_id: str, object_id: Any, **more: Any) -> dict[str, Any]:
@@ -131,8 +130,7 @@ def test_ubi_is_understood(engine: str, tmp_path: Path) -> None:
         every = {"query": {"match_all": {}}, "ext": {"ubi": ubi}}
         assert client.post("/posts/_search", json=every).headers["x-reranked"] == "false"
         several = "{}\n" + json.dumps(search(ext={"ubi": ubi})) + "\n"
-        found = client.post("/posts/_msearch", content=several).json()["responses"]
-        assert found[0]["ext"] == ext
+        assert client.post("/posts/_msearch", content=several).json()["responses"][0]["ext"] == ext
         wrong = client.post("/posts/_search", json=search(ext={"ubi": {"query_id": 3}}))
         assert wrong.status_code == 400 and "ext.ubi.query_id" in wrong.text
     assert {record["query_id"] for record in logged(tmp_path)} == {"mine"}
@@ -193,6 +191,9 @@ for number in range(int(sys.argv[2])):
     print(time.time(), flush=True)
     time.sleep(.002)
 """
+PAGE = {"query_response_hit_ids": ["1", "2"], "teams": [1, 2], "version": "a", "challenger": "b"}
+OLD, OLDER, NEW = "2020-03-01", "2020-01-01", "2999-01-01"
+DAYS = [([OLDER, OLD, NEW], [OLD, NEW]), ([OLDER], [OLDER]), ([NEW], [NEW])]
 
 
 def test_a_killed_service_loses_the_last_second_at_most(tmp_path: Path) -> None:
@@ -235,12 +236,7 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: Patch) -> None:
     assert len(logged(tmp_path)) == log.counts["written"] > 0
 
 
-OLD, OLDER, NEW = "2020-03-01", "2020-01-01", "2999-01-01"
-
-
-@pytest.mark.parametrize(
-    ("days", "kept"), [([OLDER, OLD, NEW], [OLD, NEW]), ([OLDER], [OLDER]), ([NEW], [NEW])]
-)
+@pytest.mark.parametrize(("days", "kept"), DAYS)
 def test_old_days_are_deleted(tmp_path: Path, days: list[str], kept: list[str]) -> None:
     """Whatever the clock says; other files stay."""
     for name in [*(f"searches-{day}-ab.jsonl" for day in days), "mine.jsonl"]:
@@ -253,16 +249,12 @@ def test_old_days_are_deleted(tmp_path: Path, days: list[str], kept: list[str]) 
     assert mine == ["mine.jsonl", *(f"searches-{day}-ab.jsonl" for day in kept)]
 
 
-PAGE = {"query_response_hit_ids": ["1", "2"], "teams": [1, 2], "version": "a", "challenger": "b"}
-
-
 def test_a_client_has_one_vote_for_a_search(tmp_path: Path, command: Command) -> None:
     """However often it searches and clicks; the numbers of a comparison add up."""
     log = SearchLog(tmp_path)
     for number in range(30):
         search_id, client = f"{number}", f"10.0.0.{max(0, number - 20)}"
-        page = PAGE | {"query_id": search_id}
-        log.search(page, " Storm"[number % 2 :], client, is_named=True)
+        log.search(PAGE | {"query_id": search_id}, " Storm"[number % 2 :], client, is_named=True)
         if number % 5:
             log.events([click(search_id, "2")] * 3)
     log.close()
@@ -289,8 +281,7 @@ def test_team_draft() -> None:
     champion, challenger = [0, 1, 2, 3, 4, 5], [0, 1, 5, 4, 3, 2]
     drafts = [team_draft(champion, challenger, str(seed)) for seed in range(400)]
     for order, teams in drafts:
-        assert sorted(order) == champion
-        assert teams[:2] == [0, 0]
+        assert sorted(order) == champion and teams[:2] == [0, 0]
         assert {order[2], order[3]} == {2, 5}
         assert teams.count(CHAMPION) == teams.count(CHALLENGER) == 2
     # Users who click without reading prefer nobody.

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 from conftest import Command
 from helpers.index_samples import write_lines
+from helpers.processes import ROOT
 from helpers.reranking_samples import POSTS, all_pairs, network, small_model, vocabulary
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
 from starlette.testclient import TestClient
@@ -44,6 +45,16 @@ def wire(request: pytest.FixtureRequest) -> Wire:
 
 TOLERANCE = 5e-6
 """Of logits: a service and ``predict`` multiply matrices of other sizes."""
+SCORED = [{**document, "first_stage_score": n % 5 - 1.5} for n, document in enumerate(DOCUMENTS)]
+LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
+SCORES = np.random.default_rng(5).normal(size=len(LISTED)).tolist()
+LARGE = [40 * score for score in SCORES]
+FILLER = "the minister spoke of other things all day long. " * 30
+LONG = FILLER + "bbc world service cuts: 650 jobs go. " + FILLER
+"""Its answer stands behind character 1,000."""
+README = ROOT / "pipeline" / "service" / "README.md"
+EXAMPLE = re.compile(r"^curl localhost:8080(/(?!posts/|events)\S+) .*?-d '(.*)'\n(.*)$", re.M)
+EXAMPLES = EXAMPLE.findall(README.read_text("utf-8"))
 
 
 def logits(documents: list[tuple[str, str]]) -> npt.NDArray[np.float32]:
@@ -97,19 +108,17 @@ def test_equal_scores_keep_the_order_of_the_request(client: TestClient, wire: Wi
     assert [result["index"] for result in results] == expected
 
 
-OPTIONAL = {*Request.__struct_fields__} - {"query", "documents", "texts"}
-
-
 def test_laxness_of_servers(client: TestClient, wire: Wire) -> None:
     """Numbers and flags as texts, whole numbers with a point, 0 results for all; null is no value,
     unknown fields are ignored, and vendors' names of models where there is one."""
     every = wire.results_of(client.post(wire.path, json=wire.body()).json())
     flags: dict[str, Any] = {"raw_scores": "false", "truncate": "true"}
+    optional = {*Request.__struct_fields__} - {"query", "documents", "texts", *wire.extra}
     cases: list[tuple[dict[str, Any], int]] = [
         *(({wire.top: top, **flags}, 3) for top in ("3", 3.0)),
         *(({wire.top: top, **flags}, len(TEXTS)) for top in (0, "0")),
         ({wire.top: 999}, len(TEXTS)),
-        (dict.fromkeys(OPTIONAL - {*wire.extra}), len(TEXTS)),
+        (dict.fromkeys(optional), len(TEXTS)),
         ({"priority": 0, "max_chunks_per_doc": 10, "x": {"y": [1]}}, len(TEXTS)),
         ({"documents" if wire.documents == "texts" else "texts": None}, len(TEXTS)),
     ]
@@ -134,9 +143,6 @@ def test_one_answer_for_all_vendors(client: TestClient) -> None:
     body, paths = WIRES["tei"].body(), ("/", "/rerank", "/invocations")
     first, *others = (client.post(path, json=body).json() for path in paths)
     assert others == [first, first]
-
-
-SCORED = [{**document, "first_stage_score": n % 5 - 1.5} for n, document in enumerate(DOCUMENTS)]
 
 
 def test_a_mixture_with_the_first_stage(client: TestClient, wire: Wire) -> None:
@@ -167,8 +173,7 @@ def test_a_mixture_needs_all_scores(client: TestClient, wire: Wire) -> None:
         (TEXTS, {"mix": "lexical"}, "mix: Invalid enum value 'lexical'"),
     ):
         answer = client.post(wire.path, json=wire.body(documents, **more))
-        assert answer.status_code in (400, 422)
-        assert problem in answer.text
+        assert answer.status_code in (400, 422) and problem in answer.text
 
 
 @pytest.mark.parametrize("score", [3.4e38, -3.4e38, 5e-324, 0, 7])
@@ -195,8 +200,7 @@ def test_fields_that_make_up_a_document(client: TestClient) -> None:
     assert client.post("/v1/rerank", json=request | {"rank_fields": ["list"]}).status_code == 200
     for wrong in ([[]], [None], "head", [{}, "head"]):
         answer = client.post("/v1/rerank", json=request | {"rank_fields": wrong})
-        assert answer.status_code in (400, 422)
-        assert "rank_fields" in answer.text
+        assert answer.status_code in (400, 422) and "rank_fields" in answer.text
 
 
 def test_packed_bodies(client: TestClient, wire: Wire) -> None:
@@ -233,8 +237,7 @@ def test_documents_with_links_around(client: TestClient) -> None:
 def test_pages_without_texts_are_refused(client: TestClient) -> None:
     body = {"query": "gale", "documents": ["", ""], "links": "around", "needs_text": True}
     refused = client.post("/v2/rerank", json=body)
-    assert refused.status_code == 422
-    assert "found 2 empty texts" in refused.json()["message"]
+    assert refused.status_code == 422 and "found 2 empty texts" in refused.json()["message"]
     for documents in (["", "gale"], [""]):
         assert client.post("/v2/rerank", json=body | {"documents": documents}).status_code == 200
 
@@ -243,8 +246,7 @@ def test_information(client: TestClient) -> None:
     for path in ("/health", "/ping"):
         assert client.get(path).json().keys() == {"status", "unix"}
     info = client.get("/info").json()
-    assert info["model_id"] == "mp_hcnn"
-    assert "reranker" in info["model_type"]
+    assert info["model_id"] == "mp_hcnn" and "reranker" in info["model_type"]
     assert info["max_client_batch_size"] == 2000
     for path in ("/models", "/v1/models"):
         (model,) = client.get(path).json()["data"]
@@ -265,8 +267,7 @@ def test_metrics() -> None:
     assert 'te_request_count{method="batch"} 3.0' in lines
     assert 'te_request_success{method="batch"} 2.0' in lines
     assert 'te_request_failure{err="validation"} 1.0' in lines
-    assert "te_request_duration_count 2.0" in lines
-    assert "te_queue_size 0.0" in lines
+    assert "te_request_duration_count 2.0" in lines and "te_queue_size 0.0" in lines
     assert f"te_batch_next_size_sum {2 * len(TEXTS)}.0" in lines
     for stage in ("queue", "inference", "total"):
         labels = f'index="",model="mp_hcnn",outcome="ok",stage="{stage}"'
@@ -274,14 +275,6 @@ def test_metrics() -> None:
     assert 'tweetrerank_seconds_count{index="",model="",outcome="value",stage="total"} 1.0' in lines
     names = {line.split("{")[0] for line in lines if not line.startswith("#")}
     assert {"tweetrerank_model_info", "tweetrerank_cache_hits", "tweetrerank_cache_bytes"} <= names
-
-
-README = Path(__file__).parents[2] / "pipeline" / "service" / "README.md"
-EXAMPLES = re.findall(
-    r"^curl localhost:8080(/(?!posts/|events)\S+) .*?-d '(.*)'\n(.*)$",
-    README.read_text("utf-8"),
-    re.MULTILINE,
-)
 
 
 def shortened(answer: str) -> Any:
@@ -296,14 +289,8 @@ def shortened(answer: str) -> Any:
 @pytest.mark.parametrize(("path", "body", "shown"), EXAMPLES)
 def test_the_examples_of_the_readme(window: TestClient, path: str, body: str, shown: str) -> None:
     headers = {"content-type": "application/json"}
-    answer = window.post(path, content=body, headers=headers).text
-    assert shortened(answer) == shortened(shown)
+    assert shortened(window.post(path, content=body, headers=headers).text) == shortened(shown)
     assert len(EXAMPLES) == 5
-
-
-LISTED = [(f"{text} {n}", url) for n in range(40) for text, url in POSTS]
-SCORES = np.random.default_rng(5).normal(size=len(LISTED)).tolist()
-LARGE = [40 * score for score in SCORES]
 
 
 def documents(scores: list[float] | None = None) -> list[dict[str, Any]]:
@@ -386,8 +373,7 @@ def test_a_weight_tuned_here_is_taken_over() -> None:
     assert tuning and before.weight == tuning.weight
     replace(tuning, weight=0.0).save(tuning_files(shipped)[0])
     served.reload()
-    assert served.default.weight == 0
-    assert served.default.version != before.version
+    assert served.default.weight == 0 and served.default.version != before.version
 
 
 def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Command) -> None:
@@ -397,11 +383,6 @@ def test_an_exported_model_is_a_folder_of_its_own(tmp_path: Path, command: Comma
     both = [rerankers.load(folder) for folder in (shared, tmp_path / "copy")]
     pairs = [(QUERY, post) for post in POSTS]
     np.testing.assert_array_equal(*(one.predict(pairs, range(len(POSTS))) for one in both))
-
-
-FILLER = "the minister spoke of other things all day long. " * 30
-LONG = FILLER + "bbc world service cuts: 650 jobs go. " + FILLER
-"""Its answer stands behind character 1,000."""
 
 
 @pytest.mark.parametrize("name", ["window", "mp_hcnn"])
@@ -414,8 +395,7 @@ def test_answers_far_into_a_document(name: str, command: Command, tmp_path: Path
             assert np.argmax(scores_by(client, body | more)) == 2
         assert client.post("/rerank", json=body).headers["x-split-documents"] == "2"
     (passage,) = best_passages([QUERY], [LONG])
-    assert "650 jobs" in passage and len(passage) <= 1000
-    assert f" {passage.strip()} " in f" {LONG} "
+    assert "650 jobs" in passage and len(passage) <= 1000 and f" {passage.strip()} " in f" {LONG} "
     pairs = [[(QUERY, text), (QUERY, "a storm")] for text in (LONG, passage)]
     np.testing.assert_array_equal(*map(rerankers.load(name).predict, pairs))
     posts = [{"doc_id": str(n), "text": text} for n, text in enumerate(texts)]
@@ -468,6 +448,5 @@ def test_names_of_several_models(tmp_path: Path) -> None:
             assert refused.status_code == status
             assert "expected one of mine, mp_hcnn" in refused.json()["message"]
         for name in ("mine", "mp_hcnn"):
-            response = client.post("/v2/rerank", json=body | {"model": name})
-            assert response.json()["model"] == name
+            assert client.post("/v2/rerank", json=body | {"model": name}).json()["model"] == name
         assert client.get("/metrics").text.count("tweetrerank_model_info{") == 2

@@ -28,12 +28,9 @@ from pipeline.service.connections import Connection
 REQUESTS = int(os.environ.get("TWEETRERANK_REQUESTS", "150"))
 ROUND = 1000
 """Requests between two looks at memory and at the scores of a valid request."""
-CLIENTS = 8
 SLOWEST = 5.0
 """Seconds for a response; requests of 2,000 documents and of 1 MB are among those at once."""
-
 EXPECTED = {200, 307, 400, 401, 404, 405, 408, 411, 413, 414, 415, 422, 424, 429, 431, 503, 504}
-
 # Fields of other types are those of test_service_errors.
 SPECIAL = [
     *(b"[" * 3000 + b"]" * 3000, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 100_000),
@@ -49,7 +46,6 @@ OTHER_PATHS = [
 METHODS = ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "post", "X"]
 SMALL = 10_000
 """Bytes of a body that nobody reads: after a large one the response is lost with the connection."""
-
 LENGTHS = ["-1", "x", "", "99999999999", "+3", "0"]
 TYPES = ["", "text/plain", "application/json; charset=utf-16", "a/b+json", ";", "é" * 99]
 HEADERS: dict[str, Sequence[str]] = {
@@ -61,6 +57,7 @@ HEADERS: dict[str, Sequence[str]] = {
         ("", "Bearer", "Bearer \x01", "x" * 5000, "Basic eDp4", "é" * 9),
     ),
 }
+HEAD = b"POST /rerank HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 
 
 def body_of(chance: random.Random) -> bytes:
@@ -144,19 +141,13 @@ def port() -> Iterator[int]:
         yield urlsplit(address).port or 0
 
 
-def received(
-    connection: socket.socket, seconds: float, answer: bytearray | None = None
-) -> bytearray:
+def received(connection: socket.socket, seconds: float, answer: bytearray) -> bytearray:
     """All until the other end closes, added to what there is."""
-    answer = bytearray() if answer is None else answer
     connection.settimeout(seconds)
     with suppress(ConnectionError):
         while part := connection.recv(1 << 16):
             answer += part
     return answer
-
-
-HEAD = b"POST /rerank HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 
 
 def test_headers_are_bounded(port: int) -> None:
@@ -168,7 +159,7 @@ def test_headers_are_bounded(port: int) -> None:
             with suppress(ConnectionError):
                 for part in [HEAD, *[line] * 300, b"Content-Length: 0\r\n\r\n"]:
                     connection.sendall(part)
-            answer = received(connection, 10)
+            answer = received(connection, 10, bytearray())
         assert not answer or answer[9:12] == status
         assert memory() - before < 20_000_000
 
@@ -186,7 +177,7 @@ def test_silent_connections_are_closed(port: int, monkeypatch: Patch) -> None:
                 silent[-1].sendall(HEAD if not number else b"X")
             assert httpx.get(f"http://127.0.0.1:{port}/info", timeout=5).status_code == 200
             time.sleep(0.2)
-        assert [received(connection, 0.1) for connection in silent] == [b""] * 40
+        assert [received(each, 0.1, bytearray()) for each in silent] == [b""] * 40
 
 
 def test_connections_of_a_client_are_bounded_if_wanted(port: int, monkeypatch: Patch) -> None:
@@ -197,9 +188,9 @@ def test_connections_of_a_client_are_bounded_if_wanted(port: int, monkeypatch: P
             opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
             time.sleep(0.05)
         for connection in opened[3:]:
-            assert received(connection, 5) == b""
+            assert received(connection, 5, bytearray()) == b""
         opened[0].sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert received(opened[0], 5).startswith(b"HTTP/1.1 200")
+        assert received(opened[0], 5, bytearray()).startswith(b"HTTP/1.1 200")
 
 
 def memory() -> int:
@@ -214,7 +205,7 @@ def test_no_request_is_a_mistake_of_ours(port: int) -> None:
         return httpx.post(f"http://127.0.0.1:{port}/rerank", json=body, timeout=60).json()
 
     before, statuses, mistakes, used = scores(), Counter[int](), [], []
-    with ThreadPoolExecutor(CLIENTS) as pool:
+    with ThreadPoolExecutor(8) as pool:
         for start in range(0, REQUESTS, ROUND):
             numbers = range(start, min(start + ROUND, REQUESTS))
             for status, mistake in pool.map(lambda number: sent(port, number), numbers):

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,21 +13,10 @@ from typing import Any
 
 import pytest
 from conftest import Patch
-from helpers.processes import ROOT, run_python
+from helpers import service_samples
+from helpers.processes import ROOT, run_program, run_python
 from helpers.reranking_samples import AWKWARD, all_pairs
-from helpers.service_samples import (
-    QUERY,
-    TEXTS,
-    WIRES,
-    GatedScorer,
-    Wire,
-    app_of,
-    client_of,
-    listening,
-    models,
-    run_apart,
-    scored_by,
-)
+from helpers.service_samples import QUERY, TEXTS, WIRES, GatedScorer, Wire, client_of, scored_by
 from httpx import Response
 from starlette.testclient import TestClient
 from starlette.types import Message
@@ -41,6 +27,7 @@ from pipeline.service.models import Queue
 from pipeline.service.requests import LOG, JsonFormatter, Limits, RequestError
 from rerankers.errors import RerankerError
 
+JSON = {"content-type": "application/json"}
 KEY = "correct-horse"
 
 
@@ -55,14 +42,10 @@ def wire(request: pytest.FixtureRequest) -> Wire:
     return WIRES[request.param]
 
 
-JSON = {"content-type": "application/json"}
-
-
 def message_of(wire: Wire, response: Response) -> str:
     """The text of an error, whose shape is that of the format."""
     content = response.json()
-    assert response.headers["content-type"] == "application/json"
-    assert set(content) == wire.error
+    assert response.headers["content-type"] == "application/json" and set(content) == wire.error
     return str(content.get("error", content.get("message", content.get("detail"))))
 
 
@@ -106,8 +89,7 @@ def test_a_body_that_is_no_json_or_too_large(client: TestClient, wire: Wire) -> 
         assert answer.status_code == 400
         assert "body" in message_of(wire, answer)
     answer = client.post(wire.path, json=wire.body(["a" * 100_000]))
-    assert answer.status_code == 413
-    assert "100000 bytes" in answer.text
+    assert answer.status_code == 413 and "100000 bytes" in answer.text
     assert client.post(wire.path, content=iter([b" " * 1000] * 200)).status_code == 413
     for kind in ("", "text/plain", "application/json; charset=utf-8"):
         headers = {"content-type": kind} if kind else {}
@@ -194,8 +176,7 @@ def test_pages_of_other_sites_need_leave() -> None:
 def test_requests_of_a_client_are_bounded_if_wanted() -> None:
     with client_of(rate=3) as client:
         statuses = [client.get("/info").status_code for _ in range(5)]
-        assert statuses == [200, 200, 200, 429, 429]
-        assert client.get("/health").status_code == 200
+        assert statuses == [200, 200, 200, 429, 429] and client.get("/health").status_code == 200
         time.sleep(0.4)
         assert client.get("/info").status_code == 200
 
@@ -271,20 +252,16 @@ def test_logs_have_no_texts(client: TestClient, caplog: pytest.LogCaptureFixture
     expected = {"request_id": "find-me", "format": "tei", "model": "mp_hcnn", "status": 200}
     expected |= {"path": "/rerank", "documents": len(TEXTS)}
     assert good.items() >= (expected | {"characters": sum(map(len, [QUERY, *TEXTS]))}).items()
-    assert good["total_ms"] >= good["inference_ms"] >= 0
-    assert QUERY not in str(good)
-    assert bad["kind"] == "value"
-    assert "secret" not in str(bad)
+    assert good["total_ms"] >= good["inference_ms"] >= 0 and QUERY not in str(good)
+    assert bad["kind"] == "value" and "secret" not in str(bad)
     with client_of(log_texts=True) as open_client:
         open_client.post(wire.path, json=wire.body())
     assert lines_of(caplog)[-1]["texts"] == [QUERY, *TEXTS]
 
 
-@pytest.mark.parametrize(
-    "limits", [Limits(waiting_requests=2), Limits(waiting_documents=2 * len(TEXTS))]
-)
-def test_overload(wire: Wire, limits: Limits) -> None:
-    scorer = GatedScorer()
+@pytest.mark.parametrize("most", [{"waiting_requests": 2}, {"waiting_documents": 2 * len(TEXTS)}])
+def test_overload(wire: Wire, most: dict[str, int]) -> None:
+    scorer, limits = GatedScorer(), Limits(**most)
     with client_of(limits, models=scored_by(scorer)) as client, ThreadPoolExecutor(8) as pool:
         work = [pool.submit(client.post, wire.path, json=wire.body()) for _ in range(8)]
         for refused in islice(as_completed(work, 20), 6):
@@ -390,15 +367,15 @@ def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFix
         scorer.gate.set()
         await asyncio.to_thread(service.queue.pool.shutdown)
 
-    run_apart(main)
+    service_samples.run_apart(main)
     assert len(scorer.seen) <= 1
     assert [line["kind"] for line in lines_of(caplog)] == ["gone", "gone"]
 
 
 def test_a_body_that_never_ends() -> None:
     part = {"type": "http.request", "body": b"{", "more_body": True}
-    service = Service(models(), Limits(seconds=0.05), 1)
-    (head, *_) = run_apart(lambda: served(service, part, path="/v2/rerank"))
+    service = Service(service_samples.models(), Limits(seconds=0.05), 1)
+    (head, *_) = service_samples.run_apart(lambda: served(service, part, path="/v2/rerank"))
     assert head["status"] == 408
 
 
@@ -430,14 +407,13 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
             with pytest.raises(RequestError, match=problem):
                 await score(*late, seconds=seconds)
         scorer.gate.set()
-        assert await first == [5]
-        assert await tasks[0] == [1] * 100
+        assert await first == [5] and await tasks[0] == [1] * 100
         with pytest.raises(RerankerError, match="fail"):
             await tasks[1]
         assert await tasks[2] == [2, 3]
         await asyncio.to_thread(waiting.pool.shutdown)
 
-    run_apart(main)
+    service_samples.run_apart(main)
     assert (waiting.pairs, waiting.requests) == (0, 0)
     assert scorer.first_texts == ["first", "x", "fail", "bb"]
 
@@ -445,22 +421,15 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
 @pytest.mark.slow
 def test_the_service_keeps_to_its_description(tmp_path: Path) -> None:
     """All checks of schemathesis, by valid and invalid requests; a wrong key, too."""
-    helpers, scorer = {"PYTHONPATH": str(ROOT / "tests" / "helpers")}, GatedScorer()
+    scorer, hooks = GatedScorer(), {"SCHEMATHESIS_HOOKS": "schemathesis_hooks"}
+    hooks["PYTHONPATH"] = str(ROOT / "tests" / "helpers")
     scorer.gate.set()
-    with listening(app_of(keys=[KEY], models=scored_by(scorer))) as address:
-        done = subprocess.run(
-            [
-                *(Path(sys.executable).with_name("schemathesis"), "run", f"{address}/openapi.json"),
-                *("--checks", "all", "--mode", "all", "--max-examples", "40", "--seed", "1"),
-                *("--header", f"Authorization: Bearer {KEY}", "--max-response-time", "5"),
-                *("--no-color", "--generation-database", "none", "--continue-on-failure"),
-            ],
-            cwd=tmp_path,
-            env={**os.environ, **helpers, "SCHEMATHESIS_HOOKS": "schemathesis_hooks"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+    options = "--checks all --mode all --max-examples 40 --seed 1 --max-response-time 5 --no-color"
+    options += " --generation-database none --continue-on-failure"
+    app = service_samples.app_of(keys=[KEY], models=scored_by(scorer))
+    with service_samples.listening(app) as address:
+        given = (f"{address}/openapi.json", "--header", f"Authorization: Bearer {KEY}")
+        done = run_program("schemathesis", "run", *given, *options.split(), cwd=tmp_path, **hooks)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr
     assert "Tested: 13" in done.stdout
     assert "Authentication failed" not in done.stdout

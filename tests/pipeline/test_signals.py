@@ -65,11 +65,9 @@ def served(model: Model) -> Models:
 def documents(model: Model) -> Documents:
     """Posts that differ in likes, which every fifth lacks, and in scores; and their ranking."""
     likes = (np.random.default_rng(3).permutation(60) * 16).tolist()
-    same = {"text": QUERY, "url": "", "created": "2026-11-02"}
-    posts: list[dict[str, Any]] = [
-        same | {"first_stage_score": 9 - row / 20} | ({LIKES: count} if row % 5 else {})
-        for row, count in enumerate(likes)
-    ]
+    same: dict[str, Any] = {"text": QUERY, "url": "", "created": "2026-11-02"}
+    known = [{LIKES: count} if row % 5 else {} for row, count in enumerate(likes)]
+    posts = [same | {"first_stage_score": 9 - row / 20} | each for row, each in enumerate(known)]
     scores = [post["first_stage_score"] for post in posts]
     with pytest.warns(RuntimeWarning, match=r"not known: stats.likes of 12 of 60 posts"):
         return posts, [post.index for post in model.rank(QUERY, posts, scores=scores)]
@@ -85,16 +83,11 @@ def test_values_as_numbers() -> None:
         assert placed("likes", value, others) == f"likes {shown} of 23"
 
 
-@pytest.mark.parametrize(
-    ("signals", "problem"),
-    [
-        (["a b"], "signals: found ['a b'], expected a list of fields"),
-        (["text"], "found no number under text in 960 posts, expected numbers, flags or"),
-    ],
-)
-def test_wrong_signals(signals: list[Any], problem: str) -> None:
-    with pytest.raises(DataError, match=re.escape(problem)):
-        [*collection(signals).posts()]
+def test_wrong_signals() -> None:
+    with pytest.raises(DataError, match=r"signals: found \['a b'\], expected a list of fields"):
+        [*collection(["a b"]).posts()]
+    with pytest.raises(DataError, match="found no number under text in 960 posts, expected num"):
+        [*collection(["text"]).posts()]
 
 
 def test_an_effect_is_found_and_shown(model: Model, command: Command, monkeypatch: Patch) -> None:

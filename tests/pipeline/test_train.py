@@ -23,15 +23,8 @@ from pipeline.command.options import parse_arguments
 from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.retrievers import Candidates
+from pipeline.training import training_set as sets
 from pipeline.training.fusion import MemoryRetriever, _disguised, bm25, window_lists
-from pipeline.training.training_set import (
-    JudgedCandidates,
-    answer_training_set,
-    draw_answers,
-    load_answers,
-    microblog_training_set,
-    split_topics,
-)
 from pipeline.training.trees import LOST, LOST_MEANING, _weights, _with_losses
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
@@ -50,7 +43,7 @@ def microblog(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_microblog_training_set(microblog: Path) -> None:
     """Of a year without judgments, the texts alone are read."""
-    training_set, years = microblog_training_set(None, microblog), (2011, 2012, 2013)
+    training_set, years = sets.microblog_training_set(None, microblog), (2011, 2012, 2013)
     assert training_set.trained_on == [f"mb{year}" for year in years]
     folder, keys, relevant = microblog / "microblog", [], []
     for year in years:
@@ -60,8 +53,7 @@ def test_microblog_training_set(microblog: Path) -> None:
         keys += [(q, d) for q, _, d, *_ in of_year]
         relevant += [grades[q, d] == "1" for q, _, d, *_ in of_year]
     data = training_set.training
-    assert data.candidates.keys() == keys
-    assert data.relevant().tolist() == relevant
+    assert data.candidates.keys() == keys and data.relevant().tolist() == relevant
     assert 0 < sum(relevant) < len(relevant) == 24 * len(years)
     texts = [(folder / f"trec-{year}" / "b.toks").read_text() for year in (*years, 2014)]
     assert sorted(training_set.texts) == sorted("".join(texts).splitlines())
@@ -78,7 +70,7 @@ def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_pa
         scores = {doc_id: -float(rank) for rank, doc_id in enumerate(doc_ids)}
         write_run(tmp_path / name, {query_id: scores}, "t")
     paths = [tmp_path / name for name in runs]
-    trained = microblog_training_set("mb2012", microblog, ["mb11"], paths, top=2)
+    trained = sets.microblog_training_set("mb2012", microblog, ["mb11"], paths, top=2)
     assert trained.trained_on == ["mb2011"]
     candidates = trained.training.candidates
     found = dict(zip(candidates.keys(), candidates.pairs().signals[PRIOR].tolist(), strict=True))
@@ -88,14 +80,14 @@ def test_priors_can_be_means_over_the_best_of_given_runs(microblog: Path, tmp_pa
     best[others[0]] = 0.5 / math.log(3)
     assert {d: prior for (q, d), prior in found.items() if prior} == pytest.approx(best)
     with pytest.raises(DataError, match="no results for the topics of mb2013 in"):
-        microblog_training_set(None, microblog, ["mb2013"], paths[:3])
+        sets.microblog_training_set(None, microblog, ["mb2013"], paths[:3])
 
 
 def test_right_answers_among_those_of_other_questions(answers: Path, tmp_path: Path) -> None:
     part = named.find_answers("trecqa-raw", answers).part("train")
     judged = (part.qrels or {}).items()
     right = {d: q for q, grades in judged for d, grade in grades.items() if grade}
-    drawn = draw_answers(part, repeats=2)
+    drawn = sets.draw_answers(part, repeats=2)
     assert len(drawn.candidates.topics) == 2 * len(right)
     others = []
     for topic in drawn.candidates.topics:
@@ -106,33 +98,30 @@ def test_right_answers_among_those_of_other_questions(answers: Path, tmp_path: P
         others.append(candidates - {answer})
         assert query_id not in {right[doc_id] for doc_id in others[-1]}
     assert others[0] != others[1]
-    assert draw_answers(part, repeats=2).candidates.run == drawn.candidates.run
+    assert sets.draw_answers(part, repeats=2).candidates.run == drawn.candidates.run
     # The development part of a training, three draws of each right answer.
     collection = named.find_answers("wikiqa", answers)
-    trained = answer_training_set(collection, draws=True)
-    assert trained.development.qrels == draw_answers(collection.part("dev"), 3).qrels
+    trained = sets.answer_training_set(collection, draws=True)
+    assert trained.development.qrels == sets.draw_answers(collection.part("dev"), 3).qrels
     with pytest.raises(DataError, match=r"wikiqa has no judgments here .* training needs them"):
-        load_answers(collection)
+        sets.load_answers(collection)
     few = [("Q1-1", "who", "a", 1), ("Q1-2", "who", "b", 0), ("Q2-1", "where", "c", 1)]
     write_part(tmp_path / "wikiqa" / "dev", few)
     with pytest.raises(DataError, match=r"found 1 right answers besides those of question Q1"):
-        draw_answers(named.find_answers("wikiqa", tmp_path).part("dev"))
+        sets.draw_answers(named.find_answers("wikiqa", tmp_path).part("dev"))
 
 
 def test_every_tenth_post_that_nobody_was_shown_is_trained_on() -> None:
     run, rows = dict.fromkeys(map(str, range(1000)), 0.0), np.arange(1000)
     found = Candidates([Topic("q", "storm")], {"q": run}, {}), {"q": {"3": 1, "4": 0}}
-    kept = JudgedCandidates(*found, judged_only=True).to_train(rows)
+    kept = sets.JudgedCandidates(*found, judged_only=True).to_train(rows)
     assert {3, 4} <= {*kept.tolist()} and 70 < len(kept) < 130
-    assert len(JudgedCandidates(*found).to_train(rows)) == 1000
+    assert len(sets.JudgedCandidates(*found).to_train(rows)) == 1000
 
 
 def test_a_share_of_every_group_of_topics_is_held_out() -> None:
-    (held_out,) = split_topics(np.arange(20), 1, 1, 0.2, ["a"] * 10 + ["b"] * 10)
+    (held_out,) = sets.split_topics(np.arange(20), 1, 1, 0.2, ["a"] * 10 + ["b"] * 10)
     assert held_out[:10].sum() == held_out[10:].sum() == 2
-
-
-# Trees: forms of lists, and first stages of engines
 
 
 def test_families_are_missing_in_whole_lists_and_collections_weigh_the_same() -> None:
@@ -193,15 +182,9 @@ def test_a_disguised_list_keeps_scores_judgments_links_and_mentions() -> None:
     assert query in words(post.text) and not query.isascii()
 
 
-# The command ``train``
-
-
-def settings(*changes: str) -> list[str]:
-    return [word for change in changes for word in ("--set", change)]
-
-
-SMALL = [*settings("training.epochs=3", "training.steps=4"), "--folds", "2"]
+SMALL = ["--folds", "2", "--set", "training.epochs=3", "--set", "training.steps=4"]
 FILES = {"config.json", "model.safetensors", "vocabulary.json", "metrics.json", "held_out.run.gz"}
+SEARCH = ["search", "--topics", "mb2012"]
 
 
 @pytest.fixture(scope="module")
@@ -220,9 +203,6 @@ def pipeline(command: Command, data: Path, monkeypatch: Patch) -> Command:
     """Commands that read the made-up data folder."""
     monkeypatch.setenv("TWEETRERANK_DATA", str(data))
     return command
-
-
-SEARCH = ["search", "--topics", "mb2012"]
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +236,6 @@ def test_a_checkpoint_of_the_other_years_keeps_its_tuned_weight(
     assert metrics["topics"] == 24 and 0 < metrics["validation"]["AP"] <= 1
     held_out = read_run(trained / "held_out.run.gz")
     assert set(held_out) == {str(n) for n in [*range(1, 9), *range(17, 33)]}
-
     folder = tmp_path / "home" / "checkpoints" / "mp_hcnn" / "mb2012"
     shutil.copytree(trained, folder)
     tune.main(tune.Options(test="mb2012"))
@@ -276,8 +255,8 @@ def test_windows_of_a_part_of_the_topics(data: Path, tmp_path: Path, capsys: Cap
     lists = []
     for topics in (1, 4):
         folder = tmp_path / str(topics)
-        small = settings(f"topics={topics}", "trees=3", "minimum_leaf=1")
-        train(data, "window", "--test", "mb12", *small, "--folds", "2", "--output", folder)
+        small = f"--test mb12 --folds 2 --set topics={topics} --set trees=3 --set minimum_leaf=1"
+        train(data, "window", *small.split(), "--output", folder)
         assert checkpoint.read_json(folder / "lambda.json")["calibration"]
         assert checkpoint.read_json(folder / "config.json")["config"]["topics"] == topics
         lists.append(checkpoint.read_json(folder / "metrics.json")["topics"])
@@ -309,7 +288,7 @@ def test_leaked_topics_are_told(pipeline: Command, data: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_checkpoint_of_a_training_part(answers: Path, tmp_path: Path, capsys: Capture) -> None:
     """Held-out scores and figures are those of the development part."""
-    small = [*SMALL[:4], *settings("training.batch_pairs=8")]
+    small = [*SMALL[2:], "--set", "training.batch_pairs=8"]
     train(answers, "bigram", "--collection", "trecqa-raw", *small)
     printed = capsys.readouterr()
     assert "training bigram on trecqa-raw" in printed.err
@@ -326,7 +305,7 @@ def test_checkpoint_of_a_training_part(answers: Path, tmp_path: Path, capsys: Ca
     loaded = checkpoint.load(folder, "bigram")
     assert isinstance(loaded.model, Bilinear) and bool(loaded.model.is_fitted)
     assert {"storm", "library", "where"} <= set(loaded.encoder.vocabulary.known)
-    development = load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
+    development = sets.load_answers(named.find_answers("trecqa-raw", answers).part("dev"))
     held_out = read_run(folder / "held_out.run.gz")
     keys = development.candidates.keys()
     found = [held_out[query_id][doc_id] for query_id, doc_id in keys]

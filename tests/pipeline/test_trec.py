@@ -35,8 +35,6 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-# Topics
-
 FILES = table("trec_files.jsonl")
 """Topics in XML, other files with one topic, malformed files, and ids that are aligned."""
 
@@ -58,9 +56,6 @@ def test_tsv_topics(tmp_path: Path) -> None:
 def test_forms_of_topics(tmp_path: Path, row: dict[str, Any]) -> None:
     path = write(tmp_path / row["name"], row["content"])
     assert read_topics(path) == [Topic("1", "storm warning")]
-
-
-# Qrels and runs
 
 
 def test_qrels(tmp_path: Path) -> None:
@@ -108,9 +103,6 @@ def test_malformed_files(tmp_path: Path, row: dict[str, Any]) -> None:
     assert str(caught.value).startswith(f"{path}{row['error']}")
 
 
-# The tie rule, and writing
-
-
 @pytest.mark.parametrize("score", [math.nan, -math.inf, 3.5e38])
 def test_no_such_score_is_ranked_or_written(tmp_path: Path, score: float) -> None:
     path = write(tmp_path / "run", "old")
@@ -155,12 +147,10 @@ SCORES = st.one_of(
     st.floats(-3e38, 3e38),
 )
 RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=12), max_size=3)
-in_a_folder = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
-)
+SHARED_FOLDER = [HealthCheck.function_scoped_fixture]
 
 
-@in_a_folder
+@settings(suppress_health_check=SHARED_FOLDER, max_examples=30, deadline=None)
 @given(run=RUNS)
 def test_a_run_read_back_is_the_run_in_single_precision(tmp_path: Path, run: Any) -> None:
     path = tmp_path / "run"

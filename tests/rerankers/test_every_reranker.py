@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rerankers import checkpoint, devices, models
 from rerankers.errors import RerankerError
+from rerankers.models import TREES
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import Tokenized
 from rerankers.networks.network import Network, score_tokenized
@@ -24,7 +25,6 @@ from rerankers.networks.ngrams import fast_path
 from rerankers.networks.training.loop import compared_once, listwise, pointwise
 from rerankers.pairs import Pairs
 from rerankers.reranker import Model
-from rerankers.trees import NAMES
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ def any_model(request: pytest.FixtureRequest) -> Model:
     return samples.small(*request.param)
 
 
-NETWORKS = [case for case in samples.every_model() if case[0] not in NAMES]
+NETWORKS = [case for case in samples.every_model() if case[0] not in TREES]
 
 
 @pytest.fixture(scope="module", params=marked(NETWORKS))

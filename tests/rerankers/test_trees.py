@@ -10,11 +10,11 @@ from helpers import reranking_samples as samples
 
 from rerankers import checkpoint, features
 from rerankers.errors import RerankerError
+from rerankers.features.recent import RecentPosts
 from rerankers.pairs import Pairs
 from rerankers.text.vocabulary import Idf
 from rerankers.trees.boosting import BoostingConfig, Trees
 from rerankers.trees.evaluate import MOST_LEAVES, Forest
-from rerankers.trees.recent import RecentPosts
 from rerankers.trees.window import WINDOW_FAMILIES
 
 

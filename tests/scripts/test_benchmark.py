@@ -4,8 +4,7 @@ import re
 
 import benchmark
 import pytest
-from benchmark import PARTS, Options
-from benchmarks import parts
+from benchmarks import PARTS, Options, parts
 from conftest import Capture, Patch
 
 from pipeline.command.options import parse_arguments
