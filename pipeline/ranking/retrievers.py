@@ -143,13 +143,16 @@ def with_resources(
     candidates: Candidates, collection: Collection | None, judged_posts: bool = False
 ) -> Candidates:
     """Candidates with the word vectors adapted to their collection, if it has them, and if wanted
-    with its judgments to train on."""
+    with its judgments to train on, besides what is known of it."""
     space = collection.adapted_space if collection else None
     known: Resources = {ADAPTED: space} if space else {}
     if collection and judged_posts:
         known = {**known, JUDGED: collection.judged_posts}
-    resources = {topic.query_id: known for topic in candidates.topics} if known else {}
-    return replace(candidates, resources=resources)
+    resources = {
+        topic.query_id: {**candidates.resources.get(topic.query_id, {}), **known}
+        for topic in candidates.topics
+    }
+    return replace(candidates, resources=resources) if known else candidates
 
 
 def priors_of(runs: Sequence[Run]) -> Run:

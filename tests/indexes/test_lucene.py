@@ -128,6 +128,7 @@ def test_results_are_ordered_cut_and_repeatable(index: LuceneIndex, method: Meth
         assert list(found) == sorted(found, key=lambda doc_id: (-found[doc_id], -int(doc_id)))
         (few,) = index.search([topic], method, hits=7).values()
         assert list(few.items()) == list(found.items())[:7]
+    assert index._reader.getRefCount() == 1  # Else files stay open when the index is closed.
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
