@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import regex
 
 from rerankers.text import words as reading
-from rerankers.text.words import compose
+from rerankers.text.words import composition
 
 Span = tuple[int, int]  # Start and end of characters in a text
 
@@ -21,6 +21,7 @@ _REST = re.compile(r"/*(?:[?#].*)?\Z", re.DOTALL)  # Of a URL: query and fragmen
 _BLANKS = re.compile(f"[_{reading.END}]")
 _APOSTROPHE = re.compile("’")
 _CHARACTER = regex.compile(r"\X")  # With its marks
+_PART = regex.compile(r"[\w\p{M}]+|[^\w\p{M}]+")  # A word, or what is between words
 
 
 class Word(NamedTuple):
@@ -112,12 +113,14 @@ class _Traced(NamedTuple):
         spans = _repeated(self.spans, (len(normalize("NFKD", letter)) for letter in self.text))
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
         text, kept = "", list[Span]()
-        for match in _CHARACTER.finditer(traced.text):
-            # Marks are composed with the letter before them, or dropped.
-            letters, of_letters = compose(match.group()), traced.spans[slice(*match.span())]
-            text += letters
-            if letters:
-                ends = [end for _, end in of_letters]
-                last = (of_letters[min(len(letters), len(of_letters)) - 1][0], max(ends))
-                kept += [*of_letters[: len(letters) - 1], last]
+        for word in _PART.finditer(traced.text):
+            composed = composition(word.group())
+            for match in _CHARACTER.finditer(traced.text, *word.span()):
+                # Marks are composed with the letter before them, or dropped.
+                letters, of_letters = composed(match.group()), traced.spans[slice(*match.span())]
+                text += letters
+                if letters:
+                    ends = [end for _, end in of_letters]
+                    last = (of_letters[min(len(letters), len(of_letters)) - 1][0], max(ends))
+                    kept += [*of_letters[: len(letters) - 1], last]
         return _Traced(text, kept)

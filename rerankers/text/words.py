@@ -5,7 +5,8 @@ tokenizer, as in the published test collections (``-LRB-``, ``## bbc``, ``@names
 give the same words. As in Rao et al. (2019, section 4.3) mentions are removed, hashtags are words
 and there is no stemming. The paper drops every character outside ASCII; here other scripts are
 kept. Accents are folded in scripts where a word without them is the same word (Latin, Greek,
-Arabic, Hebrew, stress in Cyrillic), but not where a mark is a letter (``が``, ``क्या``, ``й``).
+Arabic, Hebrew, stress in Cyrillic), but not where a mark is a letter (``が``, ``क्या``, ``й``), nor
+in words with letters that only Vietnamese has, where a tone tells one word from another (``bệnh``).
 Scripts without spaces give pairs of adjacent characters, as Lucene's CJKAnalyzer does:
 ``東京タワー`` -> ``東京 京タ タワ ワー``.
 """
@@ -14,8 +15,8 @@ import itertools
 import re
 import string
 import unicodedata
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -153,7 +154,18 @@ def _plain(text: str) -> str:
 
 
 def compose(decomposed: str) -> str:
-    """Normal form C of a text in form KD, without accents."""
+    """Normal form C of a text in form KD, without the accents of its words."""
+    if not _VIETNAMESE.search(decomposed):
+        return _without_accents(decomposed)
+    return _WORD.sub(lambda word: composition(word.group())(word.group()), decomposed)
+
+
+def composition(word: str) -> Callable[[str], str]:
+    """The normal form C of parts of a word in form KD: with its accents, or without them."""
+    return partial(unicodedata.normalize, "NFC") if _VIETNAMESE.search(word) else _without_accents
+
+
+def _without_accents(decomposed: str) -> str:
     for letter, parts in _LETTERS.items():
         decomposed = decomposed.replace(parts, letter)
     for mark in filter(_is_accent, set(decomposed)):
@@ -161,6 +173,10 @@ def compose(decomposed: str) -> str:
     return unicodedata.normalize("NFC", decomposed)
 
 
+# Horn, hook above, dot below a vowel, a tone beside another mark: not in other languages' letters.
+# Each word by itself: a query and a post must agree, and some have no such letter.
+_VIETNAMESE = re.compile("[\u031b\u0309]|[aeiouy]\u0323|[\u0302\u0306][\u0300\u0301\u0303]")
+_WORD = regex.compile(r"[\w\p{M}]+")
 # Letters of their own that decomposition takes for accented ones
 _LETTERS = {letter: unicodedata.normalize("NFD", letter) for letter in "йїўѓќ"}
 _ACCENT = regex.compile(r"[\p{Inherited}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}\p{Syriac}]")
