@@ -46,6 +46,15 @@ def placed(device: object, is_network: bool) -> str:
     return str(device)
 
 
+def has_bfloat16(kind: str) -> bool:
+    """Whether the processor (``cpu`` or ``cuda``) multiplies bfloat16 faster than fp32."""
+    import torch
+
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
 def threads() -> int:
     """Threads for parallel work: those of :func:`set_threads`, or of PyTorch, once it is imported;
     before that $OMP_NUM_THREADS, or the number of cores that this process may use."""

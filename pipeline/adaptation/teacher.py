@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from indexes.files import sha256_of, write_bytes
 from pipeline.errors import DataError, UsageError
+from rerankers import devices
 
 _MINILM = "c366feaf062402ac4d06e2de634cca2543398c03ed4923bd379df2dd8c2f0b15"
 _E5 = "60e531999d450c168bdeb7b70caaa6fb4a9c8fc2d4d972540706780cd4dd7e85"
@@ -185,20 +186,11 @@ def _sentence_transformer(folder: Path, device: str) -> Embed:
     kind = torch.device(device).type
 
     def call(texts: list[str]) -> FloatArray:
-        with torch.autocast(kind, torch.bfloat16, enabled=has_bfloat16(kind)):
+        with torch.autocast(kind, torch.bfloat16, enabled=devices.has_bfloat16(kind)):
             found: FloatArray = model.encode_document(texts, prompt=prompt, show_progress_bar=False)
         return found.astype(np.float32)
 
     return call
-
-
-def has_bfloat16(kind: str) -> bool:
-    """Whether the processor (``cpu`` or ``cuda``) multiplies bfloat16 faster than fp32."""
-    import torch
-
-    if kind == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _nano_e5() -> Embed:

@@ -22,6 +22,7 @@ from pipeline.adaptation.teacher import FloatArray, Teacher, encode, open_teache
 from pipeline.collections.named import find
 from pipeline.collections.trec import Run, read_run
 from pipeline.errors import DataError
+from rerankers import devices
 from rerankers.errors import RerankerError
 from rerankers.text.spaces import description_of, general
 from rerankers.text.words import words
@@ -56,7 +57,7 @@ def test_encodings_are_those_of_transformers(
     name: str, model_type: str, pooling: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """A text gets the prefix of its teacher, which its name or its prompts tell."""
-    monkeypatch.setattr(teachers, "has_bfloat16", lambda _: False)  # Products in fp32
+    monkeypatch.setattr(devices, "has_bfloat16", lambda _: False)  # Products in fp32
     folder, prefix = tmp_path / name, "" if name == "tiny" else "passage : "
     model = write_folder(folder, model_type, pooling)
     if name == "prompts":

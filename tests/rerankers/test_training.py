@@ -15,10 +15,12 @@ import torch
 from conftest import Patch
 from helpers.reranking_samples import all_pairs, encoder, small_model
 
+from rerankers import devices
 from rerankers.errors import RerankerError
 from rerankers.networks import network
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import Tokenized
+from rerankers.networks.layers import ConvolutionTower
 from rerankers.networks.training import loop
 from rerankers.networks.training.loop import BatchSampler, Examples, History, compared_once, train
 from rerankers.networks.training.settings import Settings
@@ -177,6 +179,19 @@ def test_losses_are_means_over_loops(name: str, lists: int, positives: int, nega
     loss = loop.LOSSES[name](extreme, 2)
     loss.backward()
     assert loss.isfinite() and extreme.grad is not None and extreme.grad.isfinite().all()
+
+
+def test_low_precision_is_for_processors_that_have_it(monkeypatch: Patch) -> None:
+    """Others emulate it, many times slower."""
+    used = []
+    for has_bfloat16 in (False, True):
+        monkeypatch.setattr(devices, "has_bfloat16", lambda _, has=has_bfloat16: has)
+        run(
+            model := model_of(configuration="paper"),
+            dataclasses.replace(FAST, precision="bf16", epochs=1),
+        )
+        used += [m.precision for m in model.modules() if isinstance(m, ConvolutionTower)][:1]
+    assert used == ["fp32", "bf16"]
 
 
 def test_settings_name_all_mistakes_at_once() -> None:

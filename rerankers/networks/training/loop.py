@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from rerankers import devices
 from rerankers.errors import RerankerError
 from rerankers.networks import network
 from rerankers.networks.base import Interactions, Reranker
@@ -148,9 +149,10 @@ def _epochs(
         return
     sampler, steps = BatchSampler(training, settings), training.steps_of_epoch(settings)
     optimizer = make_optimizer(model, settings)
+    has_bfloat16 = devices.has_bfloat16(model.device_of().type)
     for module in model.modules():
         if isinstance(module, ConvolutionTower):
-            module.precision = settings.precision
+            module.precision = settings.precision if has_bfloat16 else "fp32"
     for epoch in range(1, settings.epochs + 1):
         sampler.start_epoch(model, epoch)
         rng = np.random.default_rng([settings.seed, epoch])

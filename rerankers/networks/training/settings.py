@@ -40,7 +40,7 @@ class Settings(Checked):
     """Validation figure that chooses the best epoch: ``map``, ``mrr`` or ``loss``."""
     precision: str = one_of("fp32", "bf16")
     """Number format of the products in MP-HCNN's trained convolutions: ``fp32``, or ``bf16``, up to
-    three times as fast; weights and all else stay in single precision."""
+    three times as fast, where the processor multiplies it; all else is in single precision."""
     held_out: float = 0.15
     """Share of the topics that a single fold holds out (MP-HCNN's authors' code: 15 %)."""
     held_out_of: str = one_of("all", "each")
