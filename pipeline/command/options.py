@@ -127,8 +127,11 @@ def run_command(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, _terminate)
     try:
-        with suppress(SystemExit):  # After --help
+        try:
             main(parse_arguments(options_type, program, description, arguments))
+        except SystemExit:  # After --help
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
         sys.exit(0)
     except UsageError as error:
