@@ -10,6 +10,7 @@ import html
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from numbers import Integral
@@ -22,8 +23,8 @@ Lines = Iterable[tuple[int, str]]
 Records = Iterator[tuple[int, dict[str, Any]]]
 
 _ENTITY = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-_BETWEEN = re.compile(r"[\s,]*")  # Values of an array, or of a file
 _ARCHIVE = "window.YTD."  # Beginning of a file of Twitter's archive: window.YTD.tweets.part0 = [
+_BETWEEN = re.compile(r"(?:[\s,;]|window\.YTD\.[\w.]+\s*=)*")  # Values of an array, or of a file
 _ROUNDED = re.compile(r"[0-9][.,][0-9]+[eE]\+?[0-9]+")  # A long id that a spreadsheet has changed
 _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 
@@ -85,11 +86,15 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
     comma, number = max("\t,;", key=header.count), first - 1
     quoting: Any = csv.QUOTE_NONE if comma == "\t" else csv.QUOTE_MINIMAL
     texts = (f"{line}\n" for _, line in chain([(first, header)], lines))
-    rows = csv.reader(texts, delimiter=comma, quoting=quoting)
+    rows = csv.reader(texts, delimiter=comma, quoting=quoting, strict=True)
     try:
         names, ahead = [name.strip() for name in next(rows, [])], []
         if len(names) == 2 and names[0].isdecimal():  # No header, but id and text
             names, ahead = ["id", "text"], [names]
+        if twice := [name for name, count in Counter(filter(None, names)).items() if count > 1]:
+            raise CollectionError(
+                f"{path}:{first}: found more than one column {', '.join(twice)}, expected one"
+            )
         number = first - len(ahead)
         for row in chain(ahead, rows):
             begin, number = number + 1, max(number + 1, first - 1 + rows.line_num)
@@ -102,7 +107,10 @@ def table_rows(path: Path | str, lines: Lines) -> Records:
                 )
             yield begin, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise CollectionError(f"{path}:{number + 1}: found no row of a table ({error})") from None
+        raise CollectionError(
+            f"{path}:{number + 1}: found no row of a table ({error}), expected quotes around a "
+            "whole field, and those inside it doubled"
+        ) from None
 
 
 def _goes_on(line: str) -> bool:
@@ -111,27 +119,24 @@ def _goes_on(line: str) -> bool:
         return line.lstrip().startswith(("[", _ARCHIVE))
     try:
         json.loads(line)
-    except json.JSONDecodeError as error:
-        return error.pos >= len(line.rstrip())
-    except RecursionError:
-        pass
+    except (ValueError, RecursionError) as error:
+        return getattr(error, "pos", 0) >= len(line.rstrip())
     return False
 
 
 def _values(path: Path | str, lines: Lines) -> Records:
-    """The objects of a JSON array, or one after the other."""
+    """The objects one after the other, alone or in arrays."""
     (number, first), *rest = lines
     text = "\n".join([first, *(line for _, line in rest)])
-    if text.lstrip().startswith(_ARCHIVE):
-        text = text.partition("=")[2]
-    decode, place, seen = json.JSONDecoder().raw_decode, 0, 0
-    if is_array := text.lstrip().startswith("["):
-        place = text.index("[") + 1
+    decode, place, seen, in_array = json.JSONDecoder().raw_decode, 0, 0, False
     while True:
         place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
         number, seen = number + text.count("\n", seen, place), place
-        if text.startswith("]", place) if is_array else place == len(text):
+        if place == len(text) and not in_array:
             return
+        if text.startswith("]" if in_array else "[", place):
+            in_array, place = not in_array, place + 1
+            continue
         where = f"{path}:{number}"
         try:
             record, place = decode(text, place)

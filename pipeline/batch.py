@@ -59,7 +59,7 @@ LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 
 
 @dataclass(frozen=True)
 class Options(ScoringOptions):
-    """What to score, by what, and where."""
+    """Input, model, output and machines."""
 
     input: Path = option(
         "JSON lines (.jsonl, .jsonl.gz), Parquet, or a folder of these", parse=Path, required=True
@@ -78,7 +78,7 @@ class Options(ScoringOptions):
         "collection whose best model for given candidates is used", metavar="NAME|FILE"
     )
     order: str | None = option(
-        "what is known of the first stage: first_stage_score, the order of a query's posts, or "
+        "first stage: first_stage_score, the order of a query's posts, or "
         "nothing (default: scores if the first row has them, else the order of a row's posts)",
         choices=("scores", "order", "unknown"),
     )
@@ -357,7 +357,7 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
     for pairs in rounds.values():
         first = [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
         values = model.predict(pairs, first, in_order=form.is_ordered)
-        # Of a mixture they are in double precision.
+        # The scores of a mixture are in double precision.
         scores = values.astype(float).round(7 if values.itemsize == 4 else 12)
         for (_, post), score in zip(pairs, scores.tolist(), strict=True):
             post[SCORE] = score

@@ -60,11 +60,13 @@ def main(options: Options) -> None:
             row = page["time"], *names, f"{page.get('voter') or names[2]}", sign
             tally.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?)", row)
         latest = "SELECT champion, challenger FROM pages ORDER BY time DESC LIMIT 1"
+        for note in notes:
+            print(note, file=sys.stderr)
         if (models := tally.execute(latest).fetchone()) is None:
-            raise DataError("found no interleaved search, expected some by serve --challenger")
+            raise DataError(
+                f"{options.log}: found no interleaved search, expected some by serve --challenger"
+            )
         voters, searches, silent, wins, losses, ties = tally.execute(LEADS, models).fetchone()
-    for note in notes:
-        print(note, file=sys.stderr)
     print(f"champion {models[0][:12]}, challenger {models[1][:12]}")
     counts = searches, searches - voters, silent, wins, losses, ties
     print_table(OUTCOMES, [[f"{count:,}" for count in counts]], left=())

@@ -28,7 +28,7 @@ DEFAULT = "index.search.default_pipeline"
 
 @dataclass(frozen=True)
 class Options:
-    """What to do, and where."""
+    """Action, engine and service."""
 
     action: str = option("step", choices=("install", "status", "remove"), names=None, required=True)
     engine: str = option("address of the search engine", required=True, metavar="URL")

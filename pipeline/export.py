@@ -21,7 +21,7 @@ from pipeline.text import say
 
 @dataclass(frozen=True)
 class Options:
-    """What to copy, and where."""
+    """Model and new folder."""
 
     model: str | None = argument(
         "model: a name, or a checkpoint folder; none with --collection", required=False

@@ -71,7 +71,7 @@ class Entry(NamedTuple):
     """Smaller files that are made of it. Once all are there, the entry is not needed."""
 
     def missing_cuts(self, folder: Path) -> list[Cut]:
-        """Those of ``cuts`` that are not in the data folder."""
+        """The ``cuts`` that are not in the data folder."""
         return [cut for cut in self.cuts if not (folder / cut.path).is_file()]
 
     @property
@@ -227,7 +227,7 @@ def write_cut(archive: Path, cut: Cut, folder: Path) -> None:
         added.update(text.split(), re.findall("[a-z0-9']+", text))
 
     def chosen(words: Sequence[str]) -> list[bool]:
-        """Of the words, most frequent first, the commonest and those of the collections."""
+        """Which of the words to keep, most frequent first: common ones, the collections'."""
         usable = [not cut.plain or bool(PLAIN.fullmatch(word)) for word in words]
         ranked = zip(words, usable, accumulate(usable), strict=True)
         return [is_so and (rank <= COMMONEST or word in added) for word, is_so, rank in ranked]

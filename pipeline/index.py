@@ -42,7 +42,7 @@ def _columns(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
-    """What to index, and where."""
+    """Posts and index."""
 
     collection: str | None = option(
         "collection to index, by its name or its file; mb2011 and mb2012 share an index, and so do "

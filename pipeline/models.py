@@ -14,7 +14,7 @@ from pipeline.text import print_table
 
 @dataclass(frozen=True)
 class Options:
-    """None."""
+    """No options."""
 
 
 def main(options: Options) -> None:

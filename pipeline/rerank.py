@@ -53,7 +53,7 @@ not lose; see "Reranking of runs" in scripts/results/notes.md."""
 
 @dataclass(frozen=True)
 class Options(ModelOptions):
-    """What to rerank, and how."""
+    """Runs and report."""
 
     runs: tuple[str, ...] = argument(
         "TREC runs; ql and rm3 name a collection's official runs", many=True
@@ -325,7 +325,7 @@ def print_report(rows: Sequence[Row], group_size: int) -> None:
         places = [str(row.place), str(row.place_after), f"{row.place - row.place_after:+d}"]
         lines.append([*cells, *places])
     named = {f"average of {g} {group_size}": of for g, of in groups(rows, group_size).items()}
-    for title, members in {**named, "average change": rows}.items():  # Of those with a known one
+    for title, members in {**named, "average change": rows}.items():  # Rows with a known change
         cells = [title]
         for measure in measures:
             known = [p for row in members if (p := row.changes[measure].percent) is not None]

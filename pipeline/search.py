@@ -31,7 +31,7 @@ SHOWN = 10  # Posts for a query
 
 @dataclass(frozen=True)
 class Options(RankingOptions):
-    """What to search, and how."""
+    """Query or topics, and the files to write."""
 
     words: tuple[str, ...] = argument(
         "a query, whose best posts are shown; without --collection and --index the collection "

@@ -89,7 +89,7 @@ NAMES: Any = {"many": True, "metavar": "NAME"}
 
 @dataclass(frozen=True)
 class Options:
-    """What to serve, where, and for whom."""
+    """Models, collection, engine, address and limits."""
 
     checkpoint: tuple[str, ...] = option(
         f"model to serve, by its name or its folder (default: {DEFAULT_CHECKPOINT}); may be given "

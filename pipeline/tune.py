@@ -32,7 +32,7 @@ from pipeline.text import counted
 
 @dataclass(frozen=True)
 class Options(EngineOptions):
-    """Which λ to tune, and how."""
+    """Collection, model and measure."""
 
     test: str | None = option("collection left out of training and tuning", metavar="NAME")
     collection: str | None = option("file of an own collection to tune on", metavar="FILE")

@@ -35,8 +35,12 @@ def placed(device: object, is_network: bool) -> str:
         raise RerankerError(f"`device`: {error}") from None
     if name == "cpu" or not is_network:
         return "cpu"
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise RerankerError(
+            "found no PyTorch, which networks need; install it: pip install 'tweetrerank[neural]'"
+        ) from None
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not torch.cuda.is_available():

@@ -131,7 +131,7 @@ def visible(text: str) -> str:
 
 
 def _visible(text: str) -> list[str]:
-    """What is shown for each character; nothing for the later ones of an entity."""
+    """Text shown for each character; none for the later ones of an entity."""
     shown = [" " if c.isspace() else c if c.isprintable() or c in _JOINERS else "�" for c in text]
     for entity in _ENTITIES.finditer(text):
         start, end = entity.span()

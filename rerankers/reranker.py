@@ -398,10 +398,11 @@ def _checked(scores: Iterable[float], count: int) -> npt.NDArray[np.float64]:
         values = np.array([*scores], dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
         raise RerankerError(f"scores: found {short(scores)}, expected {count} numbers") from None
-    if len(values) != count or not np.isfinite(values).all():
+    is_right = np.abs(values) <= np.finfo(np.float32).max
+    if len(values) != count or not is_right.all():
         raise RerankerError(
-            f"scores: found {len(values)} numbers, {int((~np.isfinite(values)).sum())} of them not "
-            f"finite, expected a finite one for each of {count} posts"
+            f"scores: found {len(values)} numbers, {int((~is_right).sum())} of them not finite in "
+            f"single precision, expected a finite one for each of {count} posts"
         )
     return values
 

@@ -40,7 +40,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 @dataclass(frozen=True)
 class Options:
-    """What to reproduce, and where."""
+    """Table, data and output."""
 
     table: str | None = argument("name of a table, or all", required=False)
     train: bool = option("compute the missing cells", flag=True)

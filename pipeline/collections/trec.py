@@ -255,6 +255,8 @@ def _read_table(
         if comma:
             fields = [text.strip(' "') for text in fields]
         query_id, doc_id = fields[of_query], fields[of_doc]
+        if comma and not (is_doc_id(query_id) and is_doc_id(doc_id)):
+            raise DataError(f"{path}:{number}: found {short(line)}, expected ids of one word")
         if (known := found.get(query_id)) is None:
             known, numbers[query_id] = found.setdefault(query_id, {}), []
         if doc_id in known:

@@ -6,9 +6,11 @@ a docstring that is the help text.
 """
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from typing import NoReturn
@@ -34,22 +36,37 @@ def tweetrerank() -> NoReturn:
     name, *arguments = sys.argv[1:] or [""]
     if name in COMMANDS:
         _run(name, f"tweetrerank {name}", arguments)
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "--version"):
         lines = ["usage: tweetrerank COMMAND [OPTIONS]", "", "Rerank short posts.", ""]
         for each in COMMANDS:
             summary = (import_module(f"pipeline.{each}").__doc__ or "").partition("\n")[0]
             lines.append(f"  {each:<10}{summary}")
-        print("\n".join([*lines, "", "Options of a command: tweetrerank COMMAND --help"]))
-        sys.exit()
-    if name == "--version":
-        print(f"tweetrerank {version('tweetrerank')}")
-        sys.exit()
+        text = "\n".join([*lines, "", "Options of a command: tweetrerank COMMAND --help"])
+        if name == "--version":
+            text = f"tweetrerank {version('tweetrerank')}"
+        _prepare_streams()
+        run_command(_NoOptions, lambda _: print(text), "tweetrerank", None, [])
     problem = f"unknown command {name!r}{did_you_mean(name, COMMANDS)}" if name else "no command"
     print(f"tweetrerank: bad usage:\n  {problem}\nsee tweetrerank --help", file=sys.stderr)
     sys.exit(USAGE)
 
 
+@dataclass(frozen=True)
+class _NoOptions:
+    """The console command's own options take no value."""
+
+
+def _prepare_streams() -> None:
+    """Streams that are closed lead nowhere, and an encoding without a character shows a ``?``."""
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        else:
+            stream.reconfigure(errors="replace")
+
+
 def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
+    _prepare_streams()
     keep_allocations()
     # Nearly all that a command makes it keeps: looking for cycles in it takes a twentieth of a
     # search's time. The defaults are 700, 10 and 10.

@@ -127,7 +127,11 @@ def run_command(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, _terminate)
     try:
-        main(parse_arguments(options_type, program, description, arguments))
+        try:
+            main(parse_arguments(options_type, program, description, arguments))
+        except SystemExit:  # After --help
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
         sys.exit(0)
     except UsageError as error:
@@ -208,8 +212,10 @@ def _declared(options_type: Any) -> list[tuple[str, Declared, Any]]:
 
 
 class _Parser(argparse.ArgumentParser):
+    problems: Sequence[str] = ()  # Of the arguments before the one that cannot be parsed
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+        raise UsageError([*self.problems, message])
 
 
 def _parser(
@@ -222,6 +228,7 @@ def _parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.problems = problems
     groups: dict[str, Any] = {"": parser}
     for name, declared, default in _declared(options_type):
         help_text, flags = declared.help.replace("%", "%%"), declared.flags(name)

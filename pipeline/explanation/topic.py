@@ -38,7 +38,7 @@ class ExplainedTopic:
     posts: Mapping[str, Record]  # By doc_id, every candidate, best first
     grades: Mapping[str, int]  # doc_id -> judged relevance, for judged posts
     chosen: Mapping[str, Sequence[str]]  # Heading -> doc_ids of the posts to explain, at least one
-    explanation: Explanation  # Of the chosen posts, in order
+    explanation: Explanation  # Explanation of the chosen posts, in order
 
     @property
     def reasons(self) -> dict[str, Reasons]:

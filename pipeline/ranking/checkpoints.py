@@ -204,7 +204,7 @@ def best_trained(collection: str, fits: Callable[[str], bool]) -> tuple[str, Tun
             path = folder / TUNING_FILE
             if path.exists() and (tuning := Tuning.load(path)).weight > 0:
                 tunings[name] = tuning
-    # What was tuned for another measure than AP has other figures.
+    # A λ tuned for another measure than AP comes after those tuned for AP.
     figures = {n: (of.measure.startswith("AP"), of.cross_validated) for n, of in tunings.items()}
     best = max(figures, key=lambda name: figures[name], default=None)
     return (best, tunings[best]) if best else None

@@ -35,7 +35,7 @@ class UnionRetriever:
     collection: Collection
     rankers: Sequence[str]
     """Methods of search, and official runs with :data:`OFFICIAL` before their names."""
-    sources: Sequence[str]  # Those of ``rankers`` whose best posts are the candidates
+    sources: Sequence[str]  # The ``rankers`` whose best posts are the candidates
     depth: int = DEFAULT_HITS  # Best posts of each of these that are candidates
     name: str = "mean of min-max scores"  # Origin of the candidates' first score, for reports
 
@@ -117,7 +117,7 @@ class UnionRetriever:
         """The runs of the rankers that the collection has; a warning names the others."""
         collection, signals, missing = self.collection, dict[str, Run](), []
         wanted, runs = {topic.query_id for topic in topics}, collection.runs
-        # Of own collections and queries there are no official runs, which nobody misses there.
+        # Own topics and queries have no official runs; none is reported as missing.
         if runs and wanted.isdisjoint(topic.query_id for topic in collection.topics):
             runs = {}
         for name in self.rankers:

@@ -133,7 +133,7 @@ class Ranker:
 
     retriever: Retriever | None  # Finds the candidates; None if they are always given
     model: Model | None  # Gives the new scores; None keeps the first stage's ranking
-    collection: Collection | None = None  # That is searched; None if candidates are always given
+    collection: Collection | None = None  # The one searched; None if candidates are always given
 
     @property
     def name(self) -> str:

@@ -228,7 +228,7 @@ class RunRetriever:
     run: Run
     find_posts: Callable[[Sequence[str]], Mapping[str, Post]]
     """doc_ids -> those posts that the collection has."""
-    name: str  # Of the run, for reports and messages
+    name: str  # Name of the run, for reports and messages
     skip_unknown: bool = False  # Leave out posts that the collection lacks; else they are an error
 
     def search(self, topics: Sequence[Topic], hits: int = DEFAULT_HITS) -> Candidates:

@@ -39,7 +39,7 @@ class Tuning:
     cross_validated: float
     """Mean over topics of the measure at the λ chosen without the topic's fold; unlike the curve's
     maximum it is not biased by the choice."""
-    fold_weights: tuple[float, ...]  # Those λ, one a fold
+    fold_weights: tuple[float, ...]  # λ of each fold
     measure: str  # The maximised one, by ir_measures' name
     normalization: str
     folds: int

@@ -36,7 +36,7 @@ CHARACTERS_OF_TOKEN = 4  # Mean length of a token of English text in vendors' li
 Mix = Literal["neural", "interpolated"]
 """The model's score, or mixed with the first stage's."""
 Order = Literal["first_stage", "unknown"]
-"""Of the documents of a request: best first by a first stage, as all clients send them, or any."""
+"""Order of a request's documents: best first by a first stage, as all clients send them, or any."""
 
 Score = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]  # Scores are in single precision
 Count = Annotated[int, Meta(ge=0)]

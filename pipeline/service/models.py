@@ -284,7 +284,7 @@ def hold(connection: Connection, sources: Mapping[str, Source], cache: int) -> N
     devices.set_threads(1)
     with suppress(EOFError, OSError):  # The service has ended.
         scorer = Scorer(sources, cache)
-        # What is loaded stays: no collection of garbage has to look at it, or copies its pages.
+        # Loaded models stay: garbage collection need not visit them, nor copy their pages.
         gc.collect()
         gc.freeze()
         connection.send(scorer.loaded)

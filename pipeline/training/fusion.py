@@ -43,7 +43,7 @@ BATCHES = (2, 4, 8, 8, 16, 32)
 """Sizes of the batches in which clients send a window of :data:`WINDOW` posts at most."""
 
 FORMS = ("scores", "order", "nothing")
-"""What is known of a window's first stage; see
+"""Forms in which ``window`` is given a first stage; see
 :attr:`pipeline.ranking.retrievers.Candidates.forms`."""
 
 ENGINES = BM25(k1=1.2, b=0.75)  # The defaults of Lucene, OpenSearch and Elasticsearch

@@ -203,7 +203,7 @@ def _directory(options: Options, own: Collection | None, plan: Plan) -> Path:
 def _files(source: str, own: Collection | None, plan: Plan, outcome: Outcome) -> dict[str, bytes]:
     """Held-out scores, figures, and what the model reads of an own collection; name -> content."""
     model, files, data = outcome.model, dict[str, bytes](), plan.data
-    if model.reads != "lists":  # Of lists, each topic has many.
+    if model.reads != "lists":  # A topic has many lists.
         lines = "".join(f"{line}\n" for line in format_run(outcome.held_out_run, "held-out"))
         files[HELD_OUT_FILE] = gzip.compress(lines.encode(), mtime=0)
     if own:

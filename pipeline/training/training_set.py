@@ -93,7 +93,7 @@ class TrainingSet:
     candidates: str  # Origin of the candidates, for reports
     training: JudgedCandidates
     development: JudgedCandidates | None = None  # Ends the training; None holds out topics
-    texts: Sequence[str] = ()  # Of a network's vocabulary; no judgment chooses them
+    texts: Sequence[str] = ()  # Texts of a network's vocabulary; no judgment chooses them
 
 
 def microblog_training_set(
@@ -247,12 +247,12 @@ class Plan(NamedTuple):
 
     model: str  # Its name
     settings: Settings
-    folds: int  # Of topics, without a development part
+    folds: int  # Folds of topics, without a development part
     idf: Idf
     configuration: str | None  # Its name; None is the model's first one
     config: Any  # With the changes of ``--set``
     data: TrainingSet
-    first_stage: TrainingSet  # What a model trained on an own collection is compared with
+    first_stage: TrainingSet  # Baseline of a model trained on an own collection
     start: Path | None = None  # Checkpoint of trees that are extended
 
 

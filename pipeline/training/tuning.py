@@ -34,8 +34,8 @@ FEWEST = 10  # Judged topics from which on a gain on held-out ones counts
 HELD_OUT_FILE = "held_out.run.gz"
 """In a checkpoint's folder: neural scores of training topics by models that had not seen them."""
 
-STEPS = 20  # Of λ, from 0 to 1
-SEED = 1  # Of the folds
+STEPS = 20  # Steps of λ, from 0 to 1
+SEED = 1  # Seed of the folds
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class TabulatedTower:
         vectors: Tensor = tower.vectors(F.pad(torch.from_numpy(ids), (1, 0)))
         by_offset = (each.weight.unflatten(0, (each.width, -1)) for each in self.convolutions)
         self.weights = [each.permute(1, 0, 2).flatten(1).contiguous() for each in by_offset]
-        """Of each depth [E, width · F]: the weights of each offset side by side."""
+        """Weights of each depth [E, width · F], those of each offset side by side."""
         self.table = vectors @ self.weights[0] if self.weights else vectors
         self.terms = vectors.mul_(self._scale(vectors))  # [V + 1, E]; row 0 is padding
 

@@ -10,7 +10,7 @@ PARTS = ("scoring", "search", "stages", "service")
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure."""
+    """Parts to measure."""
 
     collection: str = option("collection to rank", default="mb2012", metavar="NAME")
     parts: tuple[str, ...] = option(

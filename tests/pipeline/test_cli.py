@@ -1,6 +1,7 @@
 """Command lines from dataclasses, and mistakes in those of all commands."""
 
 import errno
+import io
 import json
 import re
 import signal
@@ -17,7 +18,6 @@ from helpers.data_samples import write_microblog
 from helpers.index_samples import table
 from helpers.processes import ROOT, run_python
 
-from indexes.errors import CollectionError
 from pipeline.collections.named import SAMPLE, find
 from pipeline.collections.trec import write_run
 from pipeline.command import main, options
@@ -49,9 +49,8 @@ def parse(line: str) -> Options:
 def test_values() -> None:
     assert parse("go") == Options("go", (), 1000, None, "ql", (), (), False, None)
     line = "go a b --hits 5 --lambda 0.25 --method bm25 -m AP -m P@30 --files c d --quiet --files e"
-    measures, files = ("AP", "P@30"), ("c", "d", "e")
-    found = Options("go", ("a", "b"), 5, 0.25, "bm25", measures, files, True, Path("x.txt"))
-    assert parse(f"{line} --output x.txt") == found
+    many = ("AP", "P@30"), ("c", "d", "e"), True, Path("x.txt")
+    assert parse(f"{line} --output x.txt") == Options("go", ("a", "b"), 5, 0.25, "bm25", *many)
 
 
 def test_all_bad_arguments_are_named_at_once(tmp_path: Path) -> None:
@@ -125,7 +124,6 @@ def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
     [
         (UsageError(["one", "two"]), 2, "one\n  two"),
         (DataError("runs/x:3: bad"), 1, "runs/x:3: bad"),
-        (CollectionError("no Java"), 1, "no Java"),
         (RerankerError("no weights"), 1, "no weights"),
         (OSError(errno.ENOSPC, "No space left on device", "out.txt"), 1, "No space left on device"),
         (KeyboardInterrupt(), 130, "interrupted"),
@@ -180,10 +178,12 @@ def test_the_console_command_and_its_subcommands(monkeypatch: Patch, capsys: Cap
     tweetrerank("", 2)
     text = " ".join(tweetrerank("search --help", 0).out.split())
     assert text.startswith("usage: tweetrerank search ") and "python -m pipeline" not in text
-    assert "last column of the run (default: tweetrerank)" in text
     assert "first stage (default: ql); one of ql, bm25, rm3, axiom" in text
     told = tweetrerank("search --topics sample --hits none", 2).err
     assert told.startswith("tweetrerank search: bad usage:\n  --hits: found 'none'")
+    for stream in (None, io.TextIOWrapper(io.BytesIO(), "ascii")):  # Closed, or without a λ
+        monkeypatch.setattr(sys, "stdout", stream)
+        tweetrerank("tune --help", 0)
 
 
 def test_changes_of_settings() -> None:

@@ -221,7 +221,7 @@ def test_a_prior_is_that_of_the_first_stage_and_lambda_must_be_known(tmp_path: P
         ({"posts": "a text"}, "posts: found 'a text', expected a list of posts"),
         ({"top_k": -1}, "top_k: found -1, expected 0 or more"),
         ({"scores": [1.0]}, "scores: found 1 numbers, .* each of 2 posts"),
-        ({"scores": [1.0, float("nan")]}, "1 of them not finite"),
+        ({"scores": [1e39, float("nan")]}, "2 of them not finite"),
         ({"scores": [1.0, 2.0], "weight": 2.0}, "weight: found 2.0, expected a number from 0"),
         ({"weight": 0.5}, "weight: found 0.5 without scores to mix"),
         (["ab"], r"found the pair 'ab', expected \(query, post\)"),

@@ -117,7 +117,7 @@ class Upstream:
 
 
 def encoding_of(url: str) -> str:
-    """Of the responses of a node: within a machine, packing takes longer than it saves."""
+    """Encoding of a node's responses: within a machine, packing takes longer than it saves."""
     host = urlsplit(url).hostname or ""
     return "identity" if host in ("localhost", "::1") or host.startswith("127.") else "gzip"
 
