@@ -206,14 +206,17 @@ def _window(
     values += [shown, content.get("script_fields")]
     patterns = [name for value in values for name in _names(value)]
     needed = dict.fromkeys(name for each in fields.values() for name in each.names)
-    added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
-    body = dumped(whole | {"fields": [*(shown or []), *added]} if added else whole)
+    body = plain_body = dumped(whole)
+    # Elasticsearch gives a search's fields to the hits of its aggregations, too.
+    added = list[str]() if b'"top_hits":' in body else [*needed]
+    if added := [name for name in added if not any(matches(p, name) for p in patterns)]:
+        body = dumped(whole | {"fields": [*(shown or []), *added]})
     hides = any(name == "stored_fields" or name.startswith("_source") for name in given)
     hides = hides or "stored_fields" in content or content.get("_source", True) is not True
     return Window(
         *(text, start, size, depth, fields, added, hash((*indexes, *added))),
-        bodies=(body if hides or not added else dumped(whole), body),
+        bodies=(body if hides else plain_body, body),
         model=options.model,
         weight=defaults.weight if options.weight is None else options.weight,
         ubi=ext.ubi,
