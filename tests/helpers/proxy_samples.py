@@ -41,6 +41,7 @@ class StubEngine:
         self.fail, self.wait = 0, 0.0  # Status in place of each answer, and seconds before it
         self.largest = 500  # Window that it takes: hits, with those before the page
         self.outside: set[str] = set()  # Fields that the sources of hits lack
+        self.lost = 0  # Hits of a shard that fails where fields are asked for
         self.packed = b""  # Body that is called gzip, in place of an answer
         self.rendered = ""  # A template's search
         # A member of each source
@@ -100,7 +101,8 @@ class StubEngine:
             raise ValueError("fields are no names")
         sort = body.get("sort", "_score")
         by_score = sort in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": "desc"}, "n"])
-        rows: Sequence[int] = range(len(self.posts))
+        lost = self.lost if fields else 0
+        rows: Sequence[int] = range(len(self.posts) - lost)
         rows = rows if by_score else rows[::-1]
         shown = rows[start : start + size]
         hits = ",".join(self._hit(row, body, by_score, fields) for row in shown)
@@ -109,7 +111,7 @@ class StubEngine:
         aggs = '"aggregations" : {"hits":{"hits":[1.50]}} ,' if "aggs" in body else ""
         best = "9.0" if by_score else "null"
         return (
-            f'{{"took":3, "timed_out":false,"_shards":{{"total":1}},{aggs}'
+            f'{{"took":3, "timed_out":false,"_shards":{{"total":2,"failed":{int(lost > 0)}}},{aggs}'
             f'"hits":{{{total}"max_score":{best},"hits":[{hits}]}}}}'
         )
 
@@ -122,7 +124,8 @@ class StubEngine:
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
             members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept]
             parts.append(f'"_source":{{{",".join([self.strange, *members])}}}')
-        names = [n for n in self.posts[row] if any(fnmatch.fnmatchcase(n, item) for item in fields)]
+        shown = [*fields, *body.get("stored_fields", ())]
+        names = [n for n in self.posts[row] if any(fnmatch.fnmatchcase(n, item) for item in shown)]
         if names:
             parts.append(f'"fields":{json.dumps({n: [self.posts[row][n]] for n in names})}')
         if "highlight" in body:

@@ -30,7 +30,8 @@ WINDOW = 100
 SEARCHES = json.loads((ROOT / "tests" / "helpers" / "searches.json").read_text("utf-8"))
 """Bodies that pass for the indexes posts-*, and that do not; queries, with their texts in the field
 x, and paths that lead to these; query strings, with their words; searches that stay as they are, by
-parameters and members beside their query."""
+parameters and members beside their query, and that are reranked; headers and paths for posts-* that
+do not pass, whatever their search, POST but for some."""
 SYNTAX = [*SEARCHES["syntax"], ["a" * 5000, "a" * 2000]]
 TEXTS = [[{"query_string": {"query": q, "default_field": "x"}}, words, ""] for q, words in SYNTAX]
 
@@ -74,20 +75,7 @@ def restored(hit: dict[str, Any]) -> dict[str, Any]:
     return actual | ({"fields": others} if others else {})
 
 
-@pytest.mark.parametrize(
-    ("path", "more"),
-    [
-        ("/posts/_search", {}),
-        ("/p*/_search", {"from": 7, "size": 5}),
-        ("/a,b*/_search?routing=x", {"sort": [{"_score": "desc"}], "size": 30}),
-        ("/posts/_search?from=90&size=20", {"size": 3, "track_total_hits": False}),
-        ("/posts/_search?preference=_local", {"size": 120}),
-        ("/posts/_search", {"_source": False, "aggs": {}, "highlight": {}}),
-        ("/posts/_search", {"fields": ["con*"], "_source": False}),
-        ("/posts/_search", {"fields": ["*"], "explain": True, "size": 100}),
-        ("/posts/_search", {"stored_fields": ["x"]}),
-    ],
-)
+@pytest.mark.parametrize(("path", "more"), SEARCHES["reranked"])
 def test_the_window_is_reranked_and_its_page_shown(
     client: TestClient, direct: Client, engine: StubEngine, path: str, more: dict[str, Any]
 ) -> None:
@@ -257,6 +245,21 @@ def test_fields_outside_sources(client: TestClient, engine: StubEngine, outside:
     assert actual[0] == actual[1]
     asked = [item.get("fields") for item in engine.bodies]
     assert asked == [None, ["contents", "url"], ["contents", "url"]]
+    client.post(path, json=body | {"aggs": {"best": {"top_hits": {}}}})
+    assert "fields" not in engine.bodies[-1]
+
+
+@pytest.mark.parametrize("more", [{}, {"_source": False}], ids=["sources", "no sources"])
+def test_a_shard_without_sources_loses_no_hit(engine: StubEngine, more: dict[str, Any]) -> None:
+    """It fails where fields are asked for: the hits are reranked by their sources."""
+    engine.outside, engine.lost = {"url"}, 20
+    with client_of(engine=engine.url, defaults=SearchDefaults(seconds=60)) as client:
+        for _ in range(2):
+            answer = client.post("/posts/_search", json=search(size=120) | more)
+            assert answer.headers["x-reranked"] == str(not more).lower()
+            content = answer.json()
+            assert len({hit["_id"] for hit in content["hits"]["hits"]}) == 120
+            assert content["_shards"]["failed"] == 0
 
 
 @pytest.mark.parametrize("name", ["posts,notes", "posts*,n*", "notes", "mine"])
@@ -285,18 +288,19 @@ def test_each_index_has_its_own_fields(engine: StubEngine, more: dict[str, Any],
 
 
 def test_a_wrong_ext_is_refused(client: TestClient, engine: StubEngine) -> None:
-    contexts = (5, {"query_text": 5}, {"query_text_path": "query.match.other"})
+    contexts = (5, {"query_text": 5}, {"text": "x"}, {"query_text_path": "query.match.other"})
     for wrong in (
         5,
         *({"query_context": context} for context in contexts),
         *({"rerank_window": 0}, {"rerank_window": "9"}, {"model": 5}, {"model": "unknown"}),
-        *({"document_fields": []}, {"document_fields": "contents"}),
+        *({"document_fields": []}, {"document_fields": "contents"}, {"windw": 9}),
     ):
         answer = client.post("/posts/_search", json=search(ext={"rerank": wrong}))
         assert answer.status_code == 400
         assert answer.json()["error"]["type"] == "illegal_argument_exception"
         assert re.search("ext.rerank|model", answer.json()["error"]["reason"])
     assert engine.requests == []
+    assert client.post("/posts/_search", json=search(ext={"rerank": None})).status_code == 200
 
 
 def test_several_searches(client: TestClient, direct: Client, engine: StubEngine) -> None:
@@ -357,17 +361,6 @@ LOOKUP = {"terms": {"n": {"index": ".keys", "id": "1", "path": "x"}}}
 READS = """HEAD, GET _doc/7, HEAD _doc/7, GET _source/7, POST _count, GET _count?q=a,
 POST _field_caps?fields=*, GET _mapping, GET _mapping/field/a*, POST _validate/query,
 POST _async_search, OPTIONS _search, OPTIONS _doc/1"""
-ELSEWHERE = """.plugins-ml-config/_search _all/_search other/_search */_search p*/_search
-    posts-a,b/_search %3Cposts-%7Bnow%7D%3E,posts-1/_search %2e%2e/_search _security/_search _search
-    _search?index=posts-1 posts-1/_search?index=.keys %2ekeys/_pit %5fall/_pit posts-%2c.keys/_pit
-    r:posts-1/_pit _count _mapping _doc/1 _field_caps .k/_doc/1 _pit _async_search PUT:posts-1
-    POST:posts-1/_doc DELETE:posts-1 _bulk PUT:posts-1/_search posts-1/_doc/_search
-    GET:_cluster/health"""
-"""Paths for the indexes posts-* that do not pass, whatever their search; POST but for some."""
-HEADERS: list[Any] = [
-    *({key: no} for key in ("index", "indices") for no in ([], "", [""], ",", {})),
-    *({"index": names} for names in (["posts-1", ".keys"], "posts-1,.keys")),
-]
 
 
 @pytest.mark.parametrize("call", READS.split(","))
@@ -436,7 +429,7 @@ def test_templates_are_rendered_checked_and_reranked(engine: StubEngine, is_seve
     with client_of(engine=engine.url, defaults=SearchDefaults(indexes=("posts",))) as client:
         path, body = "/posts/_search/template", json.dumps({"source": "{…}", "params": {"a": 1}})
         if is_several:
-            path, body = "/posts/_msearch/template", f"{{}}\n{body}\n" * 2
+            path, body = "/posts/_msearch/template", f"{{}}\n{body}\n" * 2 + line_pair({}, WRAPPER)
         for rendered, status in ((search(size=3), 200), ({"query": WRAPPER}, 403), ([], 400)):
             engine.rendered = json.dumps({"template_output": rendered})
             answer = client.post(path, content=body)
@@ -445,7 +438,9 @@ def test_templates_are_rendered_checked_and_reranked(engine: StubEngine, is_seve
                 [*renders, last] = [request.url.path for request, _ in engine.requests]
                 assert renders == ["/_render/template"] * (1 + is_several)
                 assert last == ("/posts/_msearch" if is_several else "/posts/_search")
-                for found in answer.json()["responses"] if is_several else [answer.json()]:
+                items = answer.json()["responses"] if is_several else [answer.json()]
+                assert [item.get("status") for item in items[2:]] == [403] * is_several
+                for found in items[:2]:
                     assert "_first_stage_score" in found["hits"]["hits"][0]["fields"]
 
 
@@ -457,6 +452,8 @@ def test_pages_in_each_format(engine: StubEngine, client: TestClient) -> None:
         assert answer.headers["x-reranked"] == "true" and answer.text.count("\n") > 50
         assert yaml.safe_load(answer.text) == expected
         assert (answer.headers["content-type"] == "application/yaml") == ("format" in more)
+    client.get("/posts/_search", params={"q": QUERY, "format": "cbor"})
+    assert "format=cbor" in str(engine.requests[-1][0].url)
 
 
 def line_pair(header: Any, body: Any = None) -> str:
@@ -466,13 +463,13 @@ def line_pair(header: Any, body: Any = None) -> str:
 @pytest.mark.parametrize(
     ("path", "content"),
     [
-        *((path, json.dumps(search()) * ("_search" in path)) for path in ELSEWHERE.split()),
+        *((path, json.dumps(search()) * ("_search" in path)) for path in SEARCHES["elsewhere"]),
         *(("posts-1/_mget", json.dumps({"docs": [{"_id": 1, "_index": i}]})) for i in (".k", "p*")),
         ("posts-1/_search", json.dumps({"query": LOOKUP})),
         ("posts-1/_search?pretty=1;source=" + json.dumps({"query": LOOKUP}), ""),
         ("posts-1/_search", '{"query": {}, "query": {}}'),
         ("posts-1/_search", '{"size": 1} // comment'),
-        *(("posts-1/_msearch", line_pair(header)) for header in HEADERS),
+        *(("posts-1/_msearch", line_pair(header)) for header in SEARCHES["headers"]),
         *((path, line_pair({})) for path in ("_msearch?index=.keys", "_msearch")),
         ("posts-1/_msearch", line_pair({}, {"query": LOOKUP})),
         ("posts-1/_msearch", line_pair({})[:-1]),

@@ -102,7 +102,8 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
         raise refused(f"the parameter {key[:100]!r}")
     body, headers = parameters.pop("source", "").encode(), request.headers.items()
     parameters.pop("source_content_type", "")
-    if is_yaml := "yaml" in parameters.pop("format", "") + request.headers.get("accept", ""):
+    if is_yaml := "yaml" in parameters.get("format", "") + request.headers.get("accept", ""):
+        parameters.pop("format", "")
         headers = [*((n, v) for n, v in headers if n != "accept"), ("accept", _JSON)]
     if "content-type" not in request.headers:
         headers = [*headers, ("content-type", _JSON)]

@@ -136,7 +136,8 @@ class Proxy:
         pages = await asyncio.gather(*work)
         if not request.is_several:
             [(page, ranked)] = pages
-            answer = _answer(response, page, "" if ranked else reason or "not scored")
+            problem = reason or request.record.error or "not scored"
+            answer = _answer(response, page, "" if ranked else problem)
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
@@ -161,12 +162,18 @@ class Proxy:
                 problem = f"found {len(bodies):,} searches, expected at most {SEARCHES}"
                 raise RequestError("many", problem)
         if request.kind.startswith("template"):
-            bodies = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
-        pairs = zip(headers, bodies, strict=True)
+            rendered = await asyncio.gather(*(self._rendered(request, body) for body in bodies))
+            pairs = zip(headers, rendered, strict=True)
+        else:
+            pairs = zip(headers, bodies, strict=True)
         return await apart(len(request.body), lambda: [self._one(*p, request) for p in pairs])
 
-    def _one(self, line: bytes, body: bytes, call: EngineRequest) -> Search | RequestError:
+    def _one(
+        self, line: bytes, body: bytes | RequestError, call: EngineRequest
+    ) -> Search | RequestError:
         """A search as the engine is to see it, with its header; or the reason why it may not."""
+        if isinstance(body, RequestError):
+            return body
         try:
             content, header = strict(body or b"{}"), strict(line if line.strip() else b"{}")
             self.grammar.check(content)
@@ -186,22 +193,25 @@ class Proxy:
         except RequestError as error:
             return error
 
-    async def _rendered(self, request: EngineRequest, body: bytes) -> bytes:
-        """The search of a template."""
-        content = strict(body)
-        self.grammar.check(content, "template")
-        told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
+    async def _rendered(self, request: EngineRequest, body: bytes) -> bytes | RequestError:
+        """The search of a template, or the reason why there is none."""
         headers = [(n, v.replace("x-ndjson", "json")) for n, v in request.headers]
         changes: Json = {"headers": headers, "parameters": {}, "path": "/_render/template"}
-        call = replace(request, method="POST", body=dumped(content), **changes)
-        response = await self.upstream.send(call)
-        rendered = bytes(response.body)
-        with suppress(*ResponseError):
-            search = members_of(rendered).get("template_output", Raw(b""))
-            if response.status_code == 200:
-                return dumped(strict(bytes(search)) | told)
+        try:
+            content = strict(body)
+            self.grammar.check(content, "template")
+            told = {name: content.pop(name) for name in ("explain", "profile") if name in content}
+            call = replace(request, method="POST", body=dumped(content), **changes)
+            response = await self.upstream.send(call)
+            rendered = bytes(response.body)
+            with suppress(*ResponseError):
+                search = members_of(rendered).get("template_output", Raw(b""))
+                if response.status_code == 200:
+                    return dumped(strict(bytes(search)) | told)
+        except RequestError as error:
+            return error
         problem = rendered[:300].decode("utf-8", "replace")
-        raise RequestError("value", f"the engine does not render the template: {problem}")
+        return RequestError("value", f"the engine does not render the template: {problem}")
 
     async def _ask(
         self, request: EngineRequest, searches: list[Search]
@@ -209,7 +219,7 @@ class Proxy:
         """The engine's response to searches and their windows; no parts if it cannot be read. The
         caller's own searches take the place of those that fail, for the engine's own words on them.
         Texts are read from the hits' sources, which come anyway; where these lack a field, it is
-        asked for, from then on at once."""
+        asked for, from then on at once, unless shards without sources then fail."""
         windows = [search.window for search in searches]
         pairs = zip(windows, searches, strict=True)
         bodies = [w.bodies[w.place in self._lacking] if w else search.body for w, search in pairs]
@@ -232,10 +242,17 @@ class Proxy:
                 parts = await apart(len(content), read)
         is_again, may_own = False, response.status_code in OWN_SEARCH_FAILED
         for row, window in enumerate(windows):
-            if window and parts and parts[row].hits is not None:
-                if not parts[row].are_whole and bodies[row] is not window.bodies[True]:
+            if window is None:
+                continue
+            part, plain = parts[row] if parts else None, window.bodies[False]
+            has_asked = bool(window.added) and bodies[row] is window.bodies[True]
+            if part and part.hits is not None and not (has_asked and part.has_failed_shards):
+                if not part.are_whole and bodies[row] is not window.bodies[True]:
                     self._lacking[window.place] = is_again = True
-            elif window and may_own:
+            elif may_own and has_asked and bodies[row] is not plain:
+                unasked = replace(window, bodies=(plain, plain), added=())
+                searches[row], is_again = searches[row]._replace(window=unasked), True
+            elif may_own:
                 own = searches[row]._replace(window=None, outcome="failed", reason="it failed")
                 searches[row], is_again = own, True
         return await self._ask(request, searches) if is_again else (response, parts)

@@ -94,10 +94,15 @@ class Ubi(msgspec.Struct):
     query_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 
-class _Rerank(msgspec.Struct):
+class _Context(msgspec.Struct, forbid_unknown_fields=True):
+    query_text: str | None = None
+    query_text_path: str | None = None
+
+
+class _Rerank(msgspec.Struct, forbid_unknown_fields=True):
     """``ext.rerank``, in the form of OpenSearch's processor."""
 
-    query_context: dict[str, str | None] | None = None  # query_text, or query_text_path
+    query_context: _Context | None = None
     document_fields: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
     rerank_window: Annotated[int, Meta(gt=0)] | None = None
     model: str | None = None
@@ -148,8 +153,9 @@ def read_search(
     ``given`` are the parameters of the path, or the header in several searches."""
     own, ext = content, _object(content.get("ext"))
     ours = ("rerank", "ubi") if defaults.reads_ubi else ("rerank",)
-    if told := {name: ext[name] for name in ours if ext.get(name) is not None}:
-        others = {name: value for name, value in ext.items() if name not in told}
+    told = {name: ext[name] for name in ours if ext.get(name) is not None}
+    if any(name in ext for name in ours):
+        others = {name: value for name, value in ext.items() if name not in ours}
         own = {n: v for n, v in content.items() if n != "ext"} | ({"ext": others} if others else {})
     pipeline = given.get("search_pipeline") or content.get("search_pipeline")
     if pipeline and ("rerank" in told or "hybrid" not in _object(content.get("query"))):
@@ -196,17 +202,21 @@ def _window(
     if given.get("q"):
         query = {"query_string": {"query": given["q"], "default_field": given.get("df", "*")}}
     text = _text(query, content, options, [n for each in fields.values() for n in each.texts])
-    values = [shown, *(part.get("docvalue_fields") for part in both), content.get("script_fields")]
+    values = [part.get(name) for part in both for name in ("docvalue_fields", "stored_fields")]
+    values += [shown, content.get("script_fields")]
     patterns = [name for value in values for name in _names(value)]
     needed = dict.fromkeys(name for each in fields.values() for name in each.names)
-    added = [name for name in needed if not any(matches(p, name) for p in patterns)]
     whole = content | {"from": 0, "size": max(depth, start + size)}
-    body = dumped(whole | {"fields": [*(shown or []), *added]} if added else whole)
+    body = plain_body = dumped(whole)
+    # Elasticsearch gives a search's fields to the hits of its aggregations, too.
+    added = list[str]() if b'"top_hits":' in body else [*needed]
+    if added := [name for name in added if not any(matches(p, name) for p in patterns)]:
+        body = dumped(whole | {"fields": [*(shown or []), *added]})
     hides = any(name == "stored_fields" or name.startswith("_source") for name in given)
     hides = hides or "stored_fields" in content or content.get("_source", True) is not True
     return Window(
         *(text, start, size, depth, fields, added, hash((*indexes, *added))),
-        bodies=(body if hides or not added else dumped(whole), body),
+        bodies=(body if hides else plain_body, body),
         model=options.model,
         weight=defaults.weight if options.weight is None else options.weight,
         ubi=ext.ubi,
@@ -254,8 +264,8 @@ def _names(value: Any) -> list[str]:
 
 def _text(query: Any, content: Json, options: _Rerank, fields: Sequence[str]) -> str:
     """The text of the query, as told or of a query on text fields; raises UnchangedError."""
-    context = options.query_context or {}
-    text, path = context.get("query_text"), context.get("query_text_path")
+    context = options.query_context or _Context()
+    text, path = context.query_text, context.query_text_path
     if text is None and path is not None:
         text = next((value for value in at(content, path) if value is not None), None)
         if not isinstance(text, str):
@@ -365,6 +375,10 @@ _RAWS = msgspec.json.Decoder(list[Raw])
 _HITS = msgspec.json.Decoder(list[Hit])
 
 
+class _Shards(msgspec.Struct):
+    failed: int = 0
+
+
 class SearchResponse(NamedTuple):
     """The response to a search."""
 
@@ -375,6 +389,13 @@ class SearchResponse(NamedTuple):
     hits: Sequence[Hit] | None = None  # None if there is no list of them to read
     wanted: ScoreRequest | None = None  # Of the hits that are to be reranked
     are_whole: bool = True  # Whether none of these lacks a field
+
+    @property
+    def has_failed_shards(self) -> bool:
+        """Whether shards have failed, whose hits are missing."""
+        with suppress(*ResponseError):
+            return msgspec.json.decode(self.members.get("_shards", b"{}"), type=_Shards).failed > 0
+        return False
 
     @classmethod
     def read(cls, content: bytes | Raw, window: Window | None) -> SearchResponse:
