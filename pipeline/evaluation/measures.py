@@ -5,6 +5,7 @@ Measures have ir_measures' names: ``AP``, ``P@30``, ``RR``, ``nDCG@20``, ``R@100
 relevant document. Grades of 1 or more are relevant.
 """
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +55,11 @@ class Evaluator:
             for query_id in self.query_ids
             for scores in [run.get(query_id, {})]
         }
-        found = {(m.measure, m.query_id): float(m.value) for m in self._evaluator.iter_calc(plain)}
+        # It has no precision at a share of the recall for a topic without results.
+        found = {
+            (m.measure, m.query_id): 0.0 if math.isnan(m.value) else float(m.value)
+            for m in self._evaluator.iter_calc(plain)
+        }
         return {
             name: {query_id: found[measure, query_id] for query_id in self.query_ids}
             for name, measure in self.measures.items()

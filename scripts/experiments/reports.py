@@ -2,6 +2,7 @@
 ``report`` gives Markdown from runs and posts, ``draw_NAME`` draws the ``figure`` of this name."""
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -61,13 +62,17 @@ def significance(
     table: Table, results: Sequence[Result], setup: Setup, before: Mapping[str, str] | None = None
 ) -> list[Result]:
     """The results with marks against the table's marked systems, or against the system ``before``
-    each, that have results and judgments. By Fisher's two-sided paired randomization test over
-    topics, p < .05, uncorrected as in the papers' tables. With several seeds, a topic's value is
-    the mean over them."""
-    seeds, references = defaultdict(list), [*table.better, *table.worse]
+    each, that have results and judgments; marked ones without a result are told. By Fisher's
+    two-sided paired randomization test over topics, p < .05, uncorrected as in the papers' tables.
+    With several seeds, a topic's value is the mean over them."""
+    seeds, references = defaultdict(list), [*dict.fromkeys([*table.better, *table.worse])]
     for result in results:
         seeds[result.cell.collection, result.cell.system].append(result)
     values = {key: values_of(own, setup) for key, own in seeds.items()}
+    for name in dict.fromkeys(collection for collection, _ in seeds) if before is None else ():
+        if missing := [other for other in references if (name, other) not in values]:
+            told = f"found no finished cell of {', '.join(missing)}, so no row is compared with it"
+            print(f"{table.name}: {name}: {told}; --train computes it", file=sys.stderr)
 
     def compared(
         ours: Values, others: Mapping[str, Values], sign: int
