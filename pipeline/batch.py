@@ -115,6 +115,7 @@ def _files(options: Options) -> list[Path]:
     path, output, problems = options.input, options.output, []
     found = sorted(path.iterdir()) if path.is_dir() else [path]
     files = [one.absolute() for one in found if DATA.fullmatch(one.name) and one.is_file()]
+    others = {one.name for one in found if one.name[0] not in "._"} - {one.name for one in files}
     formats = {_is_parquet(one) for one in files}
     if len(formats) != 1:
         problems.append(f"--input: found {path}, expected JSON lines or Parquet, or a folder")
@@ -131,6 +132,9 @@ def _files(options: Options) -> list[Path]:
         problems.append("--collection: it names the model; leave --reranker and --checkpoint out")
     if problems:
         raise UsageError(problems)
+    if others:
+        names_of_some = f"{', '.join(sorted(others)[:5])}{', …' * (len(others) > 5)}"
+        print(f"{path}: passed over {len(others)} by their names: {names_of_some}", file=sys.stderr)
     return files
 
 
@@ -263,7 +267,11 @@ def _writer(
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema = with_score([pq.read_schema(one) for one in files], form)
+        try:
+            schema = with_score([pq.read_schema(one) for one in files], form)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            problem = f"found columns of no common schema ({error}), expected each name once"
+            raise DataError(f"--input: {problem} and with one type in all files") from None
         with pq.ParquetWriter(stream, schema) as table:
             yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema))
 
@@ -303,7 +311,12 @@ def _parsed(raw: bytes | Row | ValueError) -> Row:
         raise raw
     if isinstance(raw, dict):
         return raw
-    return parsed(raw.decode("utf-8-sig", "surrogatepass"), "row", ValueError)
+    try:
+        return parsed(raw.decode("utf-8-sig", "surrogatepass"), "row", ValueError)
+    except UnicodeDecodeError as error:
+        expected = "expected JSON lines in UTF-8, as they are or, packed by gzip, in a file *.gz"
+        problem = f"row: found a byte that is no UTF-8 ({error.reason}), {expected}"
+        raise ValueError(problem) from None
 
 
 def _check(name: str, value: Any, kind: Any, expected: str) -> None:

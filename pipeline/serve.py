@@ -11,10 +11,12 @@ python -m pipeline.serve --collection mine.toml      # and the proxy, if it name
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import threading
@@ -82,6 +84,21 @@ def index_pattern(text: str) -> str:
     return text
 
 
+def host_name(text: str) -> str:
+    """A name in the header Host, without a port, or ``*.example.com``."""
+    name = text.lower()
+    if not re.fullmatch(r"(\*\.)?[^*\s/:\[\]]+|\[[0-9a-f:.]+\]", name):
+        raise ValueError(f"found {text!r}, expected a name without scheme and port: example.com")
+    return name
+
+
+def origin(text: str) -> str:
+    """An origin as browsers send it, in lower case and without a path; or ``*``."""
+    if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+", text.lower()):
+        raise ValueError(f"found {text!r}, expected * or an address such as https://example.com")
+    return text.lower()
+
+
 FILE: Any = {"parse": existing_file, "metavar": "FILE"}
 SIZE: Any = {"parse": size, "metavar": "SIZE"}
 NAMES: Any = {"many": True, "metavar": "NAME"}
@@ -105,11 +122,13 @@ class Options:
     allow_host: tuple[str, ...] = option(
         "name in the header Host of requests, or *.example.com; may be given several times "
         "(default: those of this machine where --host is one; else any)",
+        parse=host_name,
         **NAMES,
     )
     cors_origin: tuple[str, ...] = option(
         "address of pages that may call this service from a browser, such as https://example.com, "
         "or *; may be given several times (default: none)",
+        parse=origin,
         many=True,
         metavar="ORIGIN",
     )
@@ -363,6 +382,7 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
         auth = options.engine_auth or engines[0].auth
         options = replace(options, engine=engines[0].url, engine_auth=auth)
     of_engine = "--engine, expected the address of one"
+    problems = []
     for names, given, problem in (
         ("grades", collections, "--collection or --index, expected one to search"),
         ("ssl_keyfile ssl_ca_certs", options.ssl_certfile, "--ssl-certfile, expected one"),
@@ -372,7 +392,9 @@ def with_engine_of(options: Options, collections: Sequence[Collection]) -> Optio
     ):
         told = [f"--{name.replace('_', '-')}" for name in names.split() if getattr(options, name)]
         if told and not given:
-            raise UsageError(f"{' and '.join(told)}: found no {problem}")
+            problems.append(f"{' and '.join(told)}: found no {problem}")
+    if problems:
+        raise UsageError(problems)
     if options.engine and not options.engine_index:
         if not engines:
             raise UsageError(
@@ -451,10 +473,11 @@ def bind(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except OSError as error:
-        raise DataError(
-            f"--host {host} --port {port}: {error.strerror or error}; end the other program, or "
-            "choose another port"
-        ) from None
+        remedy = "end the other program, or choose another port"
+        if error.errno != errno.EADDRINUSE:
+            remedy = "expected an address of this machine, and a port that this user may take"
+        problem = f"--host {host} --port {port}: {error.strerror or error}; {remedy}"
+        raise DataError(problem) from None
     return listening
 
 
