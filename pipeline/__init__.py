@@ -10,27 +10,17 @@
     print(pipeline.evaluate(ranking, "AP", "P@30"))
 
 The names of ``__all__`` are public; what is not among them may change. Each is loaded when it is
-first used, so that importing the package costs nothing.
+first used, so that importing the package costs nothing; type checkers read ``__init__.pyi``.
 """
 
 import signal
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].startswith("pipeline."):
     # A command: until command.options.run_command begins, Ctrl-C ends it without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-if TYPE_CHECKING:
-    from pipeline.collections.trec import read_run as read_run
-    from pipeline.collections.trec import write_run as write_run
-    from pipeline.errors import DataError as DataError
-    from pipeline.errors import UsageError as UsageError
-    from pipeline.notebook import for_pyterrier as for_pyterrier
-    from pipeline.notebook import open_collection as open_collection
-    from pipeline.ranking.build import ranker as ranker
-    from pipeline.ranking.reports import evaluate as evaluate
 
 _MODULES = {
     "DataError": "errors",

@@ -18,6 +18,7 @@ from indexes.engines.client import Engine, EngineAddress, EngineError
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.errors import DataError, UsageError
+from pipeline.runtime import read_keys
 
 MARK = "Made by tweetrerank engine install"  # In each part
 ML = "/_plugins/_ml"
@@ -45,8 +46,6 @@ class Options:
 
 def main(options: Options) -> None:
     """Install, print the state, or remove."""
-    from pipeline.serve import read_keys
-
     key = read_keys(options.api_key_file)[0] if options.api_key_file else "none"
     if options.action == "install" and not options.service:
         raise UsageError("--service is missing: the address where the engine reaches the service")

@@ -1,4 +1,4 @@
-"""Runtime of commands: allocator, device and threads, progress bars, tables, provenance."""
+"""Runtime of commands: allocator, device and threads, progress bars, tables, keys, provenance."""
 
 import datetime
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UsageError
+from pipeline.errors import DataError, UsageError
 from rerankers import devices
 from rerankers.errors import RerankerError
 
@@ -118,3 +118,19 @@ def provenance() -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": versions,
     }
+
+
+def read_keys(path: Path) -> list[str]:
+    """The keys of a file, one a line; raises DataError for none, or one that is no header."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path}: found no text ({error}), expected one key a line") from None
+    keys = [key for line in lines if (key := line.strip())]
+    if not keys:
+        raise DataError(f"{path}: found no key, expected one a line")
+    if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):
+        raise DataError(f"{path}: found a key with other characters than visible ASCII")
+    return keys

@@ -40,7 +40,7 @@ from pipeline.command.options import (
 )
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.options import addresses
-from pipeline.runtime import choose_device
+from pipeline.runtime import choose_device, read_keys
 from rerankers.devices import device_name
 
 if TYPE_CHECKING:
@@ -441,22 +441,6 @@ def proxy_of(options: Options, service: Any, log: Any, served: dict[str, PostFie
             *(options.engine, options.host, ", ".join(options.engine_index)),
         )
     return Proxy(service, upstream, defaults, log)
-
-
-def read_keys(path: Path) -> list[str]:
-    """The keys of a file, one a line; raises DataError for none, or one that is no header."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"{path}: found no text ({error}), expected one key a line") from None
-    keys = [key for line in lines if (key := line.strip())]
-    if not keys:
-        raise DataError(f"{path}: found no key, expected one a line")
-    if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):
-        raise DataError(f"{path}: found a key with other characters than visible ASCII")
-    return keys
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -32,7 +32,8 @@ from indexes.posts import Post
 from pipeline.errors import DataError
 from pipeline.ranking.build import Source
 from pipeline.ranking.tuning import TUNING_FILE
-from pipeline.serve import Options, read_again, read_keys
+from pipeline.runtime import read_keys
+from pipeline.serve import Options, read_again
 from pipeline.service import models as serving
 from pipeline.service.connections import tls_of
 from pipeline.service.models import Workers
