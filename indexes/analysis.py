@@ -7,11 +7,12 @@ without stems.
 """
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice, pairwise
 from typing import Any
+from unicodedata import name as name_of
+from unicodedata import normalize
 
 from indexes.jvm import java_class
 from indexes.records import well_formed
@@ -41,6 +42,7 @@ GREEK el, CYRILLIC ru, LATIN en
 
 _SAMPLE = 1000  # Posts by which a language is found
 _COMMON = 200  # Commonest words of a language by which it is told from others of its script
+_LEAST = 0.04  # Share of these among all words, below which the language is none of those known
 
 
 def analyzer_name(language: str | None, texts: Iterable[str]) -> str:
@@ -70,23 +72,30 @@ def _by_script(sample: str) -> str | None:
     """The commonest language of the script of most letters; None of no known one."""
     counts: Counter[str] = Counter()
     for letter, times in Counter(filter(str.isalpha, sample)).items():
-        counts[re.split("[ -]", unicodedata.name(letter, ""))[0]] += times
+        counts[re.split("[ -]", name_of(letter, ""))[0]] += times
     # Kana tells Japanese from Chinese.
     if (counts["HIRAGANA"] + counts["KATAKANA"]) * 10 > counts["CJK"]:
         counts["HIRAGANA"] += counts["CJK"]
     return _SCRIPTS.get(counts.most_common(1)[0][0]) if counts else "en"
 
 
-def _by_words(sample: str, first: str) -> str:
-    """The language with the same script as ``first`` whose common words are the most frequent."""
+def _by_words(sample: str, first: str) -> str | None:
+    """The language with the same script as ``first`` whose common words are the most frequent,
+    also one without an analyzer; None of several if they are rare."""
     from wordfreq import available_languages, get_frequency_dict
+    from wordfreq.transliterate import SR_LATN_TABLE
 
     words, found = Counter(re.findall(r"\w+", sample)), {first: 0}
-    for language in filter(available_languages().__contains__, ANALYZERS):
+    for language in available_languages():
         common = [*islice(get_frequency_dict(language, "small"), _COMMON)]
         if language == first or _by_script(" ".join(common)) == first:
             found[language] = sum(words[word] for word in common)
-    return max(found, key=found.__getitem__)
+        elif language == "sh" and first == "ru":  # Serbian, whose list is in Latin letters
+            latin = Counter(re.findall(r"\w+", sample.translate(SR_LATN_TABLE)))
+            found[language] = sum(latin[word] for word in common)
+    best = max(found, key=found.__getitem__)
+    is_rare = found[best] < _LEAST * words.total()
+    return None if len(found) > 1 and is_rare else best
 
 
 def analyze(text: str, with_analyzer: Any) -> Any:
@@ -95,14 +104,16 @@ def analyze(text: str, with_analyzer: Any) -> Any:
 
 
 def searchable(text: str) -> str:
-    """A text as it is analyzed: with blanks between the pairs of scripts without spaces."""
+    """A text as it is analyzed: in normal form C, and with blanks between the pairs of scripts
+    without spaces, in which invisible blanks are optional."""
     text = well_formed(text)
     if text.isascii():
         return text
     import regex
 
     def pairs(run: Any) -> str:
-        letters = regex.findall(r"\X", run.group())  # Each with its marks
-        return f" {' '.join(map(''.join, pairwise(letters))) or run.group()} "
+        letters = regex.findall(r"\X", run.group().replace("\u200b", ""))  # Each with its marks
+        return f" {' '.join(map(''.join, pairwise(letters))) or ''.join(letters)} "
 
-    return str(regex.sub(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+", pairs, text))
+    letter = r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+    return str(regex.sub(rf"{letter}+(?:\u200b+{letter}+)*", pairs, normalize("NFC", text)))

@@ -112,6 +112,8 @@ class _Traced(NamedTuple):
         """Plain letters without style and accents; a letter's span includes its accents."""
         spans = _repeated(self.spans, (len(normalize("NFKD", letter)) for letter in self.text))
         traced = _Traced(normalize("NFKD", self.text), spans).lower()
+        for pattern, replacement in reading.SPELLINGS:
+            traced = traced.sub(pattern, replacement)
         text, kept = "", list[Span]()
         for word in _PART.finditer(traced.text):
             composed = composition(word.group())

@@ -7,6 +7,7 @@ and there is no stemming. The paper drops every character outside ASCII; here ot
 kept. Accents are folded in scripts where a word without them is the same word (Latin, Greek,
 Arabic, Hebrew, stress in Cyrillic), but not where a mark is a letter (``が``, ``क्या``, ``й``), nor
 in words with letters that only Vietnamese has, where a tone tells one word from another (``bệnh``).
+Letters and signs that writers of a script use for one another are one (:data:`SPELLINGS`).
 Scripts without spaces give pairs of adjacent characters, as Lucene's CJKAnalyzer does:
 ``東京タワー`` -> ``東京 京タ タワ ワー``.
 """
@@ -58,7 +59,7 @@ NEGATION = re.compile(r"n(?<=\wn)(?=['’]t\b)")
 ELONGATION = re.compile(r"([^\W\d])\1{2,}")
 # ``#tag`` in raw posts, ``## tag`` and ``# tag`` in the published test collections. There two
 # spaces (``##  50million``) stand for a pound sign. A hashtag is never all digits.
-_HASHTAG = re.compile(r"(?<![\w&])#{1,2} ?(\w*[^\W\d_]\w*)")
+_HASHTAG = regex.compile(r"(?<![\w&])#{1,2} ?(\w*[^\W\d_]\w*)")
 _DIGIT = re.compile(r"\d")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?")
 
@@ -148,9 +149,17 @@ def _plain(text: str) -> str:
         lines = text.split("\n")
         # Styled letters (𝐇, Ⓗ, ™) have a lower case only after decomposition.
         plain = (x if x.isascii() else unicodedata.normalize("NFKD", x).lower() for x in lines)
-        text = "\n".join([line if line.isascii() else compose(line) for line in plain])
+        text = "\n".join([x if x.isascii() else compose(_spelled(x)) for x in plain])
     text = text.replace("_", " ")
     return NEGATION.sub(" n", CLITIC.sub(" ", text))
+
+
+def _spelled(decomposed: str) -> str:
+    if not _HAS_SPELLINGS.search(decomposed):
+        return decomposed
+    for pattern, replacement in SPELLINGS:
+        decomposed = pattern.sub(replacement, decomposed)
+    return decomposed
 
 
 def compose(decomposed: str) -> str:
@@ -181,6 +190,42 @@ _WORD = regex.compile(r"[\w\p{M}]+")
 _LETTERS = {letter: unicodedata.normalize("NFD", letter) for letter in "йїўѓќ"}
 _ACCENT = regex.compile(r"[\p{Inherited}\p{Greek}\p{Cyrillic}\p{Hebrew}\p{Arabic}\p{Syriac}]")
 _TATWEEL = "\u0640"  # Lengthens Arabic words
+_ALIKE = """
+ı i, ħ h, ð d, þ th, ʼ ', ʻ ', ՚ ', ׳ ',
+ى ي, ی ي, ک ك, ہ ه, ة ه,
+\u0901 \u0902, \u09ce \u09a4\u09cd, \u0d7a \u0d23\u0d4d, \u0d7b \u0d28\u0d4d, \u0d7c \u0d30\u0d4d,
+\u0d7d \u0d32\u0d4d, \u0d7e \u0d33\u0d4d, \u0d7f \u0d15\u0d4d
+"""
+# Turkish i and others outside ASCII, apostrophes; yeh, kaf and heh of Arabic, Persian and Urdu, teh
+# marbuta, as Lucene's filters have them; candrabindu, Bengali khanda ta, Malayalam chillus.
+_ONE_LETTER = dict(map(str.split, _ALIKE.split(",")))
+_INVISIBLE = r"\u00ad\u034f\u180b-\u180d\u200c\u200d\u2060\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_TONE = r"[\u0309\u0323]"
+SPELLINGS: list[tuple[Any, str | Callable[[Any], str]]] = [
+    (regex.compile(pattern, regex.V1), replacement)
+    for pattern, replacement in (
+        # Between the parts of a Persian word a blank, as in Lucene
+        (r"(?<=\p{Arabic})\u200c+(?=\p{Arabic})", " "),
+        # In other words nothing: soft hyphens, joiners, selectors of a form, keys around digits
+        (rf"(?<=\w)[{_INVISIBLE}\u20e3]+", ""),
+        (rf"(?<={_UNSPACED_SCRIPTS})\u200b+(?={_UNSPACED_SCRIPTS})", ""),
+        (r"[\p{Nd}--[0-9]]", lambda match: str(unicodedata.digit(match[0], match[0]))),
+        (f"[{''.join(_ONE_LETTER)}]", lambda match: _ONE_LETTER[match[0]]),
+        ("\u06d5\u0654", "ه"),  # Persian ezafe
+        ("եւ", "եվ"),  # Capitals of the ligature in the first
+        (r"(?<=\w)[՛՜՞](?=\w)", ""),  # Armenian punctuation, after the stressed vowel
+        ("\u093c", ""),  # Nukta of Devanagari
+        ("ङ्(?=[क-घ])|ञ्(?=[च-झ])|ण्(?=[ट-ढ])|न्(?=[त-ध])|म्(?=[प-भ])", "\u0902"),
+        ("เเ", "แ"),
+        # The tone before the ring of Thai and Lao am
+        ("([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])(?=[\u0e32\u0eb2])", r"\2\1"),
+        # Vietnamese: thủy and thuỷ
+        (rf"(?:(?<=o){_TONE}[ae]|(?<=u){_TONE}y)(?!\w)", lambda match: match[0][::-1]),
+    )
+]
+"""Patterns in lower case and form KD, and replacements that leave one of several spellings of a
+word: letters and digits of one value, invisible characters, optional marks, orders of marks."""
+_HAS_SPELLINGS = regex.compile("|".join(each.pattern for each, _ in SPELLINGS), regex.V1)
 _OF_LETTERS = (0, 7, 8, 9)  # Unicode's combining classes of nukta, kana's voicing, virama
 
 

@@ -195,7 +195,7 @@ JAPANESE = ["東京タワーの高さは何メートルですか"]
 
 LANGUAGES = [("de", JAPANESE, "german"), ("he", GERMAN, STANDARD), ("und", GERMAN, "german")]
 LANGUAGES += [("und", ["Как пройти в библиотеку?"], "russian"), ("und", [], "english")]
-# Without a language only the script is read.
+LANGUAGES += [("und", ["Tôi không có gì cho bạn"], STANDARD), ("und", ["Дај ми то"], STANDARD)]
 SCRIPTS = [(None, GERMAN, "english"), (None, JAPANESE, "cjk"), (None, ["क्या आप"], "hindi")]
 SCRIPTS += [(None, ["123 !!"], "english")]
 
@@ -211,7 +211,7 @@ def test_analyzers_of_languages(language: str | None, texts: list[str], expected
         ("de", ["Die Größe der Häuser", "Ein Haufen"], "großes Haus"),
         ("ja", ["東京タワーの高さ", "京都の寺"], "タワー"),
         ("th", ["ภาษาไทยน่ารัก", "แมวดำ"], "ภาษาไทย"),
-        ("en", ["the houses", "a hose"], "house"),
+        ("en", ["the cafe\u0301s", "a hose"], "café"),
     ],
 )
 def test_posts_are_found_by_words_of_their_language(
@@ -227,7 +227,7 @@ def test_posts_are_found_by_words_of_their_language(
 def test_every_analyzer_is_there() -> None:
     for name in {*ANALYZERS.values(), STANDARD}:
         assert list(analyze("x 2011", analyzer(name))) == ["x", "2011"]
-    assert searchable("ไทย abc") == " ไท ทย  abc"
+    assert searchable("ไ\u200bทย abc") == " ไท ทย  abc"
 
 
 def test_a_time_limit_needs_numbers(tmp_path: Path, index: LuceneIndex) -> None:
