@@ -225,7 +225,11 @@ SPELLINGS: list[tuple[Any, str | Callable[[Any], str]]] = [
 ]
 """Patterns in lower case and form KD, and replacements that leave one of several spellings of a
 word: letters and digits of one value, invisible characters, optional marks, orders of marks."""
-_HAS_SPELLINGS = regex.compile("|".join(each.pattern for each, _ in SPELLINGS), regex.V1)
+_HAS_SPELLINGS = re.compile(
+    "[^\0-\u00ac\u00ae-\u00ef\u00f1-\u00fd\u00ff-\u0126\u0128-\u0130\u0132-\u02ba\u02bd-\u0308\u030a-\u0322"
+    "\u0324-\u034e\u0350-\u052f\u2010-\u205f\u20a0-\u20bf\u2100-\u2bff\u3000-\u9fff\U0001f000-\U0001faff]"
+)
+"""Any character but those of most posts, with which alone no pattern matches."""
 _OF_LETTERS = (0, 7, 8, 9)  # Unicode's combining classes of nukta, kana's voicing, virama
 
 
