@@ -5,10 +5,9 @@
     python -m pipeline.batch --input night/ --output scored/ --address ray://head:10001
 
 A row is a query with its posts (query_id, query, posts: a list of doc_id, text and optionally url,
-first_stage_score and signals of the model), or one pair (query_id, query, doc_id, text, …). The
-same rows come out with a score for each post. Where the first row has first_stage_score, the model
-window reads it, and the score of another is the mixture of both, from all posts of the query.
-OUTPUT.rejected.jsonl has unreadable rows with reasons. Machines of a cluster see the same files.
+first_stage_score and signals of the model), or one pair (query_id, query, doc_id, text, …); it gets
+a score for each post. Where the first row has first_stage_score, window reads it, and the score of
+another model is mixed with it. OUTPUT.rejected.jsonl has unreadable rows with reasons.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ import json
 import logging
 import os
 import re
-import sys
 import warnings
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,19 +38,19 @@ from pipeline.defaults import DEFAULT_WINDOW
 from pipeline.errors import DataError, UsageError
 from pipeline.ranking.options import ScoringOptions
 from pipeline.runtime import ALLOCATOR, bar, choose_device
-from pipeline.text import counted, did_you_mean
+from pipeline.text import counted, did_you_mean, listed, say
 
 Row = dict[str, Any]
+Write = Callable[[Sequence[Row]], object]
 POSTS, FIRST_SCORE, SCORE = "posts", "first_stage_score", "score"
 TOGETHER = 5000  # Posts that are scored together, at least
 LARGEST_SCORE = 3.4e38  # Of a first stage: scores are mixed in single precision
 DATA = re.compile(r"[^._].*\.((jsonl|ndjson|json)(\.gz)?|parquet)", re.IGNORECASE)
-NUMBER = int | float
 KINDS = {
     **dict.fromkeys(("query_id", "doc_id"), (str | int, "a text or a whole number")),
     **dict.fromkeys(("query", "text"), (str, "a text")),
     "url": (str | None, "a text"),
-    FIRST_SCORE: (NUMBER, "a number, as the first row has one"),
+    FIRST_SCORE: (int | float, "a number, as the first row has one"),
 }
 LISTS = "ranked as a list; or score each by itself: --reranker mp_hcnn --lambda 1"
 
@@ -74,9 +72,7 @@ class Options(ScoringOptions):
     checkpoint: Path | None = option(
         "folder of a trained model (default: the shipped one)", parse=Path, metavar="DIR"
     )
-    collection: str | None = option(
-        "collection whose best model for given candidates is used", metavar="NAME|FILE"
-    )
+    collection: str | None = option("collection whose best model is used", metavar="NAME|FILE")
     order: str | None = option(
         "first stage: first_stage_score, the order of a query's posts, or "
         "nothing (default: scores if the first row has them, else the order of a row's posts)",
@@ -96,7 +92,7 @@ def main(options: Options) -> None:
     except ModuleNotFoundError as error:
         remedy = f"pip install 'tweetrerank[{'ray' if options.address else 'parquet'}]'"
         raise DataError(f"found no package {error.name}; install the extra: {remedy}") from None
-    print(f"wrote {options.output}", file=sys.stderr)
+    say(f"wrote {options.output}")
     path = options.output.with_name(f"{options.output.name}.rejected.jsonl")
     path.unlink(missing_ok=True)
     if rejected:
@@ -105,7 +101,7 @@ def main(options: Options) -> None:
         problem = f"{counted(len(rejected), 'row')} cannot be read, see {path}; the rest is scored"
         if len(rejected) > options.max_rejected:
             raise DataError(problem)
-        print(problem, file=sys.stderr)
+        say(problem)
 
 
 def _files(options: Options) -> list[Path]:
@@ -116,9 +112,10 @@ def _files(options: Options) -> list[Path]:
     found = sorted(path.iterdir()) if path.is_dir() else [path]
     files = [one.absolute() for one in found if DATA.fullmatch(one.name) and one.is_file()]
     others = {one.name for one in found if one.name[0] not in "._"} - {one.name for one in files}
-    formats = {_is_parquet(one) for one in files}
+    formats = {_is_parquet(one) for one in files} or {False, True}
     if len(formats) != 1:
-        problems.append(f"--input: found {path}, expected JSON lines or Parquet, or a folder")
+        found_one = f"found {path}" if path.exists() else f"there is no {path}"
+        problems.append(f"--input: {found_one}, expected JSON lines or Parquet, or a folder")
     is_other = output.is_dir() or output.suffix == ".gz" or _is_parquet(output) not in formats
     if output.exists() if options.address else is_other or output.absolute() in files:
         expected = "a new folder" if options.address else "another file, of the input's format"
@@ -133,8 +130,7 @@ def _files(options: Options) -> list[Path]:
     if problems:
         raise UsageError(problems)
     if others:
-        names_of_some = f"{', '.join(sorted(others)[:5])}{', …' * (len(others) > 5)}"
-        print(f"{path}: passed over {len(others)} by their names: {names_of_some}", file=sys.stderr)
+        say(f"{path}: passed over {len(others)} by their names: {listed(sorted(others))}")
     return files
 
 
@@ -166,7 +162,7 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     is_read = bool(trained.signals & {PRIOR, FIRST_STAGE})
     form = form._replace(has_first_stage=form.has_first_stage and is_read)
     reads_lists = not form.is_nested and (form.has_first_stage or FIRST_STAGE in trained.signals)
-    print(f"{trained.name}, {trained.description}", file=sys.stderr)
+    say(f"{trained.name}, {trained.description}")
     rejected: list[Row] = []
     if not options.address:
         posts, began, unknown = 0, perf_counter(), Counter[str]()
@@ -178,11 +174,11 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
                 progress(len(rows))
                 every = [post for row in rows for post in form.posts(row)]
                 posts += len(every)
-                values = ((name, post.get(name)) for post in every for name in trained.numbers)
-                unknown.update(name for name, value in values if isnan(number_of(value)))
+                given = ((name, post.get(name)) for post in every for name in trained.numbers)
+                unknown.update(name for name, value in given if isnan(number_of(value)))
         for name, count in unknown.items():
-            print(f"{name}: unknown of {counted(count, 'post')}", file=sys.stderr)
-        print(f"scored {counted(posts, 'post')} in {perf_counter() - began:.1f} s", file=sys.stderr)
+            say(f"{name}: unknown of {counted(count, 'post')}")
+        say(f"scored {counted(posts, 'post')} in {perf_counter() - began:.1f} s")
         return rejected
     if reads_lists:
         raise DataError(f"--address: found pairs, expected rows with posts, which are {LISTS}")
@@ -255,9 +251,7 @@ def _rows_of(files: Sequence[Path]) -> Iterator[tuple[Path, int, bytes | Row | V
 
 
 @contextmanager
-def _writer(
-    path: Path, files: Sequence[Path], form: Form
-) -> Iterator[Callable[[Sequence[Row]], object]]:
+def _writer(path: Path, files: Sequence[Path], form: Form) -> Iterator[Write]:
     """Write rows to a file that appears when it is complete."""
     with atomic_file(path) as text:
         stream = cast(TextIO, text).buffer
@@ -270,8 +264,8 @@ def _writer(
         try:
             schema = with_score([pq.read_schema(one) for one in files], form)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            problem = f"found columns of no common schema ({error}), expected each name once"
-            raise DataError(f"--input: {problem} and with one type in all files") from None
+            expected = "expected columns of different names, of one type in all files"
+            raise DataError(f"--input: {expected}: {error}") from None
         with pq.ParquetWriter(stream, schema) as table:
             yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema))
 
@@ -313,16 +307,14 @@ def _parsed(raw: bytes | Row | ValueError) -> Row:
         return raw
     try:
         return parsed(raw.decode("utf-8-sig", "surrogatepass"), "row", ValueError)
-    except UnicodeDecodeError as error:
-        expected = "expected JSON lines in UTF-8, as they are or, packed by gzip, in a file *.gz"
-        problem = f"row: found a byte that is no UTF-8 ({error.reason}), {expected}"
-        raise ValueError(problem) from None
+    except UnicodeDecodeError:
+        raise ValueError("row: found no UTF-8, expected JSON lines, or *.gz if packed") from None
 
 
 def _check(name: str, value: Any, kind: Any, expected: str) -> None:
     is_kind = isinstance(value, kind) and not isinstance(value, bool)
     # Whole numbers may be too large for a float.
-    if not is_kind or (kind == NUMBER and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
+    if not is_kind or (kind == int | float and not -LARGEST_SCORE <= value <= LARGEST_SCORE):
         found = "nothing" if value is None else short(str(value))
         raise ValueError(f"{name}: found {found}, expected {expected}")
 
@@ -362,10 +354,9 @@ def add_scores(rows: Sequence[Row], form: Form, model: Any) -> None:
     lists = [(query, list(pairs)) for (_, query), pairs in groups]
     if form.is_nested:
         lists = [(row["query"], row[POSTS]) for row in rows]
-    seen: Counter[str] = Counter()
-    rounds: dict[int, list[tuple[str, Row]]] = {}
+    seen, rounds = Counter[str](), defaultdict[int, list[tuple[str, Row]]](list)
     for query, posts in lists:  # Lists of one query are apart.
-        rounds.setdefault(seen[query], []).extend((query, post) for post in posts)
+        rounds[seen[query]] += ((query, post) for post in posts)
         seen[query] += 1
     for pairs in rounds.values():
         first = [post[FIRST_SCORE] for _, post in pairs] if form.has_first_stage else None
@@ -394,8 +385,7 @@ def score_on_cluster(
 
     class Lines(BlockBasedFileDatasink):
         def write_block_to_file(self, block: Any, file: Any) -> None:
-            for one in block.to_arrow()[line]:
-                file.write(one.as_py())
+            file.writelines(block.to_arrow()[line].to_pylist())
 
     class Scorer:
         def __init__(self, rejected: Queue) -> None:
@@ -417,10 +407,9 @@ def score_on_cluster(
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order, context.enable_progress_bars = True, False
         # Read as columns, JSON would change. JSON has the separator only escaped.
+        options = csv.ReadOptions(use_threads=False, block_size=2**26, column_names=[line])
         reading: dict[str, Any] = {
-            "read_options": csv.ReadOptions(
-                use_threads=False, block_size=2**26, column_names=[line]
-            ),
+            "read_options": options,
             "parse_options": csv.ParseOptions(delimiter="\x1f", quote_char=False),
             "convert_options": csv.ConvertOptions(column_types={line: pa.binary()}),
         }
@@ -451,8 +440,8 @@ def score_on_cluster(
         # There, as Ray Data does not work through a client's connection.
         return ray.get(ray.remote(**light)(run).remote())
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        last = str(error).strip().splitlines()[-1:]
-        raise DataError(f"--address {address}: {' '.join(last)}") from error
+        problem = "".join(str(error).strip().splitlines()[-1:])
+        raise DataError(f"--address {address}: {problem}") from error
     finally:
         ray.shutdown()
 

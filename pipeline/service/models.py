@@ -489,7 +489,7 @@ def _sources(
     names: Sequence[str], collections: Sequence[Collection]
 ) -> dict[str, Callable[[], Source]]:
     """Name in requests -> a function that finds the model's files as they are now."""
-    sources: dict[str, Callable[[], Source]] = {}
+    sources, problems = dict[str, Callable[[], Source]](), list[str]()
     every: list[str | Collection] = [*names, *collections]
     for given in every:
         if isinstance(given, Collection):
@@ -498,11 +498,14 @@ def _sources(
             try:
                 option, folder = "--checkpoint", checkpoints.find(given)
             except RerankerError as error:
-                raise UsageError(f"--checkpoint: {error}") from None
+                problems.append(f"--checkpoint: {error}")
+                continue
             is_shipped = folder.is_relative_to(checkpoints.SHIPPED)
             name = given if is_shipped and given == folder.parent.name else folder.resolve().name
             find = partial(Source, folder)
         if name in sources:
-            raise UsageError(f"{option}: found two models of the name {name}, expected one")
+            problems.append(f"{option}: found two models of the name {name}, expected one")
         sources[name] = find
+    if problems:
+        raise UsageError(problems)
     return sources
