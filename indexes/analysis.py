@@ -42,7 +42,9 @@ GREEK el, CYRILLIC ru, LATIN en
 
 _SAMPLE = 1000  # Posts by which a language is found
 _COMMON = 200  # Commonest words of a language by which it is told from others of its script
-_LEAST = 0.04  # Share of these among all words, below which the language is none of those known
+_LEAST = 0.04
+"""Share of these among all words, below which the language is none of those known. Set by hand on
+names and keywords of emoji in 110 languages; English posts have 20 % and more."""
 
 
 def analyzer_name(language: str | None, texts: Iterable[str]) -> str:

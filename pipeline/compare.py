@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ class Options:
 def main(options: Options) -> None:
     """Print outcomes, the test, and what it needs."""
     from pipeline.collections.clicks import CHALLENGER, CHAMPION, read_searches
-    from pipeline.text import print_table
+    from pipeline.text import print_table, say
 
     notes = list[str]()
     with closing(sqlite3.connect("")) as tally:  # On the disk: logs may be larger than memory.
@@ -61,7 +60,7 @@ def main(options: Options) -> None:
             tally.execute("INSERT INTO pages VALUES (?, ?, ?, ?, ?, ?)", row)
         latest = "SELECT champion, challenger FROM pages ORDER BY time DESC LIMIT 1"
         for note in notes:
-            print(note, file=sys.stderr)
+            say(note)
         if (models := tally.execute(latest).fetchone()) is None:
             raise DataError(
                 f"{options.log}: found no interleaved search, expected some by serve --challenger"

@@ -170,7 +170,7 @@ def compose(decomposed: str) -> str:
 
 
 def composition(word: str) -> Callable[[str], str]:
-    """The normal form C of parts of a word in form KD: with its accents, or without them."""
+    """A function from parts of a word in form KD to form C; it keeps the accents of Vietnamese."""
     return partial(unicodedata.normalize, "NFC") if _VIETNAMESE.search(word) else _without_accents
 
 
@@ -196,8 +196,8 @@ _ALIKE = """
 \u0901 \u0902, \u09ce \u09a4\u09cd, \u0d7a \u0d23\u0d4d, \u0d7b \u0d28\u0d4d, \u0d7c \u0d30\u0d4d,
 \u0d7d \u0d32\u0d4d, \u0d7e \u0d33\u0d4d, \u0d7f \u0d15\u0d4d
 """
-# Turkish i and others outside ASCII, apostrophes; yeh, kaf and heh of Arabic, Persian and Urdu, teh
-# marbuta, as Lucene's filters have them; candrabindu, Bengali khanda ta, Malayalam chillus.
+# Letters of Turkish, Maltese and Icelandic; apostrophes; yeh, kaf, heh and teh marbuta of Arabic,
+# Persian and Urdu, as Lucene's normalization filters have them; signs of Indic scripts.
 _ONE_LETTER = dict(map(str.split, _ALIKE.split(",")))
 _INVISIBLE = r"\u00ad\u034f\u180b-\u180d\u200c\u200d\u2060\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _TONE = r"[\u0309\u0323]"
@@ -229,7 +229,7 @@ _HAS_SPELLINGS = re.compile(
     "[^\0-\u00ac\u00ae-\u00ef\u00f1-\u00fd\u00ff-\u0126\u0128-\u0130\u0132-\u02ba\u02bd-\u0308\u030a-\u0322"
     "\u0324-\u034e\u0350-\u052f\u2010-\u205f\u20a0-\u20bf\u2100-\u2bff\u3000-\u9fff\U0001f000-\U0001faff]"
 )
-"""Any character but those of most posts, with which alone no pattern matches."""
+"""A look ahead: characters of most posts, of which no pattern matches any, are left out."""
 _OF_LETTERS = (0, 7, 8, 9)  # Unicode's combining classes of nukta, kana's voicing, virama
 
 

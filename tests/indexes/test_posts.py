@@ -45,12 +45,10 @@ def test_files_that_are_one_value_or_a_table(tmp_path: Path) -> None:
     assert list(read_posts(tabs)) == [Post("1", "a b"), Post("2", "c")]
 
 
-LONG = [
-    {"ending": "jsonl", "content": '{"id": 1, "text": "a"}\n' + "[" * 100_000, "message": ":2: "},
-]
+DEEP = {"ending": "jsonl", "content": '{"id": 1, "text": "a"}\n' + "[" * 100_000, "message": ":2: "}
 
 
-@pytest.mark.parametrize("row", [*table("bad_posts.jsonl"), *LONG], ids=lambda row: row["message"])
+@pytest.mark.parametrize("row", [*table("bad_posts.jsonl"), DEEP], ids=lambda row: row["message"])
 def test_bad_lines_are_named(tmp_path: Path, row: dict[str, Any]) -> None:
     path = tmp_path / f"p.{row['ending']}"
     path.write_text(row["content"], "latin-1")

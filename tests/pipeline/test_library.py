@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -44,6 +45,9 @@ def test_public_names_load_no_java() -> None:
     assert not {"jnius", "jnius_config", "pyserini"} & {*done.stdout.split()}
     assert all(hasattr(pipeline, name) for name in pipeline.__all__)
     assert {*pipeline.__all__} <= {*dir(pipeline)}
+    stub = Path(str(pipeline.__file__)).with_suffix(".pyi").read_text()
+    pairs = re.findall(r"from pipeline\.(\S+) import \w+ as (\w+)", stub)
+    assert {name: module for module, name in pairs} == pipeline._MODULES
 
 
 def test_from_a_collection_to_a_run(tmp_path: Path) -> None:

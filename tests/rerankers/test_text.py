@@ -101,6 +101,11 @@ def test_every_character_of_ascii_is_taken_apart_as_by_the_tokenizer() -> None:
     assert reading.tokens_of(["rock'n'roll 'tis the o''clock'"]) == expected
 
 
+def test_texts_that_the_look_ahead_passes_over_have_one_spelling() -> None:
+    passed = [c for c in map(chr, range(0x110000)) if not reading._HAS_SPELLINGS.search(c)]
+    assert not any(pattern.search("a".join(passed)) for pattern, _ in reading.SPELLINGS)
+
+
 @example(["Sooooo good, isn't it?\nRT @x: http://t.co/a", "", "a_b -LRB- c -RRB-", "it’s ŚĆ", "\n"])
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(max_size=30), max_size=6))
