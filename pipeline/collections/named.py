@@ -236,7 +236,7 @@ def training_collections(
             f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
         )
     files = {
-        name: find(name, data).qrels_path
+        name: to_train_on(name, data).qrels_path
         for name in (*_MICROBLOG, *((*general(), *QUESTIONS) if of_any_kind else ()))
     }
     judged = [name for name, path in files.items() if path and path.exists()]
