@@ -33,6 +33,7 @@ _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
 _ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
 PARTS = ("train", "dev", "test")
+QUESTIONS = ("wikiqa", "trecqa-raw")  # Collections with given answers whose parts all differ
 
 
 def answers() -> dict[str, list[str]]:
@@ -113,6 +114,12 @@ def find_answers(name: str, data: Path | None = None) -> Collection:
     paths = [data_directory(data) / folder for folder in folders]
     source = Answers(dict(zip(PARTS, paths, strict=True)))
     return Collection(name, answers=source, title=title, measures=("AP", "RR"))
+
+
+def to_train_on(name: str, data: Path | None = None) -> Collection:
+    """The collection of a name, or its training part, where answers are given."""
+    found = find(name, data)
+    return found.part("train") if found.answers else found
 
 
 def open_collection(
@@ -218,7 +225,7 @@ def training_collections(
     test: str | None = None, data: Path | None = None, of_any_kind: bool = False
 ) -> list[str]:
     """The judged microblog collections other than ``test``; with ``of_any_kind`` the other
-    collections that are searched and have judgments follow.
+    collections with judgments follow, of questions with given answers :data:`QUESTIONS`.
 
     UsageError: ``test`` has a training part of its own. DataError: no collection has judgments.
     """
@@ -229,8 +236,8 @@ def training_collections(
             f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
         )
     files = {
-        name: find(name, data).qrels_path
-        for name in (*_MICROBLOG, *(general() if of_any_kind else []))
+        name: to_train_on(name, data).qrels_path
+        for name in (*_MICROBLOG, *((*general(), *QUESTIONS) if of_any_kind else ()))
     }
     judged = [name for name, path in files.items() if path and path.exists()]
     if not judged:

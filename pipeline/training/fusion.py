@@ -231,7 +231,10 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
 
 def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
     """The collection's own first stage, the methods of search besides, and those of engines. The
-    latter are for models of several collections: they take all posts into memory."""
+    latter are for models of several collections: they take all posts into memory. Where answers are
+    given, they are the only ones."""
+    if collection.answers:
+        return [*memory_retrievers(collection)]
     own = retriever_for(collection)
     if not collection.methods:
         return [own]

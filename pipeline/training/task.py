@@ -131,7 +131,7 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
             "leave out by --test, or the file of an own one"
         )
     test = named.find(options.test, options.data) if options.test else None
-    collections = [own] if own else _searched(options, test)
+    collections = [own] if own else _judged(options, test, reads)
     configuration = options.configuration or _list_configuration(options.model, collections)
     config = _config(options, configuration)
     if own and not any(change.startswith("families=") for change in options.set):
@@ -168,12 +168,14 @@ def _with_families(config: Any, kept: Callable[[str], bool], added: Sequence[str
     return dataclasses.replace(config, families=",".join(families))
 
 
-def _searched(options: Options, test: Collection | None) -> list[Collection]:
-    """Microblog years for a microblog year, else all searched collections with judgments."""
+def _judged(options: Options, test: Collection | None, reads: Reads) -> list[Collection]:
+    """Microblog years for a microblog year, else all collections with judgments that are searched;
+    for a model of lists those with given answers, too."""
     of_any_kind = test is None or not test.runs
     names = options.train_on or named.training_collections(options.test, options.data, of_any_kind)
-    collections, engine = [named.find(each, options.data) for each in names], engine_of(options)
-    found = [named.on_engine(each, engine) for each in collections if each.index]
+    collections, engine = [named.to_train_on(n, options.data) for n in names], engine_of(options)
+    usable = [each for each in collections if each.index or reads == "lists"]
+    found = [named.on_engine(each, engine) for each in usable]
     if not found:
         raise UsageError("--test, --train-on: found no other collection to train on, expected one")
     return found

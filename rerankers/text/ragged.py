@@ -219,17 +219,19 @@ def distinct_grams(codes: Ragged, size: int) -> Ragged:
     Identifiers are hashes of 48 bits, ascending in each text. ``codes`` are the texts'
     :func:`code_points`.
     """
-    code, text = codes.values.astype(np.uint64), codes.owners
+    code, text = codes.values.astype(np.uint64) + np.uint64(1), codes.owners
     last = max(0, len(code) - size + 1)
     keys = np.zeros(last, dtype=np.uint64)
     for offset in range(size):
-        keys = (keys + code[offset : last + offset] + np.uint64(1)) * _MIX
-    is_inside = text[:last] == text[size - 1 :]
-    keys = (keys[is_inside] >> np.uint64(16)) | (text[:last][is_inside].astype(np.uint64) << _HASH)
+        keys += code[offset : last + offset]
+        keys *= _MIX
+    keys >>= np.uint64(16)
+    keys |= text[:last].astype(np.uint64) << _HASH
+    keys = keys[text[:last] == text[size - 1 :]]
     keys.sort()
     keys = np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
-    counts = np.bincount((keys >> _HASH).astype(np.int64), minlength=len(codes))
-    return Ragged.from_lengths(keys & ((np.uint64(1) << _HASH) - np.uint64(1)), counts)
+    starts = np.searchsorted(keys, np.arange(len(codes) + 1, dtype=np.uint64) << _HASH)
+    return Ragged(keys & ((np.uint64(1) << _HASH) - np.uint64(1)), starts)
 
 
 _MIX, _HASH = np.uint64(0x9E3779B97F4A7C15), np.uint64(48)

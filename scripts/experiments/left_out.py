@@ -157,10 +157,10 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
     """The training set and its features; those of adapted vectors come last."""
     config = models.find(name).configurations["adapted"]
     names = named.training_collections(None, data, True)
-    collections = [named.find(n, data) for n in names]
+    collections = [named.to_train_on(n, data) for n in names]
     if name == "window":
         found = window_lists(collections, config.topics)
     else:
-        found = fusion_lists(config, collections)
+        found = fusion_lists(config, [each for each in collections if each.index])
     table = features.table(found.candidates.pairs(), config.families.split(","), _idf())
     return found, table

@@ -186,8 +186,7 @@ def test_the_console_command_and_its_subcommands(monkeypatch: Patch, capsys: Cap
         tweetrerank("tune --help", 0)
 
 
-def test_changes_of_settings() -> None:
-    """Values take the type of their field; every mistake is named."""
+def test_changes_of_settings_have_the_type_of_their_field() -> None:
     changed = apply_changes(Options("go"), ["hits=2", "quiet=true", "method=a=b"])
     assert (changed.hits, changed.quiet, changed.method) == (2, True, "a=b")
     with pytest.raises(UsageError) as error:

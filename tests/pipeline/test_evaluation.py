@@ -90,8 +90,7 @@ def test_trec_eval_agrees_on_ties_negative_grades_and_empty_topics(tmp_path: Pat
         assert values["P@30"][query_id] == pytest.approx(sum(best) / 30)
 
 
-def test_what_cannot_be_computed_is_refused() -> None:
-    """All bad measures are named at once."""
+def test_all_measures_that_cannot_be_computed_are_named() -> None:
     with pytest.raises(UsageError, match="expected") as caught:
         evaluate(QRELS, RUN, ["AP", "", *WRONG.split()])
     assert len(caught.value.problems) == 1 + len(WRONG.split())

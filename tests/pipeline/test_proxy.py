@@ -598,8 +598,7 @@ def test_an_engine_that_is_away(engine: StubEngine) -> None:
         assert answer.status_code == answer.json()["status"] == 504
 
 
-def test_a_node_that_takes_no_connection(engine: StubEngine, monkeypatch: Patch) -> None:
-    """The next one is asked, within the time of the request."""
+def test_the_next_node_is_asked_in_time(engine: StubEngine, monkeypatch: Patch) -> None:
     monkeypatch.setattr(upstream, "CONNECTING", 0.3)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
         for _ in range(3):

@@ -81,8 +81,7 @@ def test_the_papers_protocol(data_dir: Path, search: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_without_pytorch(tmp_path: Path) -> None:
-    """A network's stages are not beside the best fusion then."""
+def test_a_search_without_pytorch_has_no_stages_of_a_network(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.modules['torch'] = None; "
     code += "runpy.run_module('pipeline.search', run_name='__main__')"
     few = ("--hits", "50", "--output", tmp_path / "run")

@@ -184,8 +184,7 @@ def test_extreme_first_stage_scores(client: TestClient, score: float) -> None:
     assert all(0 <= result["relevance_score"] <= 1 for result in answer.json()["results"])
 
 
-def test_fields_that_make_up_a_document(client: TestClient) -> None:
-    """``rank_fields`` of Cohere's first version."""
+def test_rank_fields_of_cohere_1(client: TestClient) -> None:
     parts = [{"head": "bbc", "body": "cuts", "url": ""}, {"head": "lunch", "n": 5}, "bbc cuts"]
     request = {"query": QUERY, "documents": parts, "rank_fields": ["head", "body", "n"]}
     parts[1] |= {"text": ["not read"], "list": [1]}
@@ -342,8 +341,7 @@ def test_a_request_is_ranked_as_in_python(window: TestClient, fields: Any, how: 
         assert scores_by(window, body) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_where_requests_do_not_say_the_service_does() -> None:
-    """``serve --order unknown``."""
+def test_serve_order_unknown() -> None:
     body = {"query": QUERY, "documents": documents()}
     bodies = [body, body | {"order": "unknown"}, body | {"order": "first_stage"}]
     with client_of(models=models("window"), in_order=False) as client:

@@ -107,8 +107,7 @@ def test_unknown_paths_and_methods(client: TestClient) -> None:
     assert client.get("/rerank").headers["allow"] == "POST"
 
 
-def test_a_slash_at_the_end_of_a_path(client: TestClient, wire: Wire) -> None:
-    """As without it; errors have the shape of the format."""
+def test_a_slash_at_the_end_of_a_path_changes_nothing(client: TestClient, wire: Wire) -> None:
     paths, body = (wire.path, f"{wire.path}/"), wire.body()
     answers = [client.post(path, json=body, follow_redirects=False).json() for path in paths]
     assert wire.results_of(answers[0]) == wire.results_of(answers[1])
@@ -213,8 +212,7 @@ def test_a_loop_that_hangs_ends_the_service() -> None:
     assert time.monotonic() - started < 25
 
 
-def test_reloads_are_one_at_a_time() -> None:
-    """And one waits, however many there are meanwhile."""
+def test_reloads_are_one_at_a_time_and_one_waits() -> None:
     gate, begun, ended = threading.Event(), list[int](), list[int]()
 
     def work() -> None:

@@ -104,7 +104,6 @@ def test_a_changed_checkpoint_is_swapped_in(service: Running, folder: Path) -> N
 
 
 def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that cannot be used changes nothing."""
     caplog.set_level("INFO", LOG.name)
     file, keys = tmp_path / "keys", ["old"]
     with client_of(keys=keys) as client:

@@ -170,6 +170,14 @@ def test_mixed_collections_give_lists_and_batches_that_nobody_can_read() -> None
     assert unread(sample) == []
 
 
+def test_questions_with_given_answers_teach_by_their_training_parts(answers: Path) -> None:
+    first, _ = named.training_collections(None, answers, True)
+    questions = named.to_train_on(first, answers)
+    found = window_lists([named.find("sample"), questions], 4)
+    known = {f"wikiqa/{topic.query_id}" for topic in questions.training_topics}
+    assert set() < {twin for twin in found.twins if "sample" not in twin} <= known
+
+
 def test_a_disguised_list_keeps_scores_judgments_links_and_mentions() -> None:
     posts = {"7": Post("7", "RT @bbc: The Cuts http://t.co/x 2011", "http://t.co")}
     known = Candidates([Topic("1", "Cuts")], {"1": {"7": 2.5}}, posts)
