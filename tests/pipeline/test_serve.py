@@ -240,11 +240,10 @@ def test_documents_with_links_around(client: TestClient) -> None:
 
 
 def test_pages_without_texts_are_refused(client: TestClient) -> None:
-    body = {"query": "gale", "documents": ["", ""], "links": "around", "needs_text": True}
-    refused = client.post("/v2/rerank", json=body)
-    assert refused.status_code == 422 and "found 2 empty texts" in refused.json()["message"]
-    linked = client.post("/v2/rerank", json=body | {"documents": ["//x/y" * 2, "nullnull"]})
-    assert linked.status_code == 422
+    body = {"query": "gale", "links": "around", "needs_text": True}
+    for documents in (["", ""], ["//x/y" * 2, "nullnull"]):
+        refused = client.post("/v2/rerank", json=body | {"documents": documents})
+        assert refused.status_code == 422 and "found 2 empty texts" in refused.json()["message"]
     for documents in (["", "gale"], [""]):
         assert client.post("/v2/rerank", json=body | {"documents": documents}).status_code == 200
 
