@@ -141,7 +141,7 @@ def read(body: bytes, most: int, signals: Sequence[str] = ()) -> ScoreRequest:
                 problem = f"found {len(text)} characters, expected at most {MAX_CHARACTERS}"
                 problem = f"{name}[{row - 1}]: {problem}" if row else f"query: {problem}"
                 raise RequestError("value", f"{problem}, as no part may be left out")
-    if request.needs_text and len(texts) > 1 and not any(texts) and not any(urls):
+    if request.needs_text and len(texts) > 1 and not any(texts):
         expected = "expected some text: leave the fields of the search pipeline in the search's"
         problem = f"{name}: found {len(texts)} empty texts, {expected} _source, and the index's"
         raise RequestError("value", problem)
@@ -218,21 +218,32 @@ def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence
     return None
 
 
-_LINK = re.compile(r"(www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//)\S")
+_LINK = re.compile(
+    r"\[?(?:www\.|(?:[a-zA-Z][-+.a-zA-Z0-9]*:)?//|[-\w]+(?:\.[-\w]+)*\.[a-zA-Z]{2,}/)\S"
+)
+"""The beginning of a link, with or without its scheme, or of a list of links."""
+_NO_LINK = re.compile(r"(null|\[(?:null)?\])(.*)\1", re.DOTALL)
+"""A text between links that are null or an empty list, as OpenSearch writes these."""
 _LONGEST = 8192  # Characters of a link between which a text is looked for
 
 
 def between_links(document: str) -> tuple[str, str]:
-    """Text and link of ``link + text + link``; the link is "" where there is none."""
-    if (beginning := _LINK.match(document)) is None:
-        return document, ""
-    start = max((len(document) + 1) // 2, len(document) - _LONGEST) - 1
-    # The longest: a shorter beginning may also be an end.
-    while (start := document.find(beginning[0], start + 1)) >= 0:
-        link = document[start:]
-        if 2 * len(link) <= len(document) and document.startswith(link):
-            return document[len(link) : start], link
-    return document, ""
+    """Text and link of ``link + text + link``; the link is "" where there is none. Several links
+    are a list in brackets; a text that is ``null`` or an empty list is ""."""
+    text, link = document, ""
+    if empty := _NO_LINK.fullmatch(document):
+        text = empty[2]
+    elif beginning := _LINK.match(document):
+        start = max((len(document) + 1) // 2, len(document) - _LONGEST) - 1
+        # The longest: a shorter beginning may also be an end.
+        while (start := document.find(beginning[0], start + 1)) >= 0:
+            end = document[start:]
+            if 2 * len(end) <= len(document) and document.startswith(end):
+                text, link = document[len(end) : start], end
+                break
+    if link.startswith("[") and link.endswith("]"):
+        link = link[1:-1].replace(", ", " ")
+    return ("" if text in ("null", "[]") else text), link
 
 
 class Rerank(ErrorFormat):

@@ -235,6 +235,8 @@ def installed(server: Server, index: str, job: list[str], command: Command) -> N
     out = done(command, 0, "install", *job)
     assert f"default of: {index}\n" in out and f"to {job[-1]}, timeout 2 s" in out
     assert "trial: a search reranks 10 posts" in out and "first" not in out
+    bare, path = {"contents": "alpha bravo", "url": None}, f"{server.url}/{index}/_doc/bare"
+    assert requests.put(path, json=bare, params={"refresh": "true"}, timeout=60).ok
     plain = searched(server, index, None, search_pipeline="_none").json()["hits"]["hits"]
     documents = [{"text": h["_source"]["contents"], "url": h["_source"]["url"]} for h in plain]
     body, key = {"query": "alpha bravo", "documents": documents}, {"authorization": "Bearer other"}

@@ -219,9 +219,15 @@ def test_packed_bodies(client: TestClient, wire: Wire) -> None:
 
 def test_links_around_texts() -> None:
     for text in ("", "storm", "http://a.b/c storm", "storm http://a.b/c", "x www.x"):
-        for link in ("http://a.b/c", "https://x", "//x/y", "www.x", "http://a b//c", ""):
+        for link in ("http://a.b/c", "https://x", "//x/y", "www.x", "a.eu/x", "http://a b//c", ""):
             for around in (link, link and link + "x" * 3000):
                 assert between_links(around + text + around) == (text, around)
+        for none in ("null", "[]", "[null]"):  # As OpenSearch writes them.
+            assert between_links(none + text + none) == (text, "")
+    links = "[http://a.b/c, http://d.e/f]"
+    assert between_links(f"{links}storm{links}") == ("storm", "http://a.b/c http://d.e/f")
+    for empty in ("null", "[]", "nullnullnull", "null[]null", "//x/ynull//x/y"):
+        assert between_links(empty)[0] == ""
 
 
 def test_documents_with_links_around(client: TestClient) -> None:
@@ -234,9 +240,10 @@ def test_documents_with_links_around(client: TestClient) -> None:
 
 
 def test_pages_without_texts_are_refused(client: TestClient) -> None:
-    body = {"query": "gale", "documents": ["", ""], "links": "around", "needs_text": True}
-    refused = client.post("/v2/rerank", json=body)
-    assert refused.status_code == 422 and "found 2 empty texts" in refused.json()["message"]
+    body = {"query": "gale", "links": "around", "needs_text": True}
+    for documents in (["", ""], ["//x/y" * 2, "nullnull"]):
+        refused = client.post("/v2/rerank", json=body | {"documents": documents})
+        assert refused.status_code == 422 and "found 2 empty texts" in refused.json()["message"]
     for documents in (["", "gale"], [""]):
         assert client.post("/v2/rerank", json=body | {"documents": documents}).status_code == 200
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
@@ -27,7 +27,8 @@ DEPTH = 100  # Levels of objects and lists in a body
 ELEMENTS = 100_000  # Values in it; a `terms` query may have 65,536
 _KNOWN = 100_000  # Ids that are remembered
 _MOST_NAMES = 1000  # Of indexes
-_JSON = "application/json"
+_VENDOR = re.compile(r"(application/vnd\.elasticsearch)\+\w+( *; *compatible-with=\d+)")
+"""A media type for a version of Elasticsearch."""
 
 
 def _inverted(part: Json) -> Json:
@@ -104,9 +105,7 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
     parameters.pop("source_content_type", "")
     if is_yaml := "yaml" in parameters.get("format", "") + request.headers.get("accept", ""):
         parameters.pop("format", "")
-        headers = [*((n, v) for n, v in headers if n != "accept"), ("accept", _JSON)]
-    if "content-type" not in request.headers:
-        headers = [*headers, ("content-type", _JSON)]
+        headers = _with(headers, "accept", _json_type(request.headers))
     parts = [quote(",".join(indexes), ",*:")] if indexes else []
     parts += [quote(part, "*,") for part in (tail[:1] if kind.startswith("template") else tail)]
     call = record, method, kind, f"/{'/'.join(parts)}", indexes, name, parameters, headers
@@ -114,6 +113,28 @@ def read_call(request: Request, served: Sequence[str]) -> EngineRequest:
     with suppress(RequestError):  # The header may be meant for the engine.
         deadline = deadline_of(request)
     return EngineRequest(*call, body, is_yaml, deadline)
+
+
+def with_body(call: EngineRequest, body: bytes) -> EngineRequest:
+    """A call with its body. A type that is missing, or of no body, is that of the body which it
+    gets here: Elasticsearch wants one version, or none, in the types of body and response."""
+    if not body.strip():
+        body = call.body
+    elif any(name == "content-type" for name, _ in call.headers):
+        return replace(call, body=body)
+    headers = _with(call.headers, "content-type", _json_type(dict(call.headers)))
+    return replace(call, body=body, headers=headers)
+
+
+def _with(headers: Iterable[tuple[str, str]], name: str, value: str) -> list[tuple[str, str]]:
+    """Headers with another value of one."""
+    return [*((n, v) for n, v in headers if n != name), (name, value)]
+
+
+def _json_type(headers: Mapping[str, str]) -> str:
+    """The type of JSON, for the version of Elasticsearch that a response is accepted from."""
+    vendor = _VENDOR.fullmatch(headers.get("accept", "").strip())
+    return f"{vendor[1]}+json{vendor[2]}" if vendor else "application/json"
 
 
 _NAME = re.compile(r'(?![._\-+])[^\x00-\x20\x7f"#,/<>?\\|]{1,255}')

@@ -91,7 +91,7 @@ class Proxy:
         request.state.format = EngineErrors()
         call = allowed.read_call(request, self.defaults.indexes)
         async with self.service.bodies.read(request) as body:
-            call = replace(call, body=body) if body.strip() else call
+            call = allowed.with_body(call, body)
             work = self._pass if call.kind in _PASSED else self._search
             try:
                 return _written(await unless_gone(work(call), request), call)
@@ -123,7 +123,9 @@ class Proxy:
         searches = await self._read(request)
         sent = [search for search in searches if isinstance(search, Search)]
         if not sent:
-            raise next(search for search in searches if isinstance(search, RequestError))
+            errors = [search for search in searches if isinstance(search, RequestError)]
+            messages = dict.fromkeys(error.message for error in errors)
+            raise RequestError(errors[0].kind, "; ".join(messages))
         response, parts = await self._ask(request, sent)
         content, reason = bytes(response.body), sent[0].reason
         if not parts:  # An error, or not to be read.
@@ -144,11 +146,15 @@ class Proxy:
         if searches == sent and not any(s.window or s.outcome == "failed" for s in sent):
             return _answer(response, content, reason)
         left, explain = (page for page, _ in pages), EngineErrors().explain
+        pairs = zip(sent, pages, strict=True)
         items = [
             next(left) if isinstance(each, Search) else encoded(explain(each, ""))
             for each in searches
         ]
-        return _answer(response, encoded(members_of(content) | {"responses": encoded(items)}))
+        reasons = [search.reason or "not scored" for search, (_, ranked) in pairs if not ranked]
+        problem = f"{len(reasons)} of {len(sent)} searches: {reasons[0]}" if reasons else ""
+        whole = encoded(members_of(content) | {"responses": encoded(items)})
+        return _answer(response, whole, problem)
 
     async def _read(self, request: EngineRequest) -> list[Search | RequestError]:
         """The searches of a request; raises RequestError for a body that has none."""

@@ -109,6 +109,8 @@ class Upstream:
                 if self.held > HELD:
                     raise RequestError("overload", "too many large responses at once")
             answer = Response(bytes(content), response.status)
+            if request.method == "HEAD":  # The length of what GET would have.
+                answer.headers["content-length"] = response.headers.get("content-length", "0")
         answer.raw_headers += [
             (name.encode("latin-1"), value.encode("latin-1", "replace"))
             for name, value in passed(response.headers.items())
