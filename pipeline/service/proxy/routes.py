@@ -136,10 +136,10 @@ class Proxy:
             return _answer(response, content, reason) if is_well else response
         work = (self._page(*pair, request) for pair in zip(parts, sent, strict=True))
         pages = await asyncio.gather(*work)
+        problem = request.record.error or "found no hits with scores"
         if not request.is_several:
             [(page, ranked)] = pages
-            problem = reason or request.record.error or "not scored"
-            answer = _answer(response, page, "" if ranked else problem)
+            answer = _answer(response, page, "" if ranked else reason or problem)
             if ranked and ranked.search_id:
                 answer.headers["x-search-id"] = quote(ranked.search_id)
             return answer
@@ -151,7 +151,7 @@ class Proxy:
             next(left) if isinstance(each, Search) else encoded(explain(each, ""))
             for each in searches
         ]
-        reasons = [search.reason or "not scored" for search, (_, ranked) in pairs if not ranked]
+        reasons = [search.reason or problem for search, (_, ranked) in pairs if not ranked]
         problem = f"{len(reasons)} of {len(sent)} searches: {reasons[0]}" if reasons else ""
         whole = encoded(members_of(content) | {"responses": encoded(items)})
         return _answer(response, whole, problem)
