@@ -33,7 +33,7 @@ _MICROBLOG = {"mb2011": 2011, "mb2012": 2011, "mb2013": 2013, "mb2014": 2013}
 _ALIASES = {name.replace("20", "", 1): name for name in _MICROBLOG}
 
 PARTS = ("train", "dev", "test")
-QUESTIONS = ("wikiqa", "trecqa-raw")  # Collections with given answers whose parts all differ
+QUESTIONS = ("wikiqa", "trecqa-raw")  # Whose given answers models of lists are trained on, too
 
 
 def answers() -> dict[str, list[str]]:

@@ -231,8 +231,8 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
 
 def _first_stages(collection: Collection, several: bool) -> list[Retriever]:
     """The collection's own first stage, the methods of search besides, and those of engines. The
-    latter are for models of several collections: they take all posts into memory. Where answers are
-    given, they are the only ones."""
+    latter are for models of several collections: they take all posts into memory. Questions with
+    given answers have the latter alone."""
     if collection.answers:
         return [*memory_retrievers(collection)]
     own = retriever_for(collection)
