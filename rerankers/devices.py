@@ -2,21 +2,23 @@
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import local
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rerankers.errors import RerankerError
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 HOSTS = ("cpu",)  # Types of devices whose numbers can be read without waiting, as for a GPU's
 
 _chosen = 0  # Threads by :func:`set_threads`; 0 before it is called
 _within = local()  # ``threads`` of a thread inside :func:`one_thread_each`
+_forks = False  # Whether :func:`processes` may be more than one
 
 
 def device_name(text: str) -> str:
@@ -102,11 +104,61 @@ def one_thread_each() -> Iterator[int]:
             torch.set_num_threads(before)
 
 
-def in_threads(function: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Call a function with each item, in :func:`threads`, which helps functions that spend their
-    time outside of Python, as in operations on large arrays."""
-    if len(items) < 2 or threads() < 2:
-        list(map(function, items))
-        return
-    with one_thread_each() as count, ThreadPoolExecutor(count) as pool:
-        list(pool.map(function, items))
+def allow_processes() -> None:
+    """Let work be shared by forked processes. For commands: a program with threads of its own may
+    hold locks that a fork never gets back."""
+    global _forks
+    _forks = sys.platform == "linux"
+
+
+def processes() -> int:
+    """Processes for work that Python's lock keeps threads from sharing."""
+    return threads() if _forks else 1
+
+
+def in_processes(
+    function: Callable[[Item], Iterable[Result]], items: Sequence[Item]
+) -> Iterator[Result]:
+    """The results of a function of each item, computed by a forked process for each, as they come.
+    Raises the function's error, and RerankerError if a process ends without one."""
+    from multiprocessing import connection, get_context
+
+    reader: Any
+    context, running = get_context("fork"), dict[Any, Any]()
+    try:
+        for item in items:
+            reader, writer = context.Pipe(duplex=False)
+            process = context.Process(target=_send, args=(function, item, writer), daemon=True)
+            process.start()
+            writer.close()
+            running[reader] = process
+        while running:
+            for reader in connection.wait([*running]):
+                try:
+                    result, error = reader.recv()
+                except EOFError:
+                    error = RerankerError(
+                        "found a process that has ended early, killed perhaps for its memory; use "
+                        "one process, by OMP_NUM_THREADS=1"
+                    )
+                if error:
+                    raise error
+                if result is None:
+                    running.pop(reader).join()
+                else:
+                    yield result
+    finally:
+        for process in running.values():
+            process.terminate()
+
+
+def _send(function: Callable[[Item], Iterable[Result]], item: Item, writer: Any) -> None:
+    """Send results, then None; each beside an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that waits ends this one.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        for result in function(item):
+            writer.send((result, None))
+        writer.send((None, None))
+    except Exception as error:
+        writer.send((None, error))

@@ -58,6 +58,16 @@ class Pairs:
         queries, posts = self.query_index[rows], self.post_index[rows]
         return replace(self, query_index=queries, post_index=posts, signals=signals)
 
+    def alone(self, rows: Rows) -> Self:
+        """The pairs ``rows`` [B], with their texts alone, which keep their order."""
+        posts, found = np.unique(self.post_index[rows], return_inverse=True)
+        texts, urls, doc_ids = (
+            [column[post] for post in posts.tolist()] if column else ()
+            for column in (self.texts, self.urls, self.doc_ids)
+        )
+        own = replace(self.take(rows), texts=texts, urls=urls, doc_ids=doc_ids)
+        return replace(own, post_index=found)
+
 
 def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:
     """Prior of the posts at these ranks of a run, counted from 1: 1 / ln(r + 1). Severyn &

@@ -18,6 +18,7 @@ from typing import NoReturn
 from pipeline.command.options import USAGE, run_command
 from pipeline.runtime import keep_allocations
 from pipeline.text import did_you_mean
+from rerankers.devices import allow_processes
 
 COMMANDS = (
     *("search", "rerank", "explain", "index", "train", "adapt", "evaluate"),
@@ -71,6 +72,7 @@ def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
     # Nearly all that a command makes it keeps: looking for cycles in it takes a twentieth of a
     # search's time. The defaults are 700, 10 and 10.
     gc.set_threshold(100_000, 20, 20)
+    allow_processes()
     command = import_module(f"pipeline.{name}")
     description = command.__doc__
     if description and program.startswith("tweetrerank"):

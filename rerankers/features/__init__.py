@@ -7,14 +7,14 @@ families are listed in ``_MODULES``; see :func:`rerankers.features.candidates.fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rerankers.devices import in_threads
+from rerankers.devices import in_processes, processes
 from rerankers.errors import RerankerError
 from rerankers.features import feedback, given, judged, matches, meaning, quality, temporal
 from rerankers.features.candidates import FAMILIES, PARAMETRIC, CandidateList, Family
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from rerankers.pairs import Pairs
     from rerankers.text.vocabulary import Idf
 
+Floats = npt.NDArray[np.float32]
+
 _MODULES = (feedback, given, judged, matches, meaning, quality, temporal)
+
+MANY = 10_000
+"""Pairs for each process, which takes half a second for them."""
 
 DECIMALS = 4
 """Decimals of features where trees read them: no sum's order of additions changes a score."""
@@ -100,8 +105,8 @@ class CandidateLists:
                 else PostTable.read(pairs.texts, pairs.urls, self._words).take
             )
 
-    def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """[N, K] of one of the lists, rounded; may be called by several threads."""
+    def features(self, rows: npt.NDArray[np.int64]) -> Floats:
+        """[N, K] of one of the lists, rounded."""
         candidates, values = self.candidates(rows), np.empty((len(self.names), len(rows)), "f")
         columns = chain.from_iterable(family.columns(candidates) for family in self._families)
         for number, column in enumerate(columns):
@@ -124,13 +129,31 @@ class CandidateLists:
         )
 
 
+def of_lists(
+    pairs: Pairs,
+    chosen: Sequence[str],
+    idf: Idf,
+    recent: RecentPosts | None = None,
+    function: Callable[[Floats], Floats] = np.asarray,
+) -> Iterator[tuple[npt.NDArray[np.int64], Floats]]:
+    """The rows of each query's pairs, with a function of their features [N, K]; the other arguments
+    and errors are those of :class:`CandidateLists`."""
+
+    def compute(rows: npt.NDArray[np.int64] | None) -> Iterator[Any]:
+        lists = CandidateLists(pairs if rows is None else pairs.alone(rows), chosen, idf, recent)
+        for own in lists.rows:
+            yield own if rows is None else rows[own], function(lists.features(own))
+
+    count = 1 if recent else min(processes(), len(pairs) // MANY)
+    rows = lists_of(pairs.query_index) if count > 1 else []
+    parts = [np.concatenate(part) for n in range(count) if (part := rows[n::count])]
+    return in_processes(compute, parts) if len(parts) > 1 else compute(None)
+
+
 def table(pairs: Pairs, chosen: Sequence[str], idf: Idf) -> FeatureTable:
     """Features of all pairs; the arguments and errors of :class:`CandidateLists`."""
-    lists = CandidateLists(pairs, chosen, idf)
-    values = np.zeros((len(pairs), len(lists.names)), dtype=np.float32)
-
-    def compute(rows: npt.NDArray[np.int64]) -> None:
-        values[rows] = lists.features(rows)
-
-    in_threads(compute, lists.rows)
-    return FeatureTable(lists.names, values)
+    names = names_of(chosen)
+    values = np.zeros((len(pairs), len(names)), dtype=np.float32)
+    for rows, found in of_lists(pairs, chosen, idf):
+        values[rows] = found
+    return FeatureTable(names, values)

@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rerankers import explanation, features
-from rerankers.devices import in_threads, threads
+from rerankers.devices import threads
 from rerankers.errors import Checked, above_zero, at_least
 from rerankers.explanation import Cell, Column, Explanation, Feature, Reasons, Row
-from rerankers.features import CandidateLists
 from rerankers.features.recent import RecentPosts
 from rerankers.pairs import NUMBER, Pairs
 from rerankers.reranker import Model, Progress, check_finite, silent
@@ -140,19 +139,12 @@ class Trees(Model):
         return [lightgbm().Booster(model_str=trees) for trees in self.lists]
 
     def score(self, pairs: Pairs, progress: Progress = silent) -> Floats:
-        """Scores [P], query by query; see :class:`rerankers.reranker.Model`. Threads share the
-        queries: while features of one are computed, most of which needs Python's lock, trees score
-        another."""
-        scores = np.zeros(len(pairs), dtype=np.float32)
-        lists = CandidateLists(
-            pairs.with_resources(self.resources), self.families, self.idf, self.recent
-        )
-
-        def score_list(rows: npt.NDArray[np.int64]) -> None:
-            scores[rows] = self.evaluate(lists.features(rows))
+        """Scores [P], query by query; see :class:`rerankers.reranker.Model`."""
+        scores, pairs = np.zeros(len(pairs), np.float32), pairs.with_resources(self.resources)
+        known = self.families, self.idf, self.recent
+        for rows, found in features.of_lists(pairs, *known, self.evaluate):
+            scores[rows] = found
             progress(len(rows))
-
-        in_threads(score_list, lists.rows)
         check_finite(scores)
         return scores
 

@@ -1,5 +1,8 @@
 """Trees: LightGBM's values by bit vectors, their growing, and posts that are kept between calls."""
 
+import os
+import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import reranking_samples as samples
 
-from rerankers import checkpoint, features
+from rerankers import checkpoint, devices, features
 from rerankers.errors import RerankerError
 from rerankers.features.recent import RecentPosts
 from rerankers.pairs import Pairs
@@ -164,3 +167,25 @@ def test_a_model_keeps_posts() -> None:
         assert scorer.score(pairs).tolist() == ready.score(pairs).tolist()
         assert (scorer.counts["hits"], scorer.counts["misses"]) == (hits, len(EVERY))
     assert 0 < scorer.counts["bytes"] <= 10**6
+
+
+def counted(number: int) -> Iterator[int]:
+    yield number
+    if number == 2:
+        raise RerankerError("found 2")
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield os.getpid()
+
+
+def test_processes_share_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = features.table(PAIRS, WINDOW_FAMILIES, IDF)
+    monkeypatch.setattr(features, "MANY", 2)
+    monkeypatch.setattr(devices, "_forks", True)
+    monkeypatch.setattr(devices, "_chosen", 3)
+    shared = features.table(PAIRS, WINDOW_FAMILIES, IDF)
+    assert np.array_equal(shared.values, alone.values, equal_nan=True)
+    assert len({0, 1, os.getpid(), *devices.in_processes(counted, [0, 1])}) == 5
+    for number, problem in ((2, "found 2"), (3, "has ended early")):
+        with pytest.raises(RerankerError, match=problem):
+            list(devices.in_processes(counted, [0, number]))
