@@ -93,7 +93,6 @@ def build(
         if reload:
             watch.cancel()
             faulthandler.cancel_dump_traceback_later()
-        await asyncio.to_thread(service.queue.pool.shutdown)
         if proxy:
             await proxy.upstream.close()
 

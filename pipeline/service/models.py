@@ -18,15 +18,13 @@ import struct
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.util import Finalize
-from queue import LifoQueue
 from threading import Lock
 from typing import Any
 
@@ -39,7 +37,7 @@ from pipeline.ranking.build import Source, best_source, mixed
 from pipeline.ranking.checkpoints import check_reads_given
 from pipeline.ranking.tuning import Calibration, tuning_of
 from pipeline.service.formats import Mix, ScoreRequest, ScoreResponse
-from pipeline.service.requests import LOG, RequestError, log_by
+from pipeline.service.requests import LOG, RequestError, apart, log_by
 from rerankers import checkpoint as checkpoints
 from rerankers import devices
 from rerankers.errors import RerankerError
@@ -62,6 +60,7 @@ CERTAIN = 1e-9  # Least distance of a mixture from 0 and 1 where its logit is as
 DAMAGES = RerankerError, DataError, OSError, ValueError
 
 Scores = npt.NDArray[np.floating]
+Work = Callable[[], Coroutine[Any, Any, Scores]]
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,11 @@ class Scorer:
             except Exception as error:
                 self.loaded[name] = error
 
-    def ask(self, name: str, pairs: Pairs) -> Scores:
+    async def ask(self, name: str, pairs: Pairs) -> Scores:
+        """As :meth:`score`, while the event loop goes on."""
+        return await asyncio.to_thread(self.score, name, pairs)
+
+    def score(self, name: str, pairs: Pairs) -> Scores:
         """Scores [P] of the pairs of a query by a model, of long texts by their best passages;
         raises RerankerError."""
         texts = best_passages([*pairs.queries[:1]] * len(pairs.texts), pairs.texts)
@@ -158,7 +161,7 @@ class Scorer:
 
 @dataclass
 class Worker:
-    """A process that scores, for one thread at a time."""
+    """A process that scores, one request at a time."""
 
     connection: Connection
     pid: int
@@ -176,22 +179,26 @@ class Workers(Scorer):
         self.loaded = {}
         self._load()
         self._workers = [Worker(*self.fork()) for _ in range(processes)]
-        self._free = LifoQueue[Worker]()  # The last one, which has kept the most, comes first.
+        # The last one, which has kept the most, comes first.
+        self._free = asyncio.LifoQueue[Worker]()
         for worker in reversed(self._workers):
-            self._free.put(worker)
+            self._free.put_nowait(worker)
 
-    def ask(self, name: str, pairs: Pairs) -> Scores:
+    async def ask(self, name: str, pairs: Pairs) -> Scores:
         """As of a :class:`Scorer`; RequestError if no process can be started, or they die: one that
         has died, or does not answer in time, is replaced, once."""
-        worker = self._free.get()
+        worker = await self._free.get()
         try:
             for _ in range(2):
                 try:
-                    worker.connection.send((name, pairs))
-                    answer, worker.counts[name] = worker.connection.recv()
+                    answer, worker.counts[name] = await _exchange(worker.connection, name, pairs)
                 except (EOFError, OSError) as error:
-                    self._replace(worker, is_late=isinstance(error, BlockingIOError))
+                    is_late = isinstance(error, BlockingIOError | TimeoutError)
+                    await asyncio.to_thread(self._replace, worker, is_late)
                     continue
+                except asyncio.CancelledError:
+                    worker.connection.close()  # An answer must not be that of another request.
+                    raise
                 worker.pause = 0.0
                 if isinstance(answer, Exception):
                     try:
@@ -200,7 +207,7 @@ class Workers(Scorer):
                         del answer  # Else its traceback keeps this scorer, and so its processes.
                 return np.asarray(answer)
         finally:
-            self._free.put(worker)
+            self._free.put_nowait(worker)
         raise RequestError("unready", "the process that scores has died twice of the same request")
 
     def counts(self, name: str) -> Counter[str]:
@@ -261,6 +268,20 @@ class Workers(Scorer):
         raise RequestError("unready", "a process that scores is being replaced")
 
 
+async def _exchange(connection: Connection, name: str, pairs: Pairs) -> Any:
+    """The answer to a request, waited for in the event loop: threads would wait for Python's lock,
+    too. Raises OSError, also if the answer does not come in time."""
+    await apart(4 * sum(map(len, pairs.texts)), partial(connection.send, (name, pairs)))
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, arrived.set)
+    try:
+        async with asyncio.timeout(ANSWER):
+            await arrived.wait()
+    finally:
+        loop.remove_reader(connection)
+    return connection.recv()
+
+
 def _pipe(seconds: float) -> tuple[Connection, Connection]:
     """Two ends; of the first, each part of a message that does not come in time is an OSError."""
     ours, theirs = socket.socketpair()
@@ -308,7 +329,7 @@ def work(connection: Connection, scorer: Scorer) -> None:
     while True:
         name, pairs = connection.recv()
         try:
-            answer: Any = scorer.ask(name, pairs)
+            answer: Any = scorer.score(name, pairs)
         except Exception as error:
             error.add_note(traceback.format_exc())  # It is lost on the way.
             answer = error
@@ -326,17 +347,15 @@ class Queue:
     def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
         self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
         self.pairs, self.requests, self.queued = 0, 0, 0
-        self._free, self.pool = asyncio.Semaphore(threads), ThreadPoolExecutor(threads, "scores")
-        self._seconds, self._last = 0.0, time.monotonic()  # Of a pair; time of the last score
+        self._free, self._seconds = asyncio.Semaphore(threads), 0.0  # Of a pair
+        self._last = time.monotonic()  # Time of the last score
 
     @property
     def is_full(self) -> bool:
         """Whether no further request is taken."""
         return self.requests >= self.most_requests or self.pairs >= self.most_pairs
 
-    async def run(
-        self, work: Callable[[], Scores], size: int, deadline: float
-    ) -> tuple[Scores, float, float]:
+    async def run(self, work: Work, size: int, deadline: float) -> tuple[Scores, float, float]:
         """The scores by ``work`` of ``size`` pairs, its seconds, and those in the queue.
 
         ``deadline`` is on the clock of ``time.perf_counter``. Raises RequestError if the queue is
@@ -369,7 +388,7 @@ class Queue:
                 await self._run(partial(model.scorer.ask, model.name, SOME), len(SOME))
         return self._last >= started
 
-    async def _run(self, work: Callable[[], Scores], size: int) -> tuple[Scores, float, float]:
+    async def _run(self, work: Work, size: int) -> tuple[Scores, float, float]:
         """Wait for a free process and for its work, which goes on if the caller is cancelled."""
         started, self.queued = time.perf_counter(), self.queued + 1
         try:
@@ -377,13 +396,13 @@ class Queue:
         finally:
             self.queued -= 1
         queued = time.perf_counter() - started
-        running = asyncio.get_running_loop().run_in_executor(self.pool, self._timed, work, size)
+        running = asyncio.create_task(self._timed(work, size))
         running.add_done_callback(lambda _: self._free.release())
         return *await asyncio.shield(running), queued
 
-    def _timed(self, work: Callable[[], Scores], size: int) -> tuple[Scores, float]:
+    async def _timed(self, work: Work, size: int) -> tuple[Scores, float]:
         started = time.perf_counter()
-        scores, seconds = work(), time.perf_counter() - started
+        scores, seconds = await work(), time.perf_counter() - started
         self._last = time.monotonic()
         self._seconds += RECENT * (seconds / size - self._seconds)
         return scores, seconds

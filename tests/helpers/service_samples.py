@@ -122,7 +122,10 @@ class GatedScorer:
     def counts(self, name: str) -> Counter[str]:
         return Counter()
 
-    def ask(self, name: str, given: Any) -> Any:
+    async def ask(self, name: str, given: Any) -> Any:
+        return await asyncio.to_thread(self.score, given)
+
+    def score(self, given: Any) -> Any:
         self.seen.append(len(given))
         self.first_texts.append(given.texts[given.post_index[0]])
         self.begun.set()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import Patch
 from helpers import service_samples
+from helpers.index_samples import table
 from helpers.processes import ROOT, run_program, run_python
 from helpers.reranking_samples import AWKWARD, all_pairs
 from helpers.service_samples import QUERY, TEXTS, WIRES, GatedScorer, Wire, client_of, scored_by
@@ -49,20 +50,7 @@ def message_of(wire: Wire, response: Response) -> str:
     return str(content.get("error", content.get("message", content.get("detail"))))
 
 
-@pytest.mark.parametrize(
-    ("documents", "problem"),
-    [
-        ([], ": found no documents, expected at least one"),
-        (["a"] * 51, ": found 51 documents, expected at most 50"),
-        (["a", 5], "[1]: Expected `str | object`, got `int`"),
-        (["a", None], "[1]: Expected `str | object`, got `null`"),
-        (["a", {"text": 5}], "[1].text: Expected `str`, got `int`"),
-        ([{"url": "http://t.co"}], "[0].text: found no value"),
-        ([{"text": "a", "url": []}], "[0].url: Expected `str | null`, got `array`"),
-        ([["a"]], "[0]: Expected `str | object`, got `array`"),
-        (5, ": Expected `array | null`, got `int`"),
-    ],
-)
+@pytest.mark.parametrize(("documents", "problem"), table("bad_documents.jsonl"))
 def test_wrong_documents(client: TestClient, wire: Wire, documents: Any, problem: str) -> None:
     status = wire.wrong
     if "documents" in problem:
@@ -363,7 +351,6 @@ def test_a_client_that_goes_away_costs_nothing_more(caplog: pytest.LogCaptureFix
             await served(service, {"type": "http.request", **more}, {"type": "http.disconnect"})
             assert service.queue.requests == 0
         scorer.gate.set()
-        await asyncio.to_thread(service.queue.pool.shutdown)
 
     service_samples.run_apart(main)
     assert len(scorer.seen) <= 1
@@ -409,7 +396,6 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
         with pytest.raises(RerankerError, match="fail"):
             await tasks[1]
         assert await tasks[2] == [2, 3]
-        await asyncio.to_thread(waiting.pool.shutdown)
 
     service_samples.run_apart(main)
     assert (waiting.pairs, waiting.requests) == (0, 0)

@@ -1,5 +1,7 @@
 """The service as a process: start, signals, wrong options; the processes that score."""
 
+import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -16,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -39,6 +42,7 @@ from pipeline.service.connections import tls_of
 from pipeline.service.models import Workers
 from pipeline.service.requests import LOG, RequestError
 from rerankers import checkpoint as checkpoints
+from rerankers.pairs import Pairs
 from rerankers.reranker import Model
 
 
@@ -288,25 +292,31 @@ def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], l
     return scorer, lambda: [pid for pid in descendants(os.getpid()) if pid not in before]
 
 
-def test_threads_get_their_own_answers_until_the_scorer_ends(checkpoint: Model) -> None:
+def ask(scorer: Workers, *requests: Pairs) -> list[Any]:
+    async def together() -> list[Any]:
+        return await asyncio.gather(*(scorer.ask("m", pairs) for pairs in requests))
+
+    return asyncio.run(together())
+
+
+def test_requests_get_their_own_answers_until_the_scorer_ends(checkpoint: Model) -> None:
     (scorer, processes), expected = scorer_of(checkpoint.directory), checkpoint.score(PAIRS)
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(len(PAIRS), 30, replace=False)) for _ in range(40)]
-    with ThreadPoolExecutor(2) as pool:  # One for each process
-        answers = pool.map(scorer.ask, ["m"] * len(parts), map(PAIRS.take, parts))
-        for part, scores in zip(parts, answers, strict=True):
-            np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
-    assert scorer.ask("m", PAIRS.take(np.zeros(0, np.int64))).shape == (0,)
+    for part, scores in zip(parts, ask(scorer, *map(PAIRS.take, parts)), strict=True):
+        np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
+    assert ask(scorer, PAIRS.take(np.zeros(0, np.int64)))[0].shape == (0,)
     broken = replace(PAIRS, queries=[None] * len(PAIRS.queries))  # type: ignore[list-item]
     with pytest.raises((TypeError, AttributeError)) as raised:
-        scorer.ask("m", broken)
+        ask(scorer, broken)
     # Where it happened is not lost.
-    assert any("in ask" in note for note in raised.value.__notes__)
+    assert any("in score" in note for note in raised.value.__notes__)
     assert len(processes()) == 3
     for process in processes():
         os.kill(process, signal.SIGTERM)  # It is for the service.
-    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, atol=4e-6)
+    np.testing.assert_allclose(ask(scorer, PAIRS)[0], expected, atol=4e-6)
     del scorer, raised
+    gc.collect()  # A task of asyncio.run is in a cycle with its error.
     end = time.monotonic() + 10
     while processes() and time.monotonic() < end:
         time.sleep(0.01)
@@ -316,14 +326,14 @@ def test_threads_get_their_own_answers_until_the_scorer_ends(checkpoint: Model) 
 def test_a_process_that_hangs_is_replaced(checkpoint: Model, monkeypatch: Patch) -> None:
     monkeypatch.setattr(serving, "ANSWER", 2.0)
     scorer, processes = scorer_of(checkpoint.directory)
-    expected = scorer.ask("m", PAIRS)
+    expected = ask(scorer, PAIRS)[0]
     for _ in range(2):
         os.kill(processes()[1], signal.SIGSTOP)
         started = time.monotonic()
         # More than fits into the pipe to it.
         large = replace(PAIRS, texts=[*PAIRS.texts[:-1], "x" * 1_000_000])
-        assert len(scorer.ask("m", large)) == len(PAIRS)
-        np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+        assert len(ask(scorer, large)[0]) == len(PAIRS)
+        np.testing.assert_allclose(ask(scorer, PAIRS)[0], expected, rtol=1e-6, atol=4e-6)
         assert time.monotonic() - started < 10
 
 
@@ -343,28 +353,28 @@ def test_a_process_that_dies_again_is_started_later(checkpoint: Model, monkeypat
     end = time.monotonic() + 2
     while time.monotonic() < end:
         with pytest.raises(RequestError) as raised:
-            scorer.ask("m", PAIRS)
+            ask(scorer, PAIRS)
         assert raised.value.kind == "unready"
     assert len(starts) <= 4  # after 0, 0.25, 0.75 and 1.75 s
     monkeypatch.undo()
     time.sleep(2.5)
-    assert scorer.ask("m", PAIRS).shape == (len(PAIRS),)
+    assert ask(scorer, PAIRS)[0].shape == (len(PAIRS),)
 
 
 def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(checkpoints.find("mp_hcnn"), folder)
     scorer, processes = scorer_of(folder)
-    expected = scorer.ask("m", PAIRS)
+    expected = ask(scorer, PAIRS)[0]
     config = json.loads((folder / "config.json").read_text())
     checkpoints.write_config(folder, config | {"provenance": "another"})
     os.kill(processes()[1], signal.SIGKILL)
-    np.testing.assert_allclose(scorer.ask("m", PAIRS), expected, rtol=1e-6, atol=4e-6)
+    np.testing.assert_allclose(ask(scorer, PAIRS)[0], expected, rtol=1e-6, atol=4e-6)
     for process in processes():
         os.kill(process, signal.SIGKILL)
     time.sleep(0.3)
     with pytest.raises(RequestError, match="is being replaced"):
-        scorer.ask("m", PAIRS)
+        ask(scorer, PAIRS)
 
 
 TREES = """

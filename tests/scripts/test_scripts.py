@@ -13,31 +13,6 @@ from pathlib import Path
 import pytest
 from helpers.processes import ROOT, started
 
-# Makes "environments" that hold a copy of itself, also by the name of uv, and writes down what it
-# is asked to run. What fails, or hangs, is an installation whose arguments contain the text in the
-# file `fail` or `hang`, or a tool so named.
-STAND_IN = f"""#!/usr/bin/env bash
-case "$1 $2" in
-    "-m venv")
-        mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/uv"
-        echo "#!$3" >"$3/bin/x" ;;
-    "-m pip" | "pip install")
-        if [[ "$*" == *" install "* ]]; then
-            echo "$(basename "$0") ${{*: -1}}" >>"$NOTES/calls"
-            if [ -f "$NOTES/fail" ] && [[ "$0 $*" == *"$(cat "$NOTES/fail")"* ]]; then
-                echo "no such wheel"
-                exit 1
-            fi
-            while [[ "$0 $*" == *"$(cat "$NOTES/hang" || echo nothing)"* ]]; do sleep 0.1; done
-        fi ;;
-    "-c "*) [ ! -f "$NOTES/old" ] ;;
-    "- "*) exec "{sys.executable}" "$@" ;;
-    *)
-        echo "$*" >>"$NOTES/calls" && echo "$PWD $MALLOC_TRIM_THRESHOLD_" >"$NOTES/seen"
-        [ ! -f "$NOTES/fail" ] || [[ "$*" != "-m $(cat "$NOTES/fail")"* ]] ;;
-esac
-"""
-
 
 class Checkout:
     """A copy of what the scripts read, in a folder of its own."""
@@ -49,8 +24,7 @@ class Checkout:
         shutil.copytree(ROOT / "scripts", self.root / "scripts")
         shutil.copy(ROOT / "pyproject.toml", self.root)
         self.stand_in = folder / "python"
-        self.stand_in.write_text(STAND_IN)
-        self.stand_in.chmod(0o755)
+        shutil.copy(ROOT / "tests" / "helpers" / "python_stand_in", self.stand_in)
         self.elsewhere = folder
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
@@ -58,6 +32,7 @@ class Checkout:
         (self.notes / "calls").unlink(missing_ok=True)
         environment = {k: v for k, v in os.environ.items() if k != "TWEETRERANK_TORCH_INDEX"}
         environment |= {"NOTES": str(self.notes), "TWEETRERANK_PYTHON": str(self.stand_in)}
+        environment["PYTHON_HERE"] = sys.executable
         # A program in the background, as these tests may be, ignores it.
         heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         program = (self.root / "scripts" / script, *arguments)
