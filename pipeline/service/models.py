@@ -52,10 +52,12 @@ ANSWER = 20.0
 """Seconds for the scores of a request, of some milliseconds; then its process is replaced."""
 LOADING = 120.0  # Seconds for loading all models
 LONGEST_PAUSE = 30.0  # Seconds before the next start of a process that dies again and again
+BRIEF = 1.0  # Of these, which a request waits for
 TRIM = 5.0  # Seconds between two returns of free memory to the system
 CHECKED = 5.0  # Seconds without a score after which a service with work is not well
 LATE = "the deadline of the request is past"
 RECENT = 0.1  # Share of the last request in the mean seconds of a pair
+MOST_SLOWED = 10.0  # Times the mean that it counts at most
 CERTAIN = 1e-9  # Least distance of a mixture from 0 and 1 where its logit is asked for
 DAMAGES = RerankerError, DataError, OSError, ValueError
 
@@ -250,16 +252,16 @@ class Workers(Scorer):
 
     def _replace(self, worker: Worker, is_late: bool) -> None:
         """Start another process; raises RequestError if there is none for now."""
-        now = time.monotonic()
         if not worker.connection.closed:  # A late answer must not be that of another request.
             with suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
             worker.connection.close()
-        if now >= worker.next_start:
+        if (pause := worker.next_start - time.monotonic()) < BRIEF:
+            time.sleep(max(0.0, pause))
             what = f"does not answer within {ANSWER:g} s" if is_late else "has died"
             LOG.error("a process that scores %s; another one starts", what)
             worker.pause = min(LONGEST_PAUSE, 2 * worker.pause or 0.25)
-            worker.next_start = now + worker.pause
+            worker.next_start = time.monotonic() + worker.pause
             try:
                 worker.connection, worker.pid = self.fork()
                 return
@@ -404,7 +406,8 @@ class Queue:
         started = time.perf_counter()
         scores, seconds = await work(), time.perf_counter() - started
         self._last = time.monotonic()
-        self._seconds += RECENT * (seconds / size - self._seconds)
+        most = MOST_SLOWED * self._seconds or seconds  # Of more, a process has hung.
+        self._seconds += RECENT * (min(seconds / size, most) - self._seconds)
         return scores, seconds
 
 

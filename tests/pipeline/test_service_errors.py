@@ -396,10 +396,12 @@ def test_requests_wait_in_their_order_or_are_refused_at_once() -> None:
         with pytest.raises(RerankerError, match="fail"):
             await tasks[1]
         assert await tasks[2] == [2, 3]
+        waiting._seconds = 1e-9
+        assert await score("hung") == [4] and waiting._seconds < 2e-9
 
     service_samples.run_apart(main)
     assert (waiting.pairs, waiting.requests) == (0, 0)
-    assert scorer.first_texts == ["first", "x", "fail", "bb"]
+    assert scorer.first_texts == ["first", "x", "fail", "bb", "hung"]
 
 
 @pytest.mark.slow

@@ -361,9 +361,9 @@ def test_a_process_that_dies_again_is_started_later(checkpoint: Model, monkeypat
     assert ask(scorer, PAIRS)[0].shape == (len(PAIRS),)
 
 
-def test_a_changed_folder_is_no_part_of_the_answers(tmp_path: Path) -> None:
+def test_a_changed_folder_is_no_part_of_answers(tmp_path: Path, checkpoint: Model) -> None:
     folder = tmp_path / "model"
-    shutil.copytree(checkpoints.find("mp_hcnn"), folder)
+    shutil.copytree(checkpoint.directory, folder)
     scorer, processes = scorer_of(folder)
     expected = ask(scorer, PAIRS)[0]
     config = json.loads((folder / "config.json").read_text())

@@ -181,8 +181,7 @@ def counted(number: int) -> Iterator[int]:
 def test_processes_share_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = features.table(PAIRS, WINDOW_FAMILIES, IDF)
     monkeypatch.setattr(features, "MANY", 2)
-    monkeypatch.setattr(devices, "_forks", True)
-    monkeypatch.setattr(devices, "_chosen", 3)
+    monkeypatch.setattr(features, "processes", lambda: 3)
     shared = features.table(PAIRS, WINDOW_FAMILIES, IDF)
     assert np.array_equal(shared.values, alone.values, equal_nan=True)
     assert len({0, 1, os.getpid(), *devices.in_processes(counted, [0, 1])}) == 5
