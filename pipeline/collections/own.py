@@ -16,6 +16,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -52,6 +53,7 @@ _ENGINE_FIELDS = ("text_field", "url_field", "time_field", "id_field")
 _ENGINE = ("engine", "engine_index", "engine_auth", *_ENGINE_FIELDS, "query")
 _FILES = ("posts", "topics", "qrels", "train", "train_qrels")
 _FLAGS = ("judged_only", "skip_own_id")
+_NEAR = 10  # Distance of languages, by Unicode's CLDR, of which one is taken for the other
 
 KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
@@ -157,6 +159,24 @@ def _content(path: Path, problems: list[str]) -> dict[str, Any]:
     return right
 
 
+def _language(code: Any, problems: list[str]) -> str | None:
+    """A known language: of a code, one with a region or a script, or a near one, as sh of hr."""
+    if code is None:
+        return None
+    import langcodes  # A third of a second, which collections without the key need not wait for
+    import wordfreq
+
+    known = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
+    found = code if code in known else None
+    with suppress(langcodes.LanguageTagError, AttributeError, TypeError):
+        own = langcodes.Language.get(code).language or ""
+        found = found or langcodes.closest_supported_match(own, known, max_distance=_NEAR)
+    if not found:
+        expected = f"one of {', '.join(known)}{did_you_mean(code, known)}"
+        problems.append(f"language: found {code!r}, expected {expected}")
+    return found
+
+
 def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> Collection:
     """The collection of these values; of no use if there are ``problems``."""
     columns = {field: str(column) for field, column in content.get("columns", {}).items()}
@@ -166,13 +186,7 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
     files = {key: _files(path.parent, key, content.get(key, []), problems) for key in _FILES}
     _check_topics(content, files, problems)
     judged_only, skips_own_id = (content.get(key, False) for key in _FLAGS)
-    if (code := content.get("language")) is not None:
-        import wordfreq  # A third of a second, which collections without the key need not wait for
-
-        known = sorted({*wordfreq.available_languages(), *ANALYZERS, UNDETERMINED})
-        if code not in known:
-            expected = f"one of {', '.join(known)}{did_you_mean(code, known)}"
-            problems.append(f"language: found {code!r}, expected {expected}")
+    language = _language(content.get("language"), problems)
     return Collection(
         name=content.get("name", path.stem),
         topic_files=files["topics"],
@@ -183,7 +197,7 @@ def _described(path: Path, content: Mapping[str, Any], problems: list[str]) -> C
         index=IndexPlace(group, engine=_engine(path.parent, content, problems)),
         title=str(path),
         measures=JUDGED_MEASURES if judged_only else DEFAULT_MEASURES,
-        language=code,
+        language=language,
         judged_only=judged_only,
         signals=signals,
         skips_own_id=skips_own_id,

@@ -215,7 +215,7 @@ def test_commands_take_the_file(folder: Path, toml: Path, command: Command) -> N
 
 @pytest.mark.slow
 def test_word_frequencies_of_the_language(folder: Path, toml: Path) -> None:
-    toml.write_text(TOML + 'language = "de"\n')
+    toml.write_text(TOML + 'language = "de-AT"\n')
     (folder / "idf.txt").write_text("4\nstorm\t2\n")
     for idf, is_german in ((None, True), ("wordfreq", True), (str(folder / "idf.txt"), False)):
         source = load_model("mp_hcnn", find(str(toml)), idf=idf).idf.source
