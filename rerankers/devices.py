@@ -105,8 +105,7 @@ def one_thread_each() -> Iterator[int]:
 
 
 def allow_processes() -> None:
-    """Let work be shared by forked processes. For commands: a program with threads of its own may
-    hold locks that a fork never gets back."""
+    """Let forked processes share work, in commands: of other programs a thread may hold a lock."""
     global _forks
     _forks = sys.platform == "linux"
 
@@ -135,30 +134,30 @@ def in_processes(
         while running:
             for reader in connection.wait([*running]):
                 try:
-                    result, error = reader.recv()
+                    result = reader.recv()
                 except EOFError:
-                    error = RerankerError(
-                        "found a process that has ended early, killed perhaps for its memory; use "
-                        "one process, by OMP_NUM_THREADS=1"
-                    )
-                if error:
-                    raise error
-                if result is None:
-                    running.pop(reader).join()
-                else:
-                    yield result
+                    process = running.pop(reader)
+                    process.join()
+                    if process.exitcode:
+                        problem = (
+                            "a process has ended early, killed perhaps for its memory; use one"
+                        )
+                        raise RerankerError(f"{problem}, by OMP_NUM_THREADS=1") from None
+                    continue
+                if isinstance(result, Exception):
+                    raise result
+                yield result
     finally:
         for process in running.values():
             process.terminate()
 
 
 def _send(function: Callable[[Item], Iterable[Result]], item: Item, writer: Any) -> None:
-    """Send results, then None; each beside an error."""
+    """Send the results, or the error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that waits ends this one.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         for result in function(item):
-            writer.send((result, None))
-        writer.send((None, None))
+            writer.send(result)
     except Exception as error:
-        writer.send((None, error))
+        writer.send(error)

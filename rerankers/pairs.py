@@ -65,8 +65,7 @@ class Pairs:
             [column[post] for post in posts.tolist()] if column else ()
             for column in (self.texts, self.urls, self.doc_ids)
         )
-        own = replace(self.take(rows), texts=texts, urls=urls, doc_ids=doc_ids)
-        return replace(own, post_index=found)
+        return replace(self.take(rows), texts=texts, urls=urls, doc_ids=doc_ids, post_index=found)
 
 
 def prior_of_rank(ranks: Rows) -> npt.NDArray[np.float32]:

@@ -17,7 +17,7 @@ import socket
 import struct
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -181,8 +181,7 @@ class Workers(Scorer):
         self.loaded = {}
         self._load()
         self._workers = [Worker(*self.fork()) for _ in range(processes)]
-        # The last one, which has kept the most, comes first.
-        self._free = asyncio.LifoQueue[Worker]()
+        self._free = asyncio.LifoQueue[Worker]()  # The last one, which has kept the most, is first.
         for worker in reversed(self._workers):
             self._free.put_nowait(worker)
 
@@ -348,9 +347,15 @@ class Queue:
 
     def __init__(self, threads: int, most_pairs: int, most_requests: int) -> None:
         self.threads, self.most_pairs, self.most_requests = threads, most_pairs, most_requests
-        self.pairs, self.requests, self.queued = 0, 0, 0
-        self._free, self._seconds = asyncio.Semaphore(threads), 0.0  # Of a pair
-        self._last = time.monotonic()  # Time of the last score
+        self.pairs, self.requests = 0, 0
+        self._waiting = deque[tuple[Work, int, float, asyncio.Future[Any]]]()
+        self._tasks = set[asyncio.Task[None]]()
+        self._seconds, self._last = 0.0, time.monotonic()  # Of a pair; time of the last score
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a process."""
+        return sum(not answer.done() for *_, answer in self._waiting)
 
     @property
     def is_full(self) -> bool:
@@ -392,23 +397,35 @@ class Queue:
 
     async def _run(self, work: Work, size: int) -> tuple[Scores, float, float]:
         """Wait for a free process and for its work, which goes on if the caller is cancelled."""
-        started, self.queued = time.perf_counter(), self.queued + 1
-        try:
-            await self._free.acquire()
-        finally:
-            self.queued -= 1
-        queued = time.perf_counter() - started
-        running = asyncio.create_task(self._timed(work, size))
-        running.add_done_callback(lambda _: self._free.release())
-        return *await asyncio.shield(running), queued
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, size, time.perf_counter(), answer))
+        if len(self._tasks) < self.threads:
+            self._tasks.add(asyncio.create_task(self._work()))
+        return await answer
 
-    async def _timed(self, work: Work, size: int) -> tuple[Scores, float]:
+    async def _work(self) -> None:
+        """Answer one request after another: a process that is free gets the next one at once."""
+        try:
+            while self._waiting:
+                await self._answer(*self._waiting.popleft())
+        finally:
+            self._tasks -= {asyncio.current_task()}  # At once: the next request starts another.
+
+    async def _answer(
+        self, work: Work, size: int, since: float, answer: asyncio.Future[Any]
+    ) -> None:
+        if answer.done():  # Its caller has gone.
+            return
         started = time.perf_counter()
-        scores, seconds = await work(), time.perf_counter() - started
-        self._last = time.monotonic()
-        most = MOST_SLOWED * self._seconds or seconds  # Of more, a process has hung.
-        self._seconds += RECENT * (min(seconds / size, most) - self._seconds)
-        return scores, seconds
+        with suppress(asyncio.InvalidStateError):  # The caller may have gone since.
+            try:
+                scores, seconds = await work(), time.perf_counter() - started
+                self._last = time.monotonic()
+                most = MOST_SLOWED * self._seconds or seconds  # Of more, a process has hung.
+                self._seconds += RECENT * (min(seconds / size, most) - self._seconds)
+                answer.set_result((scores, seconds, started - since))
+            except Exception as error:
+                answer.set_exception(error)
 
 
 class Models:

@@ -30,8 +30,7 @@ Floats = npt.NDArray[np.float32]
 
 _MODULES = (feedback, given, judged, matches, meaning, quality, temporal)
 
-MANY = 10_000
-"""Pairs for each process, which takes half a second for them."""
+MANY = 10_000  # Pairs for each process, which takes half a second for them
 
 DECIMALS = 4
 """Decimals of features where trees read them: no sum's order of additions changes a score."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from threading import Lock
 from typing import NamedTuple
 
@@ -157,21 +157,13 @@ class CharacterCounts(NamedTuple):
 
 
 class PostTable:
-    """N posts: lists by the names of :data:`COLUMNS`, each found once; safe in several threads."""
+    """N posts: lists by the names of :data:`COLUMNS`, each found once."""
 
     def __init__(self, size: int, find: Callable[[str], Ragged]) -> None:
-        self._size, self._find, self._lock = size, find, Lock()
-        self._found: dict[str, Ragged] = {}
+        self._size, self.column = size, cache(find)
 
     def __len__(self) -> int:
         return self._size
-
-    def column(self, name: str) -> Ragged:
-        """One of :data:`COLUMNS`."""
-        with self._lock:
-            if name not in self._found:
-                self._found[name] = self._find(name)
-            return self._found[name]
 
     @property
     def counted(self) -> CharacterCounts:
