@@ -56,9 +56,9 @@ BINARY = b"2 3\nbbc " + MATRIX[0].tobytes() + b"\nthe " + MATRIX[1].tobytes() + 
 FILES = {
     "with_header.txt": b"2 3\n" + TEXT.encode(),
     "windows.txt": TEXT.replace("\n", " \r\n").encode(),
-    "no_last_newline.txt.gz": gzip.compress(TEXT.encode().rstrip()),
+    "no_last_newline.txt.gz": gzip.compress(TEXT.encode().rstrip(), mtime=0),
     "word2vec.bin": BINARY,
-    "no_newlines.bin.gz": gzip.compress(BINARY.replace(b"\nthe", b"the")),
+    "no_newlines.bin.gz": gzip.compress(BINARY.replace(b"\nthe", b"the"), mtime=0),
 }
 
 
@@ -92,7 +92,7 @@ VECTORS: dict[str, bytes | None] = {"absent.txt": None, "empty.txt": b"", "text.
 VECTORS |= {"only_header.txt": b"2 3\n", "not_a_number.txt": b"bbc nan 1 2\n"}
 VECTORS |= {"one_number_short.txt": TEXT.encode() + b"of 1 2\n", "cut.bin": BINARY[:-9]}
 VECTORS |= {"too_many.bin": b"99999999999999 300\nbbc ", "negative.bin": b"-2 3\n" + BINARY[4:]}
-VECTORS |= {"cut.txt.gz": gzip.compress(TEXT.encode())[:-9]}
+VECTORS |= {"cut.txt.gz": gzip.compress(TEXT.encode(), mtime=0)[:-9]}
 FREQUENCIES = [(None, ""), (b"", "1:"), (b"many\nthe\t3\n", "1:"), (b"0\nthe\t0\n", "1:")]
 FREQUENCIES += [(b"10\nthe\t3\nof\tx\n", "3:"), (b"10\n\t3\n", "2:"), (b"10\n\xff\t3\n", "")]
 FREQUENCIES += [("10\nthe\t²\n".encode(), "2:")]
