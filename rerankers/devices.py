@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import local
 from typing import Any, TypeVar
 
@@ -127,7 +127,8 @@ def in_processes(
     try:
         for item in items:
             reader, writer = context.Pipe(duplex=False)
-            process = context.Process(target=_send, args=(function, item, writer), daemon=True)
+            given = function, item, writer, [*running, reader]
+            process = context.Process(target=_send, args=given, daemon=True)
             process.start()
             writer.close()
             running[reader] = process
@@ -136,13 +137,10 @@ def in_processes(
                 try:
                     result = reader.recv()
                 except EOFError:
-                    process = running.pop(reader)
-                    process.join()
+                    (process := running.pop(reader)).join()
                     if process.exitcode:
-                        problem = (
-                            "a process has ended early, killed perhaps for its memory; use one"
-                        )
-                        raise RerankerError(f"{problem}, by OMP_NUM_THREADS=1") from None
+                        problem = "a process has ended early, for its memory perhaps; use one, by"
+                        raise RerankerError(f"{problem} OMP_NUM_THREADS=1") from None
                     continue
                 if isinstance(result, Exception):
                     raise result
@@ -152,12 +150,15 @@ def in_processes(
             process.terminate()
 
 
-def _send(function: Callable[[Item], Iterable[Result]], item: Item, writer: Any) -> None:
-    """Send the results, or the error."""
+def _send(function: Any, item: Any, writer: Any, readers: Iterable[Any]) -> None:
+    """Send the results, or the error; ends when the process that waits has been killed."""
+    for reader in readers:
+        reader.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process that waits ends this one.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        for result in function(item):
-            writer.send(result)
-    except Exception as error:
-        writer.send(error)
+    with suppress(OSError):
+        try:
+            for result in function(item):
+                writer.send(result)
+        except Exception as error:
+            writer.send(error)

@@ -411,9 +411,7 @@ class Queue:
         finally:
             self._tasks -= {asyncio.current_task()}  # At once: the next request starts another.
 
-    async def _answer(
-        self, work: Work, size: int, since: float, answer: asyncio.Future[Any]
-    ) -> None:
+    async def _answer(self, work: Work, size: int, since: float, answer: Any) -> None:
         if answer.done():  # Its caller has gone.
             return
         started = time.perf_counter()
