@@ -109,7 +109,7 @@ class ScoringOptions:
         names=("--lambda",),
     )
     batch_size: int = option("pairs in a forward pass", default=256, parse=positive_int)
-    threads: int | None = option("CPU threads (default: all cores)", parse=positive_int)
+    threads: int | None = option("threads, or processes (default: all cores)", parse=positive_int)
     device: str = option(
         "where the model runs: auto, cpu, cuda (the first GPU) or cuda:N",
         default="auto",
