@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 import trustme
 from conftest import Command, Patch
+from helpers import service_samples
 from helpers.processes import descendants, run_python
 from helpers.proxy_samples import stub_engine
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, all_pairs
@@ -292,11 +293,11 @@ def scorer_of(folder: Path, processes: int = 2) -> tuple[Workers, Callable[[], l
     return scorer, lambda: [pid for pid in descendants(os.getpid()) if pid not in before]
 
 
-def ask(scorer: Workers, *requests: Pairs) -> list[Any]:
-    async def together() -> list[Any]:
+def ask(scorer: Workers, *requests: Pairs) -> Any:
+    async def together() -> Any:
         return await asyncio.gather(*(scorer.ask("m", pairs) for pairs in requests))
 
-    return asyncio.run(together())
+    return service_samples.run_apart(together)
 
 
 def test_requests_get_their_own_answers_until_the_scorer_ends(checkpoint: Model) -> None:
@@ -309,14 +310,13 @@ def test_requests_get_their_own_answers_until_the_scorer_ends(checkpoint: Model)
     broken = replace(PAIRS, queries=[None] * len(PAIRS.queries))  # type: ignore[list-item]
     with pytest.raises((TypeError, AttributeError)) as raised:
         ask(scorer, broken)
-    # Where it happened is not lost.
-    assert any("in score" in note for note in raised.value.__notes__)
+    assert any("in score" in note for note in raised.value.__notes__)  # Where it happened
     assert len(processes()) == 3
     for process in processes():
         os.kill(process, signal.SIGTERM)  # It is for the service.
     np.testing.assert_allclose(ask(scorer, PAIRS)[0], expected, atol=4e-6)
     del scorer, raised
-    gc.collect()  # A task of asyncio.run is in a cycle with its error.
+    gc.collect()  # A task is in a cycle with its error.
     end = time.monotonic() + 10
     while processes() and time.monotonic() < end:
         time.sleep(0.01)
