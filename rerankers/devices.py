@@ -119,7 +119,7 @@ def in_processes(
     function: Callable[[Item], Iterable[Result]], items: Sequence[Item]
 ) -> Iterator[Result]:
     """The results of a function of each item, computed by a forked process for each, as they come.
-    Raises the function's error, and RerankerError if a process ends without one."""
+    Raises the function's error, and RerankerError if a process is killed."""
     from multiprocessing import connection, get_context
 
     reader: Any

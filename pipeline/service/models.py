@@ -419,7 +419,7 @@ class Queue:
             try:
                 scores, seconds = await work(), time.perf_counter() - started
                 self._last = time.monotonic()
-                most = MOST_SLOWED * self._seconds or seconds  # Of more, a process has hung.
+                most = MOST_SLOWED * self._seconds or seconds  # More says that a process hung.
                 self._seconds += RECENT * (min(seconds / size, most) - self._seconds)
                 answer.set_result((scores, seconds, started - since))
             except Exception as error:

@@ -135,8 +135,8 @@ def of_lists(
     recent: RecentPosts | None = None,
     function: Callable[[Floats], Floats] = np.asarray,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Floats]]:
-    """The rows of each query's pairs, with a function of their features [N, K]; the other arguments
-    and errors are those of :class:`CandidateLists`."""
+    """The rows [N] of each query's pairs, and a ``function`` of their features [N, K]; processes
+    share many. The other arguments and errors are those of :class:`CandidateLists`."""
 
     def compute(rows: npt.NDArray[np.int64] | None) -> Iterator[Any]:
         lists = CandidateLists(pairs if rows is None else pairs.alone(rows), chosen, idf, recent)

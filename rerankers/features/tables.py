@@ -157,7 +157,7 @@ class CharacterCounts(NamedTuple):
 
 
 class PostTable:
-    """N posts: lists by the names of :data:`COLUMNS`, each found once."""
+    """N posts. ``column``: a name of :data:`COLUMNS` -> the posts' lists, which are found once."""
 
     def __init__(self, size: int, find: Callable[[str], Ragged]) -> None:
         self._size, self.column = size, cache(find)

@@ -307,9 +307,8 @@ def test_requests_get_their_own_answers_until_the_scorer_ends(checkpoint: Model)
     for part, scores in zip(parts, ask(scorer, *map(PAIRS.take, parts)), strict=True):
         np.testing.assert_allclose(scores, expected[part], rtol=1e-6, atol=4e-6)
     assert ask(scorer, PAIRS.take(np.zeros(0, np.int64)))[0].shape == (0,)
-    broken = replace(PAIRS, queries=[None] * len(PAIRS.queries))  # type: ignore[list-item]
     with pytest.raises((TypeError, AttributeError)) as raised:
-        ask(scorer, broken)
+        ask(scorer, replace(PAIRS, queries=[None] * len(PAIRS.queries)))  # type: ignore[list-item]
     assert any("in score" in note for note in raised.value.__notes__)  # Where it happened
     assert len(processes()) == 3
     for process in processes():
@@ -340,6 +339,9 @@ def test_a_process_that_hangs_is_replaced(checkpoint: Model, monkeypatch: Patch)
 @pytest.mark.slow
 def test_a_process_that_dies_again_is_started_later(checkpoint: Model, monkeypatch: Patch) -> None:
     scorer, processes = scorer_of(checkpoint.directory, 1)
+    for _ in range(2):  # The second time within the pause, which is brief enough to wait for
+        os.kill(processes()[1], signal.SIGKILL)
+        assert ask(scorer, PAIRS)[0].shape == (len(PAIRS),)
     starts, fork = [], serving.Workers.fork
 
     def broken(template: Workers) -> object:

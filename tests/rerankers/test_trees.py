@@ -169,22 +169,20 @@ def test_a_model_keeps_posts() -> None:
     assert 0 < scorer.counts["bytes"] <= 10**6
 
 
-def counted(number: int) -> Iterator[int]:
+def failing(number: int) -> Iterator[int]:
     yield number
-    if number == 2:
-        raise RerankerError("found 2")
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    yield os.getpid()
+    raise RerankerError("found 2")
 
 
 def test_processes_share_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = features.table(PAIRS, WINDOW_FAMILIES, IDF)
+    alone = features.table(PAIRS, WINDOW_FAMILIES, IDF).values
     monkeypatch.setattr(features, "MANY", 2)
     monkeypatch.setattr(features, "processes", lambda: 3)
-    shared = features.table(PAIRS, WINDOW_FAMILIES, IDF)
-    assert np.array_equal(shared.values, alone.values, equal_nan=True)
-    assert len({0, 1, os.getpid(), *devices.in_processes(counted, [0, 1])}) == 5
+    assert np.array_equal(features.table(PAIRS, WINDOW_FAMILIES, IDF).values, alone, equal_nan=True)
+    told = features.of_lists(PAIRS, ["links"], IDF, None, lambda _: np.array([os.getpid()]))
+    assert len({os.getpid(), *(int(pid[0]) for _, pid in told)}) == 4
     for number, problem in ((2, "found 2"), (3, "has ended early")):
         with pytest.raises(RerankerError, match=problem):
-            list(devices.in_processes(counted, [0, number]))
+            list(devices.in_processes(failing, [number]))
