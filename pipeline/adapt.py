@@ -7,6 +7,8 @@
 A sentence transformer, the teacher, encodes the posts once. Then every word gets a vector, so that
 the sums of these vectors are as near as possible to the encodings. They are written beside
 the models, and searches of the collection compare meaning by them: the teacher is not needed again.
+The words of posts that are in a search engine alone are counted, too, as those of others are by the
+first search: the rarer, the more a word counts.
 An interrupted run continues when the command is repeated. Posts that are added to the index later
 need no new adaptation unless many of their words are unknown: --check says how many.
 """
@@ -25,6 +27,7 @@ from pipeline.collections.named import open_collection
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
 from pipeline.errors import DataError, UsageError
+from pipeline.ranking.frequencies import file_of
 from pipeline.runtime import bar, choose_device
 from pipeline.text import counted, say
 
@@ -102,6 +105,7 @@ def adapt(options: Options, collection: Collection) -> None:
     made = {"teacher": teacher.name, "fingerprint": teacher.fingerprint}
     made |= {"collection": collection.key, "posts": str(len(posts)), "sample": json.dumps(drawn)}
     write_bytes(path, space.content(made))
+    file_of(collection, texts)
     print(f"wrote {path}: {counted(len(space.words), 'word')}, {path.stat().st_size / 1e6:.1f} MB")
 
 

@@ -141,7 +141,7 @@ def _is_parquet(path: Path) -> bool:
 def _score(options: Options, files: Sequence[Path]) -> list[Row]:
     """Score all rows; returns those that cannot be read."""
     from pipeline.collections.named import open_collection
-    from pipeline.ranking.build import best_source, mixed
+    from pipeline.ranking.build import Source, best_source, mixed
     from rerankers import checkpoint as checkpoints
     from rerankers.pairs import FIRST_STAGE, PRIOR, number_of
 
@@ -150,12 +150,12 @@ def _score(options: Options, files: Sequence[Path]) -> list[Row]:
         raise DataError("--order: found no first_stage_score in the first row, expected one")
     if options.order in ("order", "unknown"):
         form = form._replace(has_first_stage=False, is_ordered=options.order == "order")
-    folder, adapted, key = options.checkpoint or checkpoints.find(options.reranker), None, ""
+    name, key = options.reranker, ""
+    source = Source((options.checkpoint or checkpoints.find(name)).absolute())
     if options.collection:
         collection = open_collection(options.collection)
-        (folder, adapted), key = best_source(collection), collection.key
-    name = "" if options.collection else options.reranker
-    model = folder.absolute(), name, adapted, options.batch_size
+        source, name, key = best_source(collection), "", collection.key
+    model = source, name, options.batch_size
     # On a cluster the model is only looked at here.
     trained = load(*model, "cpu" if options.address else options.device, options.threads)
     trained = mixed(trained, form.has_first_stage, options.weight, key)
@@ -334,16 +334,13 @@ def with_score(schemas: Sequence[Any], form: Form) -> Any:
     return pa.unify_schemas([*schemas, score], promote_options="permissive")
 
 
-def load(
-    folder: Path, name: str, adapted: Path | None, size: int, device: str, threads: int | None
-) -> Any:
+def load(source: Any, name: str, size: int, device: str, threads: int | None) -> Any:
     """A model of a checkpoint; raises RerankerError if it needs more than rows have."""
     from pipeline.ranking.checkpoints import check_reads_given
-    from rerankers import checkpoint as checkpoints
     from rerankers import models
 
     device = choose_device(device, threads, not name or models.is_network(name))
-    trained = checkpoints.load(folder, name or None, device, adapted=adapted, batch_size=size)
+    trained = source.load(device, name or None, size)
     check_reads_given(trained)
     return trained
 

@@ -43,22 +43,24 @@ def main(options: Options) -> None:
     if problems:
         raise UsageError(problems)
 
-    from pipeline.ranking.build import best_source
+    from pipeline.ranking.build import Source, best_source
     from pipeline.ranking.tuning import TUNING_FILE, tuning_of
     from rerankers import checkpoint as checkpoints
 
-    key, adapted = "", None
+    key, others = "", dict[str, bytes]()
     if options.collection:
         collection = open_collection(options.collection, data=options.data)
-        folder, adapted = best_source(collection)
-        key = collection.key
+        source, key = best_source(collection), collection.key
+        known = (source.adapted, source.frequencies)
+        names = (checkpoints.ADAPTED_FILE, checkpoints.FREQUENCIES)
+        others = {name: path.read_bytes() for name, path in zip(names, known, strict=True) if path}
     else:
-        folder = checkpoints.find(options.model or "")
-    others = {checkpoints.ADAPTED_FILE: adapted.read_bytes()} if adapted else {}
+        source = Source(checkpoints.find(options.model or ""))
+    folder = source.folder
     if (tuned := tuning_of(folder, key)) and tuned.path:
         others[TUNING_FILE] = tuned.path.read_bytes()
     with atomic_directory(target) as new:
-        checkpoints.copy_whole(folder, new, others)
+        checkpoints.copy_whole(folder, new, others, source.idf)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     say(f"wrote {target}, {size / 1e6:.1f} MB, from {folder}")
 

@@ -37,7 +37,8 @@ from rerankers.text.spaces import ADAPTED, AdaptedSpace
 from rerankers.text.vocabulary import Idf, Vocabulary
 
 FORMAT = 2  # Format of ``config.json``, and meaning of the weights: how texts become terms
-ADAPTED_FILE = "adapted.safetensors"
+ADAPTED_FILE, FREQUENCIES = "adapted.safetensors", "frequencies.tsv"
+GENERAL, OF_POSTS = "wordfreq", "posts"  # Sources of word frequencies besides a file
 SHIPPED = Path(__file__).parent / "checkpoints"
 """The trained weights that come with the package: ``<model>/<test collection or "all">``."""
 
@@ -54,17 +55,18 @@ def save(directory: Path, model: Model, extras: Mapping[str, bytes] | None = Non
         (directory / file_name).write_bytes(content)
     config = {
         "model": model.name,
-        "idf": model.idf.source,
+        "idf": _portable(model.idf.source),
         "config": dataclasses.asdict(model.config),
         "features": list(features.names_of(model.families)),
     }
     write_config(directory, config)
 
 
-def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes]) -> None:
+def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes], idf: str = "") -> None:
     """Copy a checkpoint, with all that it shares with others, into an empty folder. ``replaced``:
-    file name -> content, for new files or in place of the checkpoint's own. Raises RerankerError if
-    a file is missing, changed or foreign."""
+    file name -> content, for new files or in place of the checkpoint's own; ``idf``: source of word
+    frequencies in place of its own. Raises RerankerError if a file is missing, changed or foreign.
+    """
     config = checked(directory, replaced)
     shutil.copytree(directory, target, dirs_exist_ok=True)
     if shared := _shared(directory, config):
@@ -72,7 +74,9 @@ def copy_whole(directory: Path, target: Path, replaced: Mapping[str, bytes]) -> 
         (target / WEIGHTS).write_bytes(packed(_weights(directory, shared)))
     for name, content in replaced.items():
         (target / name).write_bytes(content)
-    write_config(target, {key: value for key, value in config.items() if key != "shared"})
+    idf = _portable(idf or config["idf"])
+    kept = {key: value for key, value in config.items() if key != "shared"}
+    write_config(target, {**kept, "idf": idf})
 
 
 def _shared(directory: Path, config: Mapping[str, Any]) -> Path | None:
@@ -152,7 +156,7 @@ def load(
         known = {
             "name": model_name,
             "config": type(next(iter(kind.configurations.values())))(**config["config"]),
-            "idf": (idf or idf_from)(str(config["idf"])),
+            "idf": (idf or idf_from)(frequencies_of(directory, config)),
             "metrics": read_json(directory / "metrics.json"),
             "directory": directory,
             "read_again": reloaded,
@@ -207,11 +211,30 @@ def _resources(directory: Path, adapted: Path | None, families: Sequence[str]) -
     return known
 
 
+def frequencies_of(directory: Path, config: Mapping[str, Any] | None = None) -> str:
+    """The source of word frequencies of a checkpoint, for :func:`idf_from`; those of a collection's
+    posts may be among its files."""
+    source = str((config or read_json(directory / "config.json"))["idf"])
+    path = directory / FREQUENCIES
+    return f"{source}:{path}" if path.exists() else source
+
+
+def _portable(source: str) -> str:
+    """A source of frequencies without the place of a collection's."""
+    return ":".join(source.split(":")[:2]) if source.startswith(OF_POSTS) else source
+
+
 def idf_from(source: str) -> Idf:
     """Word frequencies by name: ``wordfreq``, ``wordfreq:LANGUAGE``, or the path of a file, with
-    a RerankerError if it is missing or has another content."""
-    kind, _, language = source.partition(":")
-    return Idf.from_wordfreq(language or "en") if kind == "wordfreq" else Idf.read(Path(source))
+    a RerankerError if it is missing or has another content; ``posts:LANGUAGE:FILE`` are those of a
+    collection's posts, smoothed by general ones, and these alone without the file."""
+    kind, language, path = (*source.split(":", 2), "", "")[:3]
+    if kind not in (GENERAL, OF_POSTS):
+        return Idf.read(Path(source))
+    general = Idf.from_wordfreq(language or "en")
+    if path:
+        return Idf.read(Path(path)).smoothed(general, source)
+    return dataclasses.replace(general, source=source) if kind == OF_POSTS else general
 
 
 def checked(directory: Path, replaced: Collection[str] = ()) -> dict[str, Any]:

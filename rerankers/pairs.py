@@ -22,10 +22,12 @@ features that reads it."""
 _LARGEST = 1e30  # Features are rounded in single precision
 _READERS: Sequence[Callable[[str], object]] = (float, datetime.fromisoformat)
 
+FREQUENCIES = "frequencies"
 Resources = Mapping[str, Any]
 """Name -> what is known of a collection, for families of features: the word vectors ``adapted`` to
 it (:class:`rerankers.text.spaces.WordSpace`), and its posts that were ``judged`` for other topics
-(:class:`rerankers.features.judged.JudgedPosts`). Without one its features are unknown."""
+(:class:`rerankers.features.judged.JudgedPosts`). Without one its features are unknown. In a
+training, which mixes collections, word ``frequencies`` take the place of the model's."""
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,17 @@ from pipeline.collections.named import open_collection
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import heading
 from pipeline.ranking.checkpoints import best_trained, directory_for, load_model, note_elsewhere
+from pipeline.ranking.frequencies import named_frequencies
 from pipeline.ranking.fusion import Fusion, UnionRetriever
 from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.retrievers import IndexRetriever, Retriever, retriever_for
 from pipeline.ranking.tuning import tuning_files, tuning_of
 from pipeline.text import say
+from rerankers import checkpoint as checkpoints
 from rerankers import models
-from rerankers.checkpoint import version_of
 from rerankers.errors import RerankerError
 from rerankers.reranker import Mixed, Model
+from rerankers.text.vocabulary import Idf
 
 
 def ranker(
@@ -181,17 +183,33 @@ def mixed(
 
 
 class Source(NamedTuple):
-    """A checkpoint folder, and word vectors adapted to a collection in place of the folder's."""
+    """A checkpoint folder, and what takes the place of its word vectors and frequencies: vectors
+    adapted to a collection, and the source of its frequencies."""
 
     folder: Path
     adapted: Path | None = None
+    idf: str = ""
+
+    def load(self, device: str = "cpu", name: str | None = None, batch_size: int = 256) -> Model:
+        """The model, as by :func:`rerankers.checkpoint.load`."""
+
+        def frequencies(of_training: str) -> Idf:
+            return checkpoints.idf_from(self.idf or of_training)
+
+        return checkpoints.load(self.folder, name, device, frequencies, self.adapted, batch_size)
+
+    @property
+    def frequencies(self) -> Path | None:
+        """The file of a collection's word frequencies."""
+        _, _, path = self.idf.partition(":")[2].partition(":")
+        return Path(path) if path else None
 
     @property
     def version(self) -> str:
         """Hash of all that the scores depend on; RerankerError if a file cannot be read."""
-        version, tuned = version_of(self.folder), tuning_files(self.folder)[:-1]
-        adapted = [self.adapted] if self.adapted else []
-        for path in [*adapted, *(path for path in tuned if path.exists())]:
+        version, tuned = checkpoints.version_of(self.folder), tuning_files(self.folder)[:-1]
+        known = [path for path in (self.adapted, self.frequencies) if path]
+        for path in [*known, *(path for path in tuned if path.exists())]:
             try:
                 content = path.read_bytes()
             except OSError as error:
@@ -201,6 +219,7 @@ class Source(NamedTuple):
 
 
 def best_source(collection: Collection) -> Source:
-    """The best model of given candidates for a collection, with its adapted word vectors."""
+    """The best model of given candidates for a collection, with what is known of its words."""
     folder = directory_for(default_reranker(collection, is_mixed=True), collection)
-    return Source(folder, collection.adapted_file)
+    idf = named_frequencies(checkpoints.frequencies_of(folder), collection)
+    return Source(folder, collection.adapted_file, idf)

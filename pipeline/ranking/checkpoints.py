@@ -16,6 +16,7 @@ from platformdirs import user_cache_path, user_data_path
 from pipeline.collections.collection import OWN, Collection, home_directory, models_directory
 from pipeline.collections.named import answers
 from pipeline.errors import DataError, UsageError
+from pipeline.ranking.frequencies import named_frequencies
 from pipeline.ranking.ranker import Ranker
 from pipeline.ranking.tuning import Tuning
 from pipeline.runtime import choose_device
@@ -105,7 +106,8 @@ def load_model(
 ) -> Model:
     """The trained model for a collection, of :func:`default_directory` without a ``checkpoint``.
     ``device`` and ``threads``: see :func:`pipeline.runtime.choose_device`. ``idf``: ``wordfreq``,
-    for the collection's language if it names one, or a file; None is the one used in training.
+    for the collection's language if it names one, ``posts`` for both that and the collection's
+    posts, or a file; None is the one used in training.
     ``batch_size``: pairs in a forward pass."""
     if name not in models.names():
         raise UsageError(
@@ -114,7 +116,7 @@ def load_model(
     device = choose_device(device, threads, models.is_network(name))
 
     def frequencies(of_training: str) -> Idf:
-        return checkpoints.idf_from(named_frequencies(idf or of_training, collection.language))
+        return checkpoints.idf_from(named_frequencies(idf or of_training, collection))
 
     directory = checkpoint or directory_for(name, collection)
     trained = checkpoints.load(directory, name, device, frequencies, batch_size=batch_size)
@@ -149,15 +151,6 @@ def note_elsewhere(collection: Collection) -> None:
                     f'if it is {collection.file} now, name that "{name}" by the key `name`'
                 )
                 return
-
-
-def named_frequencies(source: str, language: str | None) -> str:
-    """The source of word frequencies; that of ``language``, if it is wordfreq and has some."""
-    if not language or source.split(":")[0] != "wordfreq":
-        return source
-    from wordfreq import available_languages
-
-    return f"wordfreq:{language}" if language in available_languages() else source
 
 
 def warn_of_seen(ranker: Ranker) -> None:

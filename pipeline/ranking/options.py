@@ -134,7 +134,9 @@ class ModelOptions(ScoringOptions, ForeignOptions, CollectionOptions):
         metavar="DIR",
     )
     idf: str | None = option(
-        "word frequencies: wordfreq or a file (default: as trained)", metavar="SOURCE"
+        "word frequencies: wordfreq, posts (of wordfreq and the collection's posts), or a file "
+        "(default: as trained)",
+        metavar="SOURCE",
     )
     hits: int | None = option(f"candidates per topic (default: {DEFAULT_HITS})", parse=positive_int)
     skip_unknown: bool = option(

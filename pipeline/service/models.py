@@ -82,8 +82,7 @@ class ServedModel:
     @cached_property
     def checkpoint(self) -> Model:
         """The model in this process, without λ, loaded when it is first needed: for the page."""
-        folder, adapted = self.source
-        return checkpoints.load(folder, device=self.device, adapted=adapted)
+        return self.source.load(self.device)
 
     @cached_property
     def numbers(self) -> list[str]:
@@ -124,7 +123,7 @@ def probability(value: float) -> str:
 def load(name: str, source: Source, cache: int, device: str) -> tuple[Model, ServedModel]:
     """A model that keeps posts; RerankerError, DataError for a damaged or unsuitable one."""
     version, tuning = source.version, tuning_of(source.folder)
-    plain = checkpoints.load(source.folder, device=device, adapted=source.adapted)
+    plain = source.load(device)
     check_reads_given(plain)
     model = mixed(plain, has_scores=True).remembering(cache)
     if source.version != version:

@@ -15,6 +15,7 @@ from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import Qrels, Run, ranked
 from pipeline.defaults import DEFAULT_HITS
+from pipeline.ranking.frequencies import file_of, named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import (
     Candidates,
@@ -26,9 +27,11 @@ from pipeline.ranking.retrievers import (
 )
 from pipeline.text import say
 from pipeline.training.training_set import JudgedCandidates
-from rerankers.pairs import Resources
+from rerankers.checkpoint import GENERAL, OF_POSTS, idf_from
+from rerankers.pairs import FREQUENCIES, Resources
 from rerankers.text.lexicon import Lexicon
 from rerankers.text.spaces import text_vectors
+from rerankers.text.vocabulary import Idf
 from rerankers.text.words import MENTION_OR_LINK
 from rerankers.trees.fusion import SEARCHES
 
@@ -54,6 +57,8 @@ _ALPHABET = {ord(a): chr(0x10D0 + n) for n, a in enumerate(string.ascii_lowercas
 _DISGUISE = _ALPHABET | {ord(a): _ALPHABET[ord(a.lower())] for a in string.ascii_uppercase}
 """Letter -> letter of another alphabet, Georgian, which has no capitals and no accents."""
 
+_PLAIN = {ord(letter): chr(a) for a, letter in _ALPHABET.items()}
+
 
 def fusion_lists(
     config: Any, collections: Sequence[Collection], judged_posts: bool = False
@@ -72,15 +77,19 @@ def fusion_lists(
 
 
 def window_lists(
-    collections: Sequence[Collection], most: int, judged_posts: bool = False
+    collections: Sequence[Collection],
+    most: int,
+    judged_posts: bool = False,
+    of_posts: bool = True,
 ) -> JudgedCandidates:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
     Each comes with scores or in its order, so a model knows what to read where scores are missing;
     one of each topic comes as a set, and one in batches. Of mixed collections some are in a
-    language that nobody knows. First stages are the collection's own, all methods of search, and
-    those of engines. Of a single collection the own one's windows with scores, of :data:`WINDOW`
-    posts each, keep their query_ids. A topic's forms are held out together.
+    language that nobody knows; with ``of_posts`` half have the word frequencies of the collection's
+    posts. First stages are the collection's own, all methods of search, and those of engines. Of a
+    single collection the own one's windows with scores, of :data:`WINDOW` posts each, keep their
+    query_ids. A topic's forms are held out together.
 
     ``most`` topics of each of several collections are drawn anew for each first stage, which bounds
     time and memory; ``judged_posts``: whether the judgments of other topics are read.
@@ -90,6 +99,7 @@ def window_lists(
         name, sizes = collection.name, (*WINDOWS, 1000) if collection.runs else WINDOWS
         say(f"windows of {name}")
         every, of_every = lists.topics_of(collection)
+        idf, of_other = _frequencies(collection) if lists.are_mixed and of_posts else (None, None)
         for number, retriever in enumerate(_first_stages(collection, lists.several)):
             topics = lists.some(every, most) if lists.several else every
             judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
@@ -99,17 +109,18 @@ def window_lists(
                 served = _windows(found, np.full(len(topics), WINDOW))
                 lists.add(name, served, judged, prefix="")
             windows = _windows(found, lists.sizes(sizes, topics))
-            lists.add(name, windows, judged, FORMS[:2])
+            lists.add(name, windows, judged, FORMS[:2], idf=idf)
             if lists.are_mixed:
                 drawn = lists.some(topics, round(DISGUISED * len(topics)))
-                lists.add(name, *_disguised(replace(windows, topics=drawn), judged), FORMS[:2])
+                disguised = _disguised(replace(windows, topics=drawn), judged)
+                lists.add(name, *disguised, FORMS[:2], idf=of_other)
         # A set is the same set whoever found it.
-        lists.add(name, _windows(found, lists.sizes(sizes, topics)), judged, FORMS[2:])
+        lists.add(name, _windows(found, lists.sizes(sizes, topics)), judged, FORMS[2:], idf=idf)
         batches = _windows(found, lists.sizes((20, 50, WINDOW), topics))
-        lists.add_batches(name, batches, judged)
+        lists.add_batches(name, batches, judged, idf)
         if lists.are_mixed:
             drawn = lists.some(topics, round(DISGUISED * len(topics)))
-            lists.add_batches(name, *_disguised(replace(batches, topics=drawn), judged))
+            lists.add_batches(name, *_disguised(replace(batches, topics=drawn), judged), of_other)
     return lists.joined()
 
 
@@ -128,7 +139,7 @@ class _Lists:
         self._resources = dict[str, Resources]()
         self._twins, self._groups, self._wholes = list[str](), list[str](), list[str]()
         self._parts = 0  # Number of calls of :meth:`add`
-        self._rng = np.random.default_rng(1)
+        self._rng, self._coins = np.random.default_rng(1), np.random.default_rng(2)
 
     def topics_of(self, collection: Collection) -> tuple[Sequence[Topic], Qrels]:
         """The topics of a collection to train on, and their judgments."""
@@ -157,10 +168,11 @@ class _Lists:
         forms: Sequence[str] = FORMS[:1],
         prefix: str | None = None,
         wholes: Sequence[str] = (),
+        idf: Idf | None = None,
     ) -> None:
         """Add the lists of a collection; of ``forms`` one is drawn for each. ``prefix`` is that of
         each query_id, None is a new one; ``wholes`` are the query_ids of the topics that the lists
-        are parts of, if they are parts."""
+        are parts of, if they are parts; half of the topics have the word frequencies ``idf``."""
         prefix = f"{self._parts}/" if prefix is None else prefix
         self._parts += 1
         ids = [topic.query_id for topic in found.topics]
@@ -174,11 +186,16 @@ class _Lists:
         for of, run in found.signals.items():
             self._signals.setdefault(of, {}).update(_prefixed(run, prefix))
         whole = wholes or ids
+        coins = {query_id: idf and self._coins.random() < 0.5 for query_id in dict.fromkeys(whole)}
+        for of_whole, query_id in zip(whole, ids, strict=True):
+            if coins[of_whole]:
+                known = self._resources.setdefault(f"{prefix}{query_id}", {})
+                self._resources[f"{prefix}{query_id}"] = {**known, FREQUENCIES: idf}
         self._twins += [f"{name}/{query_id}" for query_id in whole]
         self._wholes += [f"{self._parts}/{query_id}" for query_id in whole]
         self._groups += [name] * len(ids)
 
-    def add_batches(self, name: str, found: Candidates, judged: Qrels) -> None:
+    def add_batches(self, name: str, found: Candidates, judged: Qrels, idf: Idf | None) -> None:
         """Add the lists in batches, half of them in no order, which compare with each other."""
         batches: list[tuple[Topic, str, dict[str, float]]] = []
         for topic, size in zip(found.topics, self.sizes(BATCHES, found.topics), strict=True):
@@ -195,7 +212,8 @@ class _Lists:
             resources={t.query_id: found.resources.get(whole, {}) for t, whole, _ in batches},
         )
         grades = {topic.query_id: judged[whole] for topic, whole, _ in batches}
-        self.add(name, parts, grades, FORMS[::2], wholes=[whole for _, whole, _ in batches])
+        wholes = [whole for _, whole, _ in batches]
+        self.add(name, parts, grades, FORMS[::2], wholes=wholes, idf=idf)
 
     def joined(self) -> JudgedCandidates:
         """All lists, whose topics all differ."""
@@ -227,6 +245,15 @@ def _disguised(found: Candidates, judged: Qrels) -> tuple[Candidates, Qrels]:
         _prefixed({d: post._replace(text=other(post.text)) for d, post in of_run.items()}, prefix),
     )
     return candidates, {q: _prefixed(grades, prefix) for q, grades in judged.items() if q in known}
+
+
+def _frequencies(collection: Collection) -> tuple[Idf | None, Idf | None]:
+    """Word frequencies of a collection's posts, also in the other alphabet's letters."""
+    if (path := file_of(collection)) is None:
+        return None, None
+    own, general = Idf.read(path), idf_from(named_frequencies(GENERAL, collection))
+    other = replace(own, share=lambda word: own.share(word.translate(_PLAIN)))
+    return own.smoothed(general, OF_POSTS), other.smoothed(general, OF_POSTS)
 
 
 def _first_stages(collection: Collection, several: bool) -> list[Retriever]:

@@ -67,8 +67,9 @@ class Options(EngineOptions):
         "(default: its glove.6B.100d.bin.gz, or general without that file)",
         parse=Path,
     )
-    idf: str = option(
-        "word frequencies: wordfreq or a file (N, then word<TAB>df)", default="wordfreq"
+    idf: str | None = option(
+        "word frequencies: wordfreq, posts (of wordfreq and the collection's posts), or a file (N, "
+        "then word<TAB>df) (default: posts for window, wordfreq for others)"
     )
     seed: int = option("seed of every random choice", default=1, parse=non_negative_int)
     device: str = option("where to train", default="auto", choices=("auto", "cpu", "cuda"))

@@ -20,7 +20,8 @@ from pipeline.collections.trec import format_run
 from pipeline.command.options import apply_changes
 from pipeline.errors import UsageError
 from pipeline.evaluation.measures import mean
-from pipeline.ranking.checkpoints import ADAPTED_SUFFIX, named_frequencies
+from pipeline.ranking.checkpoints import ADAPTED_SUFFIX
+from pipeline.ranking.frequencies import file_of, named_frequencies
 from pipeline.ranking.fusion import OFFICIAL, UnionRetriever
 from pipeline.ranking.options import engine_of
 from pipeline.text import did_you_mean, say
@@ -30,7 +31,7 @@ from pipeline.training.options import TRAINING, Options
 from pipeline.training.training_set import Outcome, Plan, TrainingSet
 from pipeline.training.tuning import HELD_OUT_FILE, HeldOut, compare
 from rerankers import checkpoint, models
-from rerankers.checkpoint import ADAPTED_FILE, JUDGMENTS
+from rerankers.checkpoint import ADAPTED_FILE, FREQUENCIES, GENERAL, JUDGMENTS, OF_POSTS
 from rerankers.errors import RerankerError
 from rerankers.features.judged import JUDGED
 from rerankers.networks.training.settings import Settings
@@ -53,7 +54,10 @@ def train(options: Options, own: Collection | None = None) -> Path:
     device = runtime.choose_device(options.device, options.threads, is_network)
     parts = _of_posts(options, own) if reads == "posts" else _of_lists(options, own, reads)
     folds = min(options.folds, len(own.training_topics)) if own else options.folds
-    idf = checkpoint.idf_from(named_frequencies(options.idf, own.language if own else None))
+    # An index of microblog years has the posts of pools alone, which are rich in topics' words.
+    knows_posts = reads == "lists" and (own or parts[2].training.groups)
+    source = options.idf or (OF_POSTS if knows_posts else GENERAL)
+    idf = checkpoint.idf_from(named_frequencies(source, own))
     plan = Plan(name, settings, folds, idf, *parts)
     say(f"training {name} on {', '.join(plan.data.trained_on)}")
     if is_network:
@@ -140,7 +144,8 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
     first_stage = training_set.own_training_set(own) if own else None
     judged = JUDGED in config.families.split(",")
     if reads == "lists":
-        lists = window_lists(collections, config.topics, judged)
+        of_posts = options.idf in (None, OF_POSTS)
+        lists = window_lists(collections, config.topics, judged, of_posts)
         origin = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
     else:
         lists = fusion_lists(config, collections, judged)
@@ -209,6 +214,8 @@ def _files(source: str, own: Collection | None, plan: Plan, outcome: Outcome) ->
         lines = "".join(f"{line}\n" for line in format_run(outcome.held_out_run, "held-out"))
         files[HELD_OUT_FILE] = gzip.compress(lines.encode(), mtime=0)
     if own:
+        if (path := file_of(own)) and model.idf.source.startswith(OF_POSTS):
+            files[FREQUENCIES] = path.read_bytes()
         files[TUNING_FILE] = compare(own, plan.first_stage, outcome).content()
         if JUDGED in model.families:
             files[JUDGMENTS] = own.judged_posts.content()

@@ -19,7 +19,7 @@ from rerankers.errors import RerankerError
 from rerankers.features import feedback, given, judged, matches, meaning, quality, temporal
 from rerankers.features.candidates import FAMILIES, PARAMETRIC, CandidateList, Family
 from rerankers.features.tables import PostTable, WordTable
-from rerankers.pairs import lists_of
+from rerankers.pairs import FREQUENCIES, lists_of
 
 if TYPE_CHECKING:
     from rerankers.features.recent import RecentPosts
@@ -150,9 +150,16 @@ def of_lists(
 
 
 def table(pairs: Pairs, chosen: Sequence[str], idf: Idf) -> FeatureTable:
-    """Features of all pairs; the arguments and errors of :class:`CandidateLists`."""
-    names = names_of(chosen)
+    """Features of all pairs; the arguments and errors of :class:`CandidateLists`. ``idf`` is that
+    of queries without ``frequencies`` of their own."""
+    names, of_query = names_of(chosen), [idf] * len(pairs.queries)
     values = np.zeros((len(pairs), len(names)), dtype=np.float32)
-    for rows, found in of_lists(pairs, chosen, idf):
-        values[rows] = found
+    if pairs.resources:
+        of_query = [known.get(FREQUENCIES, idf) for known in pairs.resources]
+    for source in dict.fromkeys(of_query):
+        has_source = np.array([each is source for each in of_query])
+        rows = np.flatnonzero(has_source[pairs.query_index])
+        part = pairs if len(rows) == len(pairs) else pairs.alone(rows)
+        for own, found in of_lists(part, chosen, source):
+            values[rows[own]] = found
     return FeatureTable(names, values)

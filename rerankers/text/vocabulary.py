@@ -6,7 +6,7 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +30,10 @@ FORMAT = 1  # Of :meth:`Vocabulary.content`
 UNKNOWN_BUCKETS = 2**15
 """Identifiers shared by all unknown words, chosen by hash: two given words collide once in 33,000
 times."""
+
+BLOCK = 4096  # Texts whose words are counted together
+PRIOR_POSTS = 1000.0
+"""Posts that the frequencies of general usage count for beside a collection's own."""
 
 RAREST = 1e-7  # Share of all words below which words of other languages than English are unknown
 
@@ -176,6 +180,17 @@ class Idf:
         share = lambda word: frequencies.get(word, 0) / posts  # noqa: E731
         return cls(share, float(posts), source, frequencies.keys)
 
+    def smoothed(self, general: "Idf", source: str) -> Self:
+        """These counts as if the collection had :data:`PRIOR_POSTS` more posts, of ``general``
+        usage, whose scale is kept: Dirichlet's prior (Zhai & Lafferty, "A study of smoothing
+        methods for language models", 2004, section 4)."""
+        weight = self.posts / (self.posts + PRIOR_POSTS)
+
+        def share(word: str) -> float:
+            return weight * self.share(word) + (1 - weight) * general.share(word)
+
+        return replace(self, share=share, posts=general.posts, source=source)
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file with N in its first line, then lines ``word<TAB>document frequency``.
@@ -197,6 +212,18 @@ class Idf:
                 )
             frequencies[word] = int(count)
         return cls.from_document_frequencies(frequencies, int(first), str(path))
+
+
+def document_frequencies(texts: Sequence[str], progress: Callable[[int], object]) -> str:
+    """The content of a file for :meth:`Idf.read`; ``progress`` is given numbers of texts."""
+    counts = Counter[str]()
+    for start in range(0, len(texts), BLOCK):
+        lexicon = Lexicon.from_texts(texts[start : start + BLOCK])
+        rows, size = lexicon.texts, len(lexicon.words)
+        places = np.unique(rows.owners * size + rows.values)  # Each word of a text once
+        counts.update(lexicon.words[row] for row in (places % size).tolist())
+        progress(len(rows))
+    return "".join([f"{len(texts)}\n", *(f"{word}\t{n}\n" for word, n in counts.items())])
 
 
 @cache

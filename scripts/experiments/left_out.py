@@ -24,7 +24,7 @@ from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.trec import Qrels, Run
 from pipeline.ranking import retrievers
-from pipeline.ranking.checkpoints import named_frequencies
+from pipeline.ranking.frequencies import named_frequencies
 from pipeline.ranking.fusion import UnionRetriever
 from pipeline.ranking.retrievers import Candidates, IndexRetriever, Retriever, retriever_for
 from pipeline.training import fusion
@@ -33,6 +33,7 @@ from pipeline.training.training_set import JudgedCandidates
 from pipeline.training.trees import grower
 from pipeline.training.tuning import fold_topics
 from rerankers import checkpoint, features, models
+from rerankers.checkpoint import GENERAL, OF_POSTS
 from rerankers.features import FeatureTable
 from rerankers.features.judged import JUDGED
 from rerankers.pairs import Pairs
@@ -129,15 +130,15 @@ def _trained_further(
     return found.run_of(scores)
 
 
-@cache
-def _idf(language: str | None = None) -> Idf:
-    return checkpoint.idf_from(named_frequencies("wordfreq", language))
+def _idf(model: str, collection: Collection | None = None) -> Idf:
+    source = OF_POSTS if model == "window" else GENERAL
+    return checkpoint.idf_from(named_frequencies(source, collection))
 
 
 def _model(name: str, configuration: str, of: Collection, data: Path | None) -> Trees:
     """A model of the shipped configuration, grown without a collection and its pair."""
     left_out = next((pair for pair in PAIRS if of.name in pair), YEARS)
-    return replace(_without(name, configuration, left_out, data), idf=_idf(of.language))
+    return replace(_without(name, configuration, left_out, data), idf=_idf(name, of))
 
 
 @cache
@@ -148,7 +149,7 @@ def _without(name: str, configuration: str, left_out: tuple[str, ...], data: Pat
     grow_on = grower(config, found, FeatureTable(names, table.values[:, : len(names)]))
     kept = ~np.isin(found.groups, left_out)
     lists = grow_on(np.flatnonzero(kept[found.candidates.texts.query_index]))
-    model: Trees = kind(name=name, config=config, idf=_idf(), lists=lists)
+    model: Trees = kind(name=name, config=config, idf=_idf(name), lists=lists)
     return model
 
 
@@ -162,5 +163,5 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
         found = window_lists(collections, config.topics)
     else:
         found = fusion_lists(config, [each for each in collections if each.index])
-    table = features.table(found.candidates.pairs(), config.families.split(","), _idf())
+    table = features.table(found.candidates.pairs(), config.families.split(","), _idf(name))
     return found, table

@@ -1,0 +1,67 @@
+"""Word frequencies of a collection's own posts, counted once and kept in a file."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from indexes.files import atomic_file
+from indexes.store import POSTS_FILE
+from pipeline.collections.collection import Collection, home_directory
+from pipeline.collections.sources import PostSource
+from pipeline.runtime import bar
+from rerankers.checkpoint import GENERAL, OF_POSTS
+from rerankers.text.vocabulary import document_frequencies
+
+MOST_COUNTED = 100_000  # Posts whose words are counted, drawn at random from more
+
+
+def named_frequencies(source: str, collection: Collection | None) -> str:
+    """The source of word frequencies for a collection: general ones in its language, if wordfreq
+    has it, and those of its posts, where the source names them and they can be counted."""
+    kind, _, known = source.partition(":")
+    if collection is None or kind not in (GENERAL, OF_POSTS):
+        return source
+    from wordfreq import available_languages
+
+    language = collection.language
+    if language not in available_languages():
+        language = known.partition(":")[0] or "en"
+    path = file_of(collection) if kind == OF_POSTS else None
+    return f"{kind}:{language}" + (f":{path}" if path else "")
+
+
+def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
+    """The file of :func:`rerankers.text.vocabulary.document_frequencies` of a collection's posts,
+    written at the first use. Posts in a search engine alone are counted where their ``texts`` are
+    given. None if the candidates are given, or the posts are not here."""
+    place, files = collection.index, collection.post_files()
+    if place is None:
+        return None
+    source = collection.post_source if place.engine else collection
+    if not files and not place.engine:
+        files = [place.directory / POSTS_FILE]
+    if not all(path.exists() for path in files):
+        return None
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    stamp = crc32(json.dumps([str(place), *states]).encode())
+    path = home_directory() / "frequencies" / f"{place.directory.name}-{stamp:08x}.tsv"
+    if not path.exists():
+        if not (texts := texts or (_some_texts(source) if source else ())):
+            return None
+        with bar(len(texts), "words", "post") as progress, atomic_file(path) as stream:
+            stream.write(document_frequencies(texts, progress))
+    return path
+
+
+def _some_texts(source: Collection | PostSource) -> Sequence[str]:
+    """Texts of the posts, or of :data:`MOST_COUNTED` of them."""
+    drawn, rng = list[str](), np.random.default_rng(1)
+    for number, post in enumerate(source.posts()):
+        if number < MOST_COUNTED:
+            drawn.append(post.text)
+        elif (row := int(rng.integers(number + 1))) < MOST_COUNTED:
+            drawn[row] = post.text
+    return drawn
