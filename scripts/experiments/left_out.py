@@ -7,6 +7,7 @@ bm25, …                 a first stage of :data:`FIRST_STAGES`, its best 100 po
 scores, order, nothing  ``window`` over BM25's, which are read in this form
 eights                  the same in their order, in batches of eight that are ranked together
 cosine/scores, …        such a form over another first stage
+scores-general, …       with general word frequencies, as where nobody knows the collection's posts
 fusion                  ``fusion`` for collections of any kind, over its own searches
 adapted                 the form scores by ``window`` with vectors adapted to the collection
 trained, judged         this model trained further on four fifths of the topics and measured on the
@@ -56,6 +57,7 @@ FIRST_STAGES = (*SEARCHES, "engine", "standard", "cosine", "hybrid")
 """Methods of our index, and what engines do; see :mod:`pipeline.training.fusion`."""
 
 FOLDS = 5  # Parts of a collection's own topics
+UNKNOWN = "-general"  # Ending of forms without frequencies of the collection's posts
 BATCH = 8  # Posts of a batch of the form ``eights``
 
 Judged = tuple[Run, Qrels]
@@ -76,11 +78,13 @@ def run_of(form: str, name: str, most: int, data: Path | None) -> Run:
         if form in FIRST_STAGES:
             return _first_stage(collection, form).search(topics, WINDOW).run
         found = _first_stage(collection, first or "bm25").search(topics, WINDOW)
-        if form in FORMS or form == "eights":
-            model = _model("window", "general", collection, data)
-            known = form if form in FORMS else "order"
-            pairs = replace(found, forms=dict.fromkeys(found.run, known)).pairs()
-            return found.run_of(model.score(_in_batches(pairs) if form == "eights" else pairs))
+        if (known := form.removesuffix(UNKNOWN)) in (*FORMS, "eights"):
+            model, is_whole = _model("window", "general", collection, data), known in FORMS
+            if form != known:
+                model = replace(model, idf=_idf(GENERAL, collection))
+            forms = dict.fromkeys(found.run, known if is_whole else "order")
+            pairs = replace(found, forms=forms).pairs()
+            return found.run_of(model.score(pairs if is_whole else _in_batches(pairs)))
         found = retrievers.with_resources(found, collection, judged_posts=True)
         model = _model("window", "adapted", collection, data)
         if form == "adapted":
@@ -130,15 +134,15 @@ def _trained_further(
     return found.run_of(scores)
 
 
-def _idf(model: str, collection: Collection | None = None) -> Idf:
-    source = OF_POSTS if model == "window" else GENERAL
+def _idf(source: str, collection: Collection | None = None) -> Idf:
     return checkpoint.idf_from(named_frequencies(source, collection))
 
 
 def _model(name: str, configuration: str, of: Collection, data: Path | None) -> Trees:
     """A model of the shipped configuration, grown without a collection and its pair."""
     left_out = next((pair for pair in PAIRS if of.name in pair), YEARS)
-    return replace(_without(name, configuration, left_out, data), idf=_idf(name, of))
+    source = OF_POSTS if name == "window" else GENERAL
+    return replace(_without(name, configuration, left_out, data), idf=_idf(source, of))
 
 
 @cache
@@ -149,7 +153,7 @@ def _without(name: str, configuration: str, left_out: tuple[str, ...], data: Pat
     grow_on = grower(config, found, FeatureTable(names, table.values[:, : len(names)]))
     kept = ~np.isin(found.groups, left_out)
     lists = grow_on(np.flatnonzero(kept[found.candidates.texts.query_index]))
-    model: Trees = kind(name=name, config=config, idf=_idf(name), lists=lists)
+    model: Trees = kind(name=name, config=config, idf=_idf(GENERAL), lists=lists)
     return model
 
 
@@ -163,5 +167,5 @@ def _features(name: str, data: Path | None) -> tuple[JudgedCandidates, FeatureTa
         found = window_lists(collections, config.topics)
     else:
         found = fusion_lists(config, [each for each in collections if each.index])
-    table = features.table(found.candidates.pairs(), config.families.split(","), _idf(name))
+    table = features.table(found.candidates.pairs(), config.families.split(","), _idf(GENERAL))
     return found, table
