@@ -29,6 +29,7 @@ from pipeline.collections.sources import PostFiles
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.errors import UsageError
+from pipeline.ranking.frequencies import file_of
 from pipeline.ranking.options import EngineOptions, engine_of
 
 
@@ -100,6 +101,7 @@ def main(options: Options) -> None:
         return
     start = time.perf_counter()
     manifest, sent = replace(collection, index=place).build_index()
+    file_of(replace(collection, index=place))  # A home folder may be read-only later.
     seconds = time.perf_counter() - start
     of_them = f", {sent:,} of them sent" if place.engine else ""
     print(

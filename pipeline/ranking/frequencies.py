@@ -12,6 +12,7 @@ from indexes.store import POSTS_FILE
 from pipeline.collections.collection import Collection, home_directory
 from pipeline.collections.sources import PostSource
 from pipeline.runtime import bar
+from pipeline.text import note
 from rerankers.checkpoint import GENERAL, OF_POSTS
 from rerankers.text.vocabulary import document_frequencies
 
@@ -36,30 +37,35 @@ def named_frequencies(source: str, collection: Collection | None) -> str:
 def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
     """The file of :func:`rerankers.text.vocabulary.document_frequencies` of a collection's posts,
     written at the first use. Posts in a search engine alone are counted where their ``texts`` are
-    given. None if the candidates are given, or the posts are not here."""
-    place, files = collection.index, collection.post_files()
-    if place is None:
+    given. None if candidates are given, the posts are not here, or the file cannot be written."""
+    if (place := collection.index) is None:
         return None
-    source = collection.post_source if place.engine else collection
-    if not files and not place.engine:
-        files = [place.directory / POSTS_FILE]
+    indexed = place.directory / POSTS_FILE
+    files = [indexed] if indexed.exists() else collection.post_files()
     if not all(path.exists() for path in files):
         return None
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     stamp = crc32(json.dumps([str(place), *states]).encode())
     path = home_directory() / "frequencies" / f"{place.directory.name}-{stamp:08x}.tsv"
-    if not path.exists():
-        if not (texts := texts or (_some_texts(source) if source else ())):
-            return None
+    if path.exists():
+        return path
+    source = collection.post_source if place.engine else collection
+    if not (texts or (source and files)):
+        return None
+    texts = texts or _some_texts(source)
+    try:
         with bar(len(texts), "words", "post") as progress, atomic_file(path) as stream:
             stream.write(document_frequencies(texts, progress))
+    except OSError as error:
+        note(f"{path} cannot be written ({error.strerror}): words have general frequencies")
+        return None
     return path
 
 
-def _some_texts(source: Collection | PostSource) -> Sequence[str]:
+def _some_texts(source: Collection | PostSource | None) -> Sequence[str]:
     """Texts of the posts, or of :data:`MOST_COUNTED` of them."""
     drawn, rng = list[str](), np.random.default_rng(1)
-    for number, post in enumerate(source.posts()):
+    for number, post in enumerate(source.posts() if source else ()):
         if number < MOST_COUNTED:
             drawn.append(post.text)
         elif (row := int(rng.integers(number + 1))) < MOST_COUNTED:

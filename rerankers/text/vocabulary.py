@@ -118,6 +118,7 @@ class Idf:
     posts: float  # N
     source: str  # Name of the source, for reports
     known: Callable[[], Collection[str]]  # Words of the source, whose trigrams are counted
+    length: float = 20.0  # Distinct words of a usual post
 
     def weights(self, tokens: Sequence[str], classical: bool = False) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
@@ -178,7 +179,8 @@ class Idf:
     ) -> Self:
         """Counts of one's own collection: word -> number of posts that hold it."""
         share = lambda word: frequencies.get(word, 0) / posts  # noqa: E731
-        return cls(share, float(posts), source, frequencies.keys)
+        length = max(1.0, sum(frequencies.values()) / posts)
+        return cls(share, float(posts), source, frequencies.keys, length)
 
     def smoothed(self, general: "Idf", source: str) -> Self:
         """These counts as if the collection had :data:`PRIOR_POSTS` more posts, of ``general``
@@ -223,7 +225,7 @@ def document_frequencies(texts: Sequence[str], progress: Callable[[int], object]
         places = np.unique(rows.owners * size + rows.values)  # Each word of a text once
         counts.update(lexicon.words[row] for row in (places % size).tolist())
         progress(len(rows))
-    return "".join([f"{len(texts)}\n", *(f"{word}\t{n}\n" for word, n in counts.items())])
+    return "".join([f"{len(texts)}\n", *(f"{word}\t{n}\n" for word, n in counts.most_common())])
 
 
 @cache

@@ -2,29 +2,35 @@
 
 import dataclasses
 import json
+import pickle
 import random
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Capture, Command
 from helpers.index_samples import table, write_lines
 
+from indexes.engines.client import EngineAddress
 from indexes.jvm import java_class, start
 from pipeline import tune
+from pipeline.collections.collection import IndexPlace
 from pipeline.collections.named import SAMPLE, find, open_collection
 from pipeline.collections.topics import Topic
 from pipeline.collections.trec import read_qrels
 from pipeline.defaults import DEFAULT_FUSION, DEFAULT_MEASURES, DEFAULT_WINDOW
 from pipeline.errors import DataError
-from pipeline.ranking.build import default_reranker
+from pipeline.ranking.build import best_source, default_reranker
 from pipeline.ranking.checkpoints import load_model
+from pipeline.ranking.frequencies import file_of, named_frequencies
 from pipeline.ranking.retrievers import retriever_for
 from pipeline.ranking.tuning import Tuning
 from pipeline.training.training_set import own_training_set
 from pipeline.training.tuning import FEWEST
+from rerankers.checkpoint import find as find_model
 from rerankers.checkpoint import load, write_config
 from rerankers.features.judged import JUDGED
 
@@ -220,6 +226,40 @@ def test_word_frequencies_of_the_language(folder: Path, toml: Path) -> None:
     for idf, is_german in ((None, True), ("wordfreq", True), (str(folder / "idf.txt"), False)):
         source = load_model("mp_hcnn", find(str(toml)), idf=idf).idf.source
         assert (source == "wordfreq:de", "wordfreq" in source) == (is_german, is_german)
+
+
+@pytest.mark.slow
+def test_words_of_posts_have_their_frequencies_everywhere(tmp_path: Path, command: Command) -> None:
+    """In searches, services, batches, other processes, and in a folder that was exported."""
+    collection, shipped = find("sample"), load(find_model("window"))
+    command("export", "--collection", "sample", "--output", tmp_path / "copy", code=0)
+    source, model = best_source(collection), load_model("window", collection)
+    assert source.frequencies == file_of(collection) and model.idf.source == source.idf
+    pairs = [(topic.text, post.text) for topic in collection.topics for post in collection.posts()]
+    ways = [model, source.load(), load(tmp_path / "copy"), pickle.loads(pickle.dumps(model))]
+    expected, *others, general = (way.predict(pairs) for way in [*ways, shipped])
+    for scores in others:
+        np.testing.assert_array_equal(scores, expected)
+    assert (general != expected).any() and not shipped.idf.source.count(str(tmp_path))
+    # Another word in the posts is another version of the source.
+    before = source.version
+    source.frequencies.write_text("874\nstorm\t800\n")
+    assert source.version != before
+
+
+def test_posts_of_an_engine_are_counted_where_they_are_read(toml: Path, tmp_path: Path) -> None:
+    """Or from the files that it was built from; those of an index are counted anew with it."""
+    own = find(str(toml))
+    of_files = file_of(own)
+    assert of_files.read_text().splitlines()[0] == "4" and "storm\t2" in of_files.read_text()
+    engine = IndexPlace(engine=EngineAddress("http://localhost:1", "posts"))
+    assert file_of(dataclasses.replace(own, index=engine)).read_text() == of_files.read_text()
+    foreign = dataclasses.replace(own, index=engine, post_source=None)
+    assert file_of(foreign) is None and named_frequencies("posts", foreign) == "posts:en"
+    assert file_of(foreign, ["storm"]) == file_of(foreign)
+    of_files.parent.rename(tmp_path / "old")
+    of_files.parent.write_text("no folder")
+    assert file_of(own) is None
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import gzip
 import math
 import shutil
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +25,12 @@ from pipeline.errors import DataError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.retrievers import Candidates
 from pipeline.training import training_set as sets
-from pipeline.training.fusion import MemoryRetriever, _disguised, bm25, window_lists
+from pipeline.training.fusion import _DISGUISE, MemoryRetriever, _disguised, bm25, window_lists
 from pipeline.training.trees import LOST, LOST_MEANING, _weights, _with_losses
 from pipeline.training.tuning import HeldOut
 from rerankers import checkpoint
 from rerankers.networks.models.bag_of_words import Bilinear
-from rerankers.pairs import PRIOR
+from rerankers.pairs import FREQUENCIES, PRIOR
 from rerankers.text.words import words
 
 
@@ -168,6 +169,26 @@ def test_mixed_collections_give_lists_and_batches_that_nobody_can_read() -> None
     is_batch = [query_id.count("/") == 2 for query_id in lists]
     assert any(is_batch) and not all(is_batch)
     assert unread(sample) == []
+
+
+def test_half_of_the_lists_of_mixed_collections_know_the_frequencies_of_posts() -> None:
+    """Also those that nobody can read; a batch as its whole list; a single collection's none."""
+    sample = named.find("sample")
+    found = window_lists([sample, replace(sample, name="again")], 9)
+    topics, by_whole = found.candidates.topics, defaultdict[str, set[bool]](set)
+    known = [found.candidates.resources.get(topic.query_id) for topic in topics]
+    for whole, resources in zip(found.wholes, known, strict=True):
+        by_whole[whole].add(bool(resources))
+    assert all(len(states) == 1 for states in by_whole.values())
+    assert 0.4 < np.mean([True in states for states in by_whole.values()]) < 0.6
+    idf = {t.text.isascii(): of[FREQUENCIES] for t, of in zip(topics, known, strict=True) if of}
+    posts = [{*words(post.text)} for post in sample.posts()]
+    for word in ("storm", "the"):
+        share = sum(word in post for post in posts) / (len(posts) + 1000)
+        general = checkpoint.idf_from("wordfreq").share(word) * 1000 / (len(posts) + 1000)
+        assert idf[True].share(word) == pytest.approx(share + general)
+        assert idf[False].share(word.translate(_DISGUISE)) == pytest.approx(share)
+    assert not any(window_lists([sample], 9).candidates.resources.values())
 
 
 def test_questions_with_given_answers_teach_by_their_training_parts(answers: Path) -> None:

@@ -21,7 +21,7 @@ from rerankers.features import feedback, matches, meaning, temporal
 from rerankers.features.candidates import CandidateList
 from rerankers.features.judged import JUDGED, JUDGMENTS, JudgedPosts
 from rerankers.features.tables import PERSONAL_WORDS, PostTable, WordTable
-from rerankers.pairs import FIRST_STAGE, ORDER, PRIOR
+from rerankers.pairs import FIRST_STAGE, FREQUENCIES, ORDER, PRIOR
 from rerankers.text.spaces import ADAPTED, WordSpace, general
 from rerankers.text.stems import stem
 from rerankers.text.vocabulary import Idf
@@ -415,20 +415,22 @@ def test_missing_scores_and_spaces_are_nan() -> None:
 @pytest.mark.parametrize(
     ("name", "query", "texts", "is_known"),
     [
-        ("adapted", "qx bbc", ["qx", "qx storm", "cuts"], True),
-        ("adapted", "qx bbc", ["qx", "qx storm", "qx"], False),
-        ("general", "Wie hoch ist der Turm?", ["Der Turm ist hoch."], True),
-        ("general", "高さは何メートルですか", ["東京タワーの高さは"], False),
-        ("general", "क्या है", ["हिन्दी क्या"], False),
+        ("adapted", "qx bbc", ["qx", "qx storm", "cuts"], [False, True, True]),
+        ("adapted", "qx bbc", ["qx", "qx storm", "cuts"] * 11, [True]),
+        ("adapted", "qx bbc", ["qx", "qx storm", "qx"] * 11, [False]),
+        ("general", "Wie hoch ist der Turm?", ["Der Turm ist hoch."], [True]),
+        ("general", "高さは何メートルですか", ["東京タワーの高さは"], [False]),
+        ("general", "क्या है", ["हिन्दी क्या"], [False]),
     ],
 )
 def test_meaning_is_unknown_where_most_words_are(
-    name: str, query: str, texts: list[str], is_known: bool, monkeypatch: Patch
+    name: str, query: str, texts: list[str], is_known: list[bool], monkeypatch: Patch
 ) -> None:
+    """Of a short list each post with the query, of others the whole."""
     monkeypatch.undo()
-    found = computed(f"meaning:{name}", of_texts(query, *texts))
-    assert np.isnan(found["cosine"]).any() != is_known
-    assert np.isnan(found["cosine_minmax"]).all()  # In so short a list
+    found, is_short = computed(f"meaning:{name}", of_texts(query, *texts)), len(texts) < 33
+    np.testing.assert_array_equal(np.isnan(found["cosine"]), ~np.resize(is_known, len(texts)))
+    assert not is_short or np.isnan(found["cosine_minmax"]).all()
 
 
 def test_words_of_an_unknown_language_have_the_frequencies_of_the_list(monkeypatch: Patch) -> None:
@@ -461,11 +463,16 @@ def test_english_frequencies_are_of_english(text: str, is_known: bool, monkeypat
     assert candidates.knows_frequencies == is_known
 
 
-@pytest.mark.parametrize("family", ["lexical", "grams", "feedback", "meaning:general", "given"])
+@pytest.mark.parametrize(
+    "family", ["lexical", "grams", "feedback", "meaning:general", "given", "quality"]
+)
 def test_short_lists_are_not_compared(family: str, monkeypatch: Patch) -> None:
-    """Of a batch, a post has the features that it has alone."""
+    """Of a batch, a post has the features that it has alone, whatever the others' language."""
     monkeypatch.undo()
-    query, texts = "bbc world cuts", ["bbc cuts", "the world cuts", "storm"]
+    query, texts = (
+        "bbc world cuts",
+        ["bbc cuts", "the world cuts", "東京タワーの高さは何メートルですか"],
+    )
     whole = computed(family, of_texts(query, *texts, **{ORDER: np.arange(3) + 1.0}))
     for row, text in enumerate(texts):
         alone = computed(family, of_texts(query, text, **{ORDER: np.ones(1)}))
@@ -554,6 +561,17 @@ def test_every_family_is_finite_and_independent_of_the_order_of_pairs(family: st
     order = random.permutation(len(pairs))
     again = features.table(pairs.take(order), [family], IDF).values
     np.testing.assert_array_equal(again, values[order])
+
+
+def test_every_query_has_the_frequencies_of_its_collection() -> None:
+    pairs, families = all_pairs(), ["overlap", "quality"]
+    own = Idf.from_document_frequencies({"bbc": 9, "the": 5}, 10, "own")
+    known = [{FREQUENCIES: own} if row % 2 else {} for row in range(len(pairs.queries))]
+    found = features.table(dataclasses.replace(pairs, resources=known), families, IDF).values
+    expected = [features.table(pairs, families, idf).values for idf in (IDF, own)]
+    is_own = (pairs.query_index % 2 == 1)[:, None]
+    np.testing.assert_array_equal(found, np.where(is_own, *expected[::-1]))
+    assert (expected[0] != expected[1]).any()
 
 
 def test_every_query_has_the_space_of_its_collection() -> None:

@@ -20,13 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from rerankers.checkpoint import idf_from
 from rerankers.errors import RerankerError
 from rerankers.features.tables import WordTable
 from rerankers.text import spaces
 from rerankers.text import vectors as files
 from rerankers.text.spaces import AdaptedSpace, WordSpace, description_of, general
 from rerankers.text.vectors import OTHERS_LENGTH, WORD2VEC_LENGTH, WordVectors
-from rerankers.text.vocabulary import Idf, Vocabulary, word_frequencies
+from rerankers.text.vocabulary import Idf, Vocabulary, document_frequencies, word_frequencies
 from rerankers.text.words import character_trigrams
 
 MATRIX = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5]], dtype=np.float32)
@@ -183,6 +184,20 @@ def test_a_general_vector_is_the_sum_of_the_pieces() -> None:
     found = general().vectors([*WORDS, *odd])
     assert found.dtype == np.float32 and found.shape == (len(WORDS + odd), general().size)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
+
+
+def test_words_of_posts_are_counted_and_smoothed_by_general_ones(tmp_path: Path) -> None:
+    """Posts, not occurrences, also over blocks; as of a thousand posts more of general usage."""
+    texts, path = ["Storm #storm", "", "a STORM, a ferry\u2028"] * 3000, tmp_path / "posts.tsv"
+    done = list[int]()
+    path.write_text(document_frequencies(texts, done.append), encoding="utf-8")
+    assert sum(done) == len(texts) and len(done) > 1
+    found, general = idf_from(f"posts:en:{path}"), idf_from("wordfreq")
+    for word, count in {"storm": 6000, "a": 3000, "ferry": 3000, "the": 0, "zxqv": 0}.items():
+        assert found.share(word) == pytest.approx((count + 1000 * general.share(word)) / 10_000)
+    assert sorted(found.known()) == ["a", "ferry", "storm"] and found.posts == general.posts
+    without = idf_from("posts:de")
+    assert without.share("der") == idf_from("wordfreq:de").share("der") > general.share("der")
 
 
 @settings(deadline=None)
