@@ -27,7 +27,6 @@ from pipeline.collections.named import open_collection
 from pipeline.command.main import run
 from pipeline.command.options import option, positive_int
 from pipeline.errors import DataError, UsageError
-from pipeline.ranking.frequencies import file_of
 from pipeline.runtime import bar, choose_device
 from pipeline.text import counted, say
 
@@ -83,6 +82,7 @@ def adapt(options: Options, collection: Collection) -> None:
     """Encode the posts, fit word vectors to the encodings, check and write them."""
     from pipeline.adaptation.fit import ROUNDS, check, fit
     from pipeline.adaptation.teacher import encode, open_teacher
+    from pipeline.ranking.frequencies import file_of
 
     name = options.teacher or _teacher_of(collection)
     teacher = open_teacher(name, choose_device(options.device, options.threads))

@@ -29,7 +29,6 @@ from pipeline.collections.sources import PostFiles
 from pipeline.command.main import run
 from pipeline.command.options import existing_file, option
 from pipeline.errors import UsageError
-from pipeline.ranking.frequencies import file_of
 from pipeline.ranking.options import EngineOptions, engine_of
 
 
@@ -99,6 +98,8 @@ def main(options: Options) -> None:
         size = f"{sum(manifest.files.values()) / 1e6:,.1f} MB"
         print(f"no damage in {len(manifest.files)} files, {size}\nindex: {place}")
         return
+    from pipeline.ranking.frequencies import file_of
+
     start = time.perf_counter()
     manifest, sent = replace(collection, index=place).build_index()
     file_of(replace(collection, index=place))  # A home folder may be read-only later.
