@@ -8,15 +8,16 @@ are found several times faster than in Lucene's stored fields. Lucene has ids fo
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from indexes.analysis import analyzer, analyzer_name, searchable
 from indexes.errors import CollectionError
 from indexes.files import atomic_directory, sha256_of
-from indexes.jvm import JAVA_LOCK, detach_thread, java_class, java_errors, start
+from indexes.jvm import JAVA_LOCK, detached, java_class, java_errors, start
 from indexes.manifest import IndexManifest, Source, check_replaceable, software_versions
-from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Ranking, Topic, id_limit
+from indexes.methods import CONTENTS, ID, METHODS, PLACE, Method, Ranker, Topic, id_limit
 from indexes.posts import Post, as_post
 from indexes.records import parsed, rows_of
 from indexes.store import POSTS_FILE, Closing, PostStore
@@ -148,8 +149,7 @@ def stored_posts(directory: Path) -> Iterator[Post]:
             with JAVA_LOCK:
                 if living and not living.get(place):
                     continue
-                document = stored.document(place)
-                doc_id, raw, text = map(document.get, (ID, "raw", CONTENTS))
+                doc_id, raw, text = map(stored.document(place).get, (ID, "raw", CONTENTS))
             where = f"{directory}: post {doc_id or place}"
             if doc_id is None or (raw is None and text is None):
                 raise CollectionError(
@@ -218,9 +218,11 @@ class LuceneIndex(Closing):
         limits = [id_limit(topic, self.manifest.numeric_ids, self.directory) for topic in topics]
         # The place of the newest post within each topic's time limit
         places = [0 if limit is None else self.posts.first_up_to(limit) for limit in limits]
-        with java_errors(f"{self.directory}: the search failed"):
-            ranker = Ranker(self._reader, self._analyzer, method, hits)
-            ranked = _in_threads(ranker, [topic.text for topic in topics], places, threads)
+        failed = java_errors(f"{self.directory}: the search failed")
+        with failed, ThreadPoolExecutor(threads) as pool:
+            rank = partial(detached, Ranker(self._reader, self._analyzer, method, hits).rank)
+            # Cancels what is left if one raises
+            ranked = [*pool.map(rank, [topic.text for topic in topics], places)]
         return {
             topic.query_id: dict(zip(self.posts.ids_at(found), scores, strict=True))
             for topic, (found, scores) in zip(topics, ranked, strict=True)
@@ -293,19 +295,3 @@ def progress(posts: Iterable[Post], total: int | None, what: str) -> Iterable[Po
     from tqdm import tqdm
 
     return tqdm(posts, what, total, unit=" posts", disable=None, mininterval=0.5)
-
-
-def _in_threads(ranker: Ranker, texts: list[str], places: list[int], threads: int) -> list[Ranking]:
-    """The ranking for each text and first place, in their order."""
-
-    def rank(text: str, place: int) -> Ranking:
-        try:
-            return ranker.rank(text, place)
-        finally:
-            detach_thread()  # A thread that ends must not be attached to Java.
-
-    pool = ThreadPoolExecutor(threads)
-    try:
-        return list(pool.map(rank, texts, places))
-    finally:
-        pool.shutdown(cancel_futures=True)

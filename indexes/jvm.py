@@ -9,11 +9,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from indexes.errors import CollectionError
+
+Result = TypeVar("Result")
 
 MINIMUM_JAVA = 21
 
@@ -173,10 +175,14 @@ def call(target: Any, method: str, *arguments: Any) -> Any:
             return getattr(target, method)(*arguments)
 
 
-def detach_thread() -> None:
-    """Detach this thread from Java after its last call, if any; not for the main thread."""
-    if jnius := sys.modules.get("jnius"):
-        jnius.detach()
+def detached(work: Callable[..., Result], *arguments: Any) -> Result:
+    """The result of ``work``, after which this thread is no longer attached to Java, and may end;
+    not for the main thread."""
+    try:
+        return work(*arguments)
+    finally:
+        if jnius := sys.modules.get("jnius"):
+            jnius.detach()
 
 
 @contextlib.contextmanager

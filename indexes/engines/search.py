@@ -117,12 +117,9 @@ def search(
     left, count = iter(bodies.items()), max(1, _HITS // max(1, size))
     groups = [*iter(lambda: dict(islice(left, count)), {})]
     found: dict[str, list[Hit]] = {}
-    pool = ThreadPoolExecutor(threads)
-    try:
+    with ThreadPoolExecutor(threads) as pool:  # Cancels what is left if one raises
         for part in pool.map(lambda group: _group(engine, header, group), groups):
             found |= part
-    finally:
-        pool.shutdown(cancel_futures=True)
     return found
 
 

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from indexes.errors import CollectionError
 from indexes.files import atomic_file
-from indexes.jvm import detach_thread
+from indexes.jvm import detached
 from indexes.methods import METHODS, EngineQuery
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic, normalize, query_id, read_topics
@@ -169,7 +169,7 @@ class SearchPage:
             raise RequestError("overload", problem)
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, _detached, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, detached, work)
         finally:
             self._waiting -= 1
 
@@ -197,7 +197,7 @@ class SearchPage:
             old.close()
             LOG.info("%s: opened again, %d posts", self.collection.name, self.index.size)
 
-        self._thread.submit(_detached, work).result()
+        self._thread.submit(detached, work).result()
 
     def close(self) -> None:
         """End the thread of searches, after the one that runs, for which nobody waits."""
@@ -254,14 +254,6 @@ class SearchPage:
             self.grades.set(self.topics.get(topic.query_id, topic), doc_id, grade)
         except OSError as error:
             raise DataError(f"{self.grades.path}: cannot be written: {error.strerror}") from None
-
-
-def _detached(work: Callable[[], Result]) -> Result:
-    """The result of ``work``, after which this thread may end at any time."""
-    try:
-        return work()
-    finally:
-        detach_thread()
 
 
 # --- Its routes, and what they give ---------------------------------------------------------------
