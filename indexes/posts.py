@@ -41,8 +41,7 @@ def read_posts(
     fields (:func:`indexes.records.value_of`). Blank lines are skipped, notices of streaming APIs
     are skipped and counted. CollectionError: a line has another form, or the file cannot be read.
     """
-    for _, post in numbered_posts(path, columns, signals):
-        yield post
+    return (post for _, post in numbered_posts(path, columns, signals))
 
 
 def numbered_posts(

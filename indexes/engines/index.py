@@ -211,8 +211,7 @@ class ForeignIndex(EngineIndex):
         if pipeline := _pipeline(settings):  # A reranker belongs to no first stage.
             content = engine.patiently("GET", f"/_search/pipeline/{pipeline}")[pipeline]
             reranks = any("rerank" in part for part in content.get("response_processors", ()))
-        source = [*fields.values(), *address.signals]
-        super().__init__(engine, settings, directory, reranks, source)
+        super().__init__(engine, settings, directory, reranks, [*fields.values(), *address.signals])
 
     def change_numbers(self) -> Mapping[str, int] | None:
         """As :meth:`EngineIndex.change_numbers`: others may write to it."""
