@@ -4,7 +4,7 @@ Scores of different rankers or topics have no common scale, so they are normalis
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -84,33 +84,32 @@ def signal(name: str) -> Family:
     ``log_rank``: ln(1 + number of candidates with a higher score), 0 or more.
     All are NaN for a candidate whose signal is NaN, and for all candidates if it is missing.
     """
-    expected = "name of a ranker in letters, digits, _ and -, as in signal:rm3"
-    _require_name("signal", name, r"[A-Za-z0-9_-]+", expected)
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise _unnamed("signal", name, "ranker in letters, digits, _ and -, as in signal:rm3")
+
+    def compare(scores: Floats, _: float) -> Columns:
+        return scores.max() - scores, *normalised(scores)
+
+    return _of_known(("gap", "minmax", "z", "log_rank"), name, compare)
+
+
+def _unnamed(kind: str, name: str, expected: str) -> RerankerError:
+    """The error for the name of a family with another form."""
+    found = f"found the feature family {kind} with the name {name!r}"
+    return RerankerError(f"{found}, expected {kind}:NAME with the name of a {expected}")
+
+
+def _of_known(names: Sequence[str], key: str, compare: Callable[..., Columns]) -> Family:
+    """Features of the candidates whose signal is known, NaN for the others; ``compare`` gets the
+    signal and :attr:`CandidateList.compared`."""
 
     def columns(candidates: CandidateList) -> Columns:
-        def compare(scores: Floats) -> Columns:
-            return scores.max() - scores, *normalised(scores)
+        found, values = np.full((len(names), len(candidates)), np.nan), candidates.signals.get(key)
+        if values is not None and (known := ~np.isnan(values)).any():
+            found[:, known] = compare(values[known].astype(np.float64), candidates.compared)
+        return [*found]
 
-        return [*_of_known(candidates, name, 4, compare)]
-
-    return Family(("gap", "minmax", "z", "log_rank"), (name,), columns)
-
-
-def _require_name(kind: str, name: str, pattern: str, expected: str) -> None:
-    """Raise RerankerError for the name of a family with another form."""
-    if not re.fullmatch(pattern, name):
-        found = f"found the feature family {kind} with the name {name!r}"
-        raise RerankerError(f"{found}, expected {kind}:NAME with the {expected}")
-
-
-def _of_known(
-    candidates: CandidateList, name: str, count: int, compute: Callable[[Floats], Columns]
-) -> Floats:
-    """[K, N] ``count`` features of the candidates whose signal is known; NaN for the others."""
-    found, values = np.full((count, len(candidates)), np.nan), candidates.signals.get(name)
-    if values is not None and (known := ~np.isnan(values)).any():
-        found[:, known] = compute(values[known].astype(np.float64))
-    return found
+    return Family(names, (key,), columns)
 
 
 def number(name: str) -> Family:
@@ -121,18 +120,13 @@ def number(name: str) -> Family:
     ``z``: standard score; 0 if all are equal.
     All are NaN for a post without the number, the last two for all posts of a short list.
     """
-    expected = "name of a field in letters, digits, _, - and ., as in number:likes"
-    _require_name("number", name, r"[A-Za-z0-9_.-]+", expected)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise _unnamed("number", name, "field in letters, digits, _, - and ., as in number:likes")
 
-    def columns(candidates: CandidateList) -> Columns:
-        def compare(numbers: Floats) -> Columns:
-            return numbers, higher(numbers) / len(numbers), z_score(numbers)
+    def compare(numbers: Floats, compared: float) -> Columns:
+        return numbers, compared * higher(numbers) / len(numbers), compared * z_score(numbers)
 
-        found = _of_known(candidates, NUMBER + name, 3, compare)
-        found[1:] *= candidates.compared
-        return [*found]
-
-    return Family(("value", "rank_share", "z"), (NUMBER + name,), columns)
+    return _of_known(("value", "rank_share", "z"), NUMBER + name, compare)
 
 
 PARAMETRIC.update(signal=("NAME", signal), number=("NAME", number))
