@@ -139,8 +139,7 @@ class CandidateList:
     @cached_property
     def query_columns(self) -> WordColumns:
         """Properties of the query's distinct words: each [Lq]."""
-        rows = self.words.rows(self.query_words)
-        return self.columns.take(rows)
+        return self.columns.take(self.words.rows(self.query_words))
 
     @cached_property
     def tokens(self) -> Tokens:

@@ -154,6 +154,7 @@ class Growing:
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio: the upper bits of its multiples are spread evenly (Knuth,
 volume 3, section 6.4)."""
+_HASH = np.uint64(48)  # Bits of the hash of a sequence of characters
 
 
 def distinct(columns: Sequence[npt.NDArray[Any]], is_exact: bool = True) -> tuple[Rows, Rows]:
@@ -224,7 +225,7 @@ def distinct_grams(codes: Ragged, size: int) -> Ragged:
     keys = np.zeros(last, dtype=np.uint64)
     for offset in range(size):
         keys += code[offset : last + offset]
-        keys *= _MIX
+        keys *= GOLDEN
     keys >>= np.uint64(16)
     keys |= text[:last].astype(np.uint64) << _HASH
     keys = keys[text[:last] == text[size - 1 :]]
@@ -232,7 +233,3 @@ def distinct_grams(codes: Ragged, size: int) -> Ragged:
     keys = np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
     starts = np.searchsorted(keys, np.arange(len(codes) + 1, dtype=np.uint64) << _HASH)
     return Ragged(keys & ((np.uint64(1) << _HASH) - np.uint64(1)), starts)
-
-
-_MIX, _HASH = np.uint64(0x9E3779B97F4A7C15), np.uint64(48)
-"""A factor that spreads bits (the golden ratio), and the bits of a sequence's hash."""

@@ -223,8 +223,7 @@ def _by_family(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _mean(by_objective: npt.ArrayLike) -> Floats:
-    mean = np.mean(np.asarray(by_objective, dtype=np.float64), axis=0)
-    return mean.astype(np.float32)
+    return np.mean(np.asarray(by_objective, dtype=np.float64), axis=0).astype(np.float32)
 
 
 def files_of(config: BoostingConfig) -> list[str]:

@@ -66,8 +66,7 @@ def grow(
             if start:
                 count, first = -(-config.trees // 2), start.boosters[row]
             how = {"init_model": first, "callbacks": [_counting(progress, f"{objective}, trees: ")]}
-            trees = lightgbm().train(options, data(options), count, **how)
-            lists.append(trees.model_to_string())
+            lists.append(lightgbm().train(options, data(options), count, **how).model_to_string())
     except lightgbm().basic.LightGBMError as error:
         raise RerankerError(
             f"LightGBM cannot grow trees over these pairs ({error}); "

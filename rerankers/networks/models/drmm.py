@@ -74,6 +74,7 @@ class Model(Reranker):
             nn.Linear(config.bins, config.hidden), nn.Tanh(), nn.Linear(config.hidden, 1)
         )
         self.gate = nn.Parameter(torch.full((1,), GATE_START[config.idf]))
+        self.score = nn.Identity()  # The sum of the words' values
 
     def encode(self, inputs: Inputs, side: str) -> Encoded:
         """Vectors [B, L, E] of the words of B texts, of length 1 (0 for padding)."""
@@ -97,10 +98,6 @@ class Model(Reranker):
         gates = (self.gate * weights).masked_fill(mask == 0, -1e4)  # [P, Lq]
         shares = gates.softmax(dim=1) * mask
         return torch.bmm(shares.unsqueeze(1), evidence).squeeze(2)
-
-    def head(self, representations: Tensor) -> Tensor:
-        """The sum is the score: [P]."""
-        return representations.squeeze(1)
 
 
 def histograms(cosine: Tensor, exact: Tensor, post_mask: Tensor, bins: int) -> Tensor:

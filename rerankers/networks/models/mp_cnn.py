@@ -116,8 +116,7 @@ class Model(Reranker):
             # For each pooling, width and filter of block B, over the dimensions.
             self._unit_1(queries.dimensions[query_of_post], posts.dimensions),
         ]
-        features = torch.cat([part.flatten(1) for part in parts], dim=1)
-        return {"comparisons": features.unsqueeze(1)}
+        return {"comparisons": torch.cat([part.flatten(1) for part in parts], dim=1).unsqueeze(1)}
 
     def _unit_1(self, x: Tensor, y: Tensor) -> Tensor:
         """comU1: cosine, L2 distance and absolute differences of vectors [..., K]."""

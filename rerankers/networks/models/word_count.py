@@ -10,7 +10,7 @@ the sum of their IDF (``weighted``). Nothing is trained. IDF is the checkpoint's
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rerankers.errors import named
 from rerankers.networks.base import WORDS, Inputs, Interactions, Reranker, Terms
@@ -36,6 +36,7 @@ class Model(Reranker):
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)
         self.overlap = WordOverlap(vocabulary)
+        self.score = nn.Identity()  # The count
 
     def encode(self, inputs: Inputs, side: str) -> Terms:
         """The words of B texts."""
@@ -45,7 +46,3 @@ class Model(Reranker):
         """The count of each pair: [P, 1, 1]."""
         counts = self.overlap(queries, posts.ids, query_of_post)
         return {"count": counts[:, 2 + self.config.weighted].view(-1, 1, 1)}
-
-    def head(self, representations: Tensor) -> Tensor:
-        """The count: [P]."""
-        return representations[:, 0]
