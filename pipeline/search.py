@@ -115,12 +115,8 @@ def _show(ranker: "Ranker", query: str, options: Options) -> None:
     from pipeline.text import print_posts
 
     ranking = ranker.rank(query, options.hits or DEFAULT_HITS)
-    rows = [
-        [str(rank), f"{hit.score:.4f}", hit.doc_id, f"{hit.text} {hit.url}"]
-        for rank, hit in enumerate(ranking.best(SHOWN), start=1)
-    ]
-    if rows:
-        print_posts(rows)
+    if hits := ranking.best(SHOWN):
+        print_posts(hits, [hit.doc_id for hit in hits])
     else:
         print(f"found no post for “{query}”")
     if options.output:

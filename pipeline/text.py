@@ -70,17 +70,19 @@ def print_table(*table: Any, **how: Any) -> None:
     print("\n".join(table_lines(*table, **how)))
 
 
-def print_posts(rows: Iterable[Sequence[str]]) -> None:
-    """Print a table whose last column has texts, on one line each, cut to the terminal's width."""
+def print_posts(hits: Iterable[Any], notes: Iterable[str]) -> None:
+    """Print a table of ranks, scores, a note on each of a ranking's hits, and texts with links, on
+    one line each, cut to the terminal's width."""
     from rich.console import Console
     from rich.text import Text
 
     terminal = Console() if sys.stdout.isatty() else None
     table: list[Sequence[str | Text]] = []
-    for *cells, text in rows:
-        line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    for rank, (hit, note) in enumerate(zip(hits, notes, strict=True), start=1):
+        words = f"{hit.text} {hit.url}".split()
+        line = "".join(c if c.isprintable() else "�" for c in " ".join(words))
         if not terminal and len(line) > POST_WIDTH:
             line = f"{line[: POST_WIDTH - 1]}…"
-        table.append([*cells, Text(line, no_wrap=True, overflow="ellipsis")])
-    width = terminal.width if terminal else WIDTH
-    print_table([], table, left=[*range(2, len(table[0]))], width=width)
+        text = Text(line, no_wrap=True, overflow="ellipsis")
+        table.append([str(rank), f"{hit.score:.4f}", note, text])
+    print_table([], table, left=[2, 3], width=terminal.width if terminal else WIDTH)

@@ -96,10 +96,7 @@ def print_topic(ranking: "Ranking", qrels: Qrels | None, query_id: str | None) -
     stages = {"before": names[0], "after": names[-1]} if names[1:] else {"before": names[0]}
     for when, stage in stages.items():
         print(f"\ntopic {query_id} “{topics[query_id].text}”, {when}:")
-        rows = []
-        for rank, hit in enumerate(ranking.best(SHOWN, query_id, stage), start=1):
-            grade = f"[{grades.get(hit.doc_id, '-')}]"
-            rows.append([str(rank), f"{hit.score:.4f}", grade, f"{hit.text} {hit.url}"])
-        print_posts(rows)
+        hits = ranking.best(SHOWN, query_id, stage)
+        print_posts(hits, [f"[{grades.get(hit.doc_id, '-')}]" for hit in hits])
     if grades:
         print("[2] highly relevant  [1] relevant  [0] not relevant  [-] not judged")
