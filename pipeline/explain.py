@@ -12,7 +12,7 @@ The reasons: for MP-HCNN the matches of its similarity layer, as in table 6 of R
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexes.files import atomic_file
+from indexes.files import write_bytes
 from pipeline.command.main import run
 from pipeline.command.options import option, output_file, positive_int
 from pipeline.defaults import DEFAULT_HITS, NONE
@@ -65,8 +65,7 @@ def main(options: Options) -> None:
     if options.output is None:
         print_explanation(explanation)
         return
-    with atomic_file(options.output) as stream:
-        stream.write(page(explanation))
+    write_bytes(options.output, page(explanation).encode())
     say(f"wrote {options.output}")
 
 

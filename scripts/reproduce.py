@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from indexes.files import atomic_file
+from indexes.files import write_bytes
 from pipeline.collections.collection import home_directory
 from pipeline.command.options import argument, option, positive_int, run_command
 from pipeline.errors import DataError, UsageError
@@ -80,8 +80,7 @@ def main(options: Options) -> None:
 
     tables = check(options)
     if options.write:
-        with atomic_file(RESULTS / "README.md") as stream:
-            stream.write(readme())
+        write_bytes(RESULTS / "README.md", readme().encode())
         print(f"wrote {RESULTS / 'README.md'}")
     folder = home_directory() / "experiments"
     setup = cells.Setup(folder, options.data, options.device, options.workers)
@@ -168,8 +167,7 @@ def show(table: Table, results: Sequence[Result], setup: Setup, options: Options
     print(f"## {table.title}\n\n{text}\n" if options.table == ALL else text)
     if folder := options.output:
         if report:
-            with atomic_file(folder / f"{table.name}.md") as stream:
-                stream.write(f"{text}\n")
+            write_bytes(folder / f"{table.name}.md", f"{text}\n".encode())
         elif results:
             cells.add_to_csv(folder / table.csv, results)
         if table.figure:

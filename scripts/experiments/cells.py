@@ -20,7 +20,7 @@ from tqdm import tqdm
 from tqdm.contrib.concurrent import thread_map
 
 from experiments import left_out
-from indexes.files import atomic_file
+from indexes.files import atomic_file, write_bytes
 from pipeline.collections import named
 from pipeline.collections.collection import Collection
 from pipeline.collections.topics import Topic
@@ -203,8 +203,8 @@ def run_cell(cell: Cell, setup: Setup) -> Result:
         how += ["--output", str(setup.run_file(cell))]
         setup.command("pipeline.search", "--topics", cell.collection, *how)
     result = Result(cell, *_measure(cell, setup), *trained, seconds, made)
-    with atomic_file(path) as stream:
-        stream.write(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
+    content = json.dumps(asdict(result), indent=1, ensure_ascii=False)
+    write_bytes(path, f"{content}\n".encode())
     return result
 
 
