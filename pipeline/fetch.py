@@ -155,8 +155,7 @@ def fetch_all(wanted: Iterable[Entry], folder: Path) -> tuple[int, list[str]]:
         try:
             fetch(entry, folder)
             fetched += 1
-            size = f"{entry.size / 1e6:.1f} MB"
-            say(f"{number} of {len(wanted)}: {entry.path} ({size})")
+            say(f"{number} of {len(wanted)}: {entry.path} ({entry.size / 1e6:.1f} MB)")
         except UnreachableError as error:
             unreachable[entry.host] = error
         except DataError as error:

@@ -78,8 +78,7 @@ def joined_qrels(paths: Sequence[Path], query_ids: Iterable[str] | None = None) 
             changed += sum(known.get(doc_id, grade) != grade for doc_id, grade in grades.items())
             known.update(grades)
     if changed:
-        names = ", ".join(map(str, paths))
-        say(f"{names}: {changed} grades differ, those of the later file count")
+        say(f"{', '.join(map(str, paths))}: {changed} grades differ, those of the later file count")
     return joined
 
 

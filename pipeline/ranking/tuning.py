@@ -63,8 +63,7 @@ class Tuning:
         del fields["path"]
         fields["curve"] = {f"{weight:g}": value for weight, value in self.curve.items()}
         fields["sha256"] = json_sha256(fields)
-        text = json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
-        return f"{text}\n".encode()
+        return (json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     def save(self, path: Path | str) -> None:
         """Write the tuning, atomically; a checkpoint trained here gets it as one of its files."""

@@ -262,8 +262,7 @@ def pairs_of(
         return pairs, rows
     signals = {name: signals[name] for name in model.signals & signals.keys()}
     number: dict[tuple[Any, ...], int] = {}
-    columns = texts, urls, *(values.tolist() for values in signals.values())
-    keys = zip(*columns, strict=True)
+    keys = zip(texts, urls, *(values.tolist() for values in signals.values()), strict=True)
     rows = np.array([number.setdefault(key, len(number)) for key in keys])
     first = np.unique(rows, return_index=True)[1]
     return replace(pairs, signals=signals).take(first), rows
@@ -369,8 +368,7 @@ class ServiceMiddleware:
         is_preflight = method == "OPTIONS" and "access-control-request-method" in headers
         is_free = is_public or not is_own or (is_preflight and self._limits.origins)
         if self._limits.keys and not is_free and not _is_known(headers, self._limits.keys):
-            problem = "found no known key, expected `Authorization: Bearer KEY`"
-            return RequestError("key", problem)
+            return RequestError("key", "found no known key, expected `Authorization: Bearer KEY`")
         return None
 
     def _is_too_often(self, client: str) -> bool:
@@ -432,8 +430,7 @@ def _information(service: Service) -> list[Route]:
         return JSONResponse(_described(models.choose(request.path_params["id"], False)))
 
     def listed(request: Request) -> Response:
-        data = [*map(_described, models.served.values())]
-        return JSONResponse({"object": "list", "data": data})
+        return JSONResponse({"object": "list", "data": [*map(_described, models.served.values())]})
 
     return [
         *(Route(path, health) for path in ("/health", "/ping")),

@@ -322,8 +322,7 @@ class Infinity(Rerank):
     def write(self, response: ScoreResponse, record: Record) -> Any:
         """The body of a response."""
         content = super().write(response, record)
-        results = content.pop("data")
-        more = {"object": "rerank", "results": results, "created": int(time.time())}
+        more = {"object": "rerank", "results": content.pop("data"), "created": int(time.time())}
         return content | more
 
 

@@ -71,8 +71,7 @@ Times = dict[int, list[float]]  # Status -> milliseconds of responses
 def candidates_of(options: Options) -> Candidates:
     """All candidates: of the official query-likelihood run, or of our own."""
     source = open_collection(options.collection, data=options.data)
-    retriever = retriever_for(source, "ql" if "ql" in source.runs else None)
-    return retriever.search(source.topics)
+    return retriever_for(source, "ql" if "ql" in source.runs else None).search(source.topics)
 
 
 def in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
