@@ -1,8 +1,8 @@
 """Posts on disk (one sqlite file) with random access by id or by place in the index."""
 
-import bisect
 import json
 import sqlite3
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -112,9 +112,7 @@ class PostStore(Closing):
 
     def first_up_to(self, number: int) -> int:
         """The first place with an id of at most ``number``; for stores of numeric ids."""
-        return bisect.bisect_left(
-            range(self._size), -number, key=lambda place: -int(self.ids_at([place])[0])
-        )
+        return bisect_left(range(self._size), -number, key=lambda at: -int(self.ids_at([at])[0]))
 
     def close(self) -> None:
         """Close the file."""

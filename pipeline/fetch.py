@@ -179,10 +179,9 @@ def fetch(entry: Entry, folder: Path, attempts: int = ATTEMPTS) -> None:
 
     place = folder / entry.path
     if entry.url is None:
-        note = by_hand(place)
-        raise DataError(
-            f"{place.parent}: {note}" if note else f"{place}: not published, put your copy there"
-        )
+        if note := by_hand(place):
+            raise DataError(f"{place.parent}: {note}")
+        raise DataError(f"{place}: not published, put your copy there")
     pooch.get_logger().setLevel("ERROR")
     looks: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False, "disable": None}
     bar = tqdm(total=entry.size, desc=entry.path, **looks)

@@ -107,11 +107,9 @@ def provenance() -> dict[str, Any]:
     if torch := sys.modules.get("torch"):
         versions["torch"] = str(torch.__version__)
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    quiet: Any = {"stderr": subprocess.DEVNULL, "text": True, "timeout": 5}
     with suppress(OSError, subprocess.SubprocessError):
-        answer = subprocess.check_output(
-            [*command, "--abbrev=12"], stderr=subprocess.DEVNULL, text=True, timeout=5
-        )
-        commit = answer.strip()
+        commit = subprocess.check_output([*command, "--abbrev=12"], **quiet).strip()
     return {
         "date": datetime.date.today().isoformat(),
         "commit": commit,

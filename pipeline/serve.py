@@ -276,10 +276,7 @@ def main(options: Options) -> None:
 
 
 def serve(
-    options: Options,
-    keys: list[str],
-    collections: Sequence[Collection],
-    listening: socket.socket,
+    options: Options, keys: list[str], collections: Sequence[Collection], listening: socket.socket
 ) -> None:
     """Load the models, and serve them until a signal."""
     from pipeline.service import app, connections
@@ -420,7 +417,6 @@ def fields_of(options: Options, address: Any = None) -> PostFields:
 def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[str, PostFields]:
     """Model and fields of the collections' indexes, and of those that are behind their names."""
     from indexes.engines.client import Engine
-    from indexes.errors import CollectionError
 
     found: dict[str, PostFields] = {}
     for each in collections if options.engine else ():
@@ -431,7 +427,7 @@ def behind_aliases(options: Options, collections: Sequence[Collection]) -> dict[
         ask = partial(lambda at: Engine(at).request("GET", f"/{at.index}/_alias"), address)
         try:
             found |= dict.fromkeys(pool.submit(ask).result(ENGINE_SECONDS), served)
-        except (CollectionError, OSError) as error:  # TimeoutError, a lost file of its user or CA
+        except (DataError, OSError) as error:  # TimeoutError, a lost file of its user or CA
             problem = str(error) or f"no answer within {ENGINE_SECONDS:g} s"
             LOG.warning("%s: its index may be an alias, which is not known: %s", each.name, problem)
         pool.shutdown(wait=False)

@@ -24,9 +24,7 @@ note = cache(say)  # Once for each text
 def did_you_mean(text: str, known: Sequence[str]) -> str:
     """``; did you mean 'x'?`` for a name close to a known one, or its initials; else nothing."""
     close = difflib.get_close_matches(text, known, n=1)
-    close = close or [
-        name for name in known if text == "".join(re.findall(r"(?<![a-z])[a-z]", name))
-    ]
+    close = close or [n for n in known if text == "".join(re.findall(r"(?<![a-z])[a-z]", n))]
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -164,10 +164,8 @@ def single_precision(scores: Iterable[float]) -> list[float]:
 
 
 def _unanswered(labels: Sequence[str], error: EngineError) -> EngineError:
-    what = "topic" if len(labels) == 1 else "topics"
-    return EngineError(
-        f"{what} {listed(labels, 5)} without an answer: {error}", error.status, error.kind
-    )
+    what = f"topic{'s' * (len(labels) != 1)} {listed(labels, 5)}"
+    return EngineError(f"{what} without an answer: {error}", error.status, error.kind)
 
 
 def _deep(engine: Engine, label: str, body: Json, window: int, kind: Json) -> list[Hit]:

@@ -190,9 +190,8 @@ def parse_arguments(
     parser = _parser(options_type, program, description, problems)
     found, unknown = parser.parse_known_intermixed_args(arguments)
     flags = [flag for name, declared, _ in declarations for flag in declared.flags(name)]
-    problems += [
-        f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}" for text in unknown
-    ]
+    for text in unknown:
+        problems.append(f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}")
     for name, declared, _ in declarations:
         value = getattr(found, name)
         if value not in (None, []):

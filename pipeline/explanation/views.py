@@ -57,10 +57,8 @@ def print_explanation(topic: ExplainedTopic) -> None:
     console.print(visible(f"topic {topic.topic.query_id} “{topic.topic.text}”, {topic.collection}"))
     for name, value in topic.facts.items():
         console.print(visible(f"{name}: {value}"))
-    legend = [
-        _shaded(console, [Segment(name, step)])
-        for step, name in enumerate(explanation.steps, start=1)
-    ]
+    steps = enumerate(explanation.steps, start=1)
+    legend = [_shaded(console, [Segment(name, step)]) for step, name in steps]
     console.print("Words of the query:", *legend)
     if explanation.kind == "matches":
         console.print(f"Matches, by {explanation.measure}")

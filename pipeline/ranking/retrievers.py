@@ -65,11 +65,7 @@ class Candidates:
 
     def keys(self) -> list[tuple[str, str]]:
         """(query_id, doc_id) of every candidate, in the order of :meth:`pairs`."""
-        return [
-            (topic.query_id, doc_id)
-            for topic in self.topics
-            for doc_id in self.run.get(topic.query_id, {})
-        ]
+        return [(t.query_id, d) for t in self.topics for d in self.run.get(t.query_id, {})]
 
     def pairs(self) -> Pairs:
         """The candidates as pairs of texts, for a model; NaN where a signal is unknown."""
@@ -298,25 +294,23 @@ def retriever_for(
 
 def _method(collection: Collection, name: str | None, parameters: Sequence[str]) -> Method:
     """The method of this name with its changes; that of the index, if it has one of its own."""
-    offered, problem = collection.methods, ""
-    found: Method = EngineQuery()
+    offered = collection.methods
     if collection.engine and not offered:
-        if name or parameters:
-            problem = f"{collection.engine} is ranked by its own query; leave it and "
-            problem += "`parameters` out"
+        if not (name or parameters):
+            return EngineQuery()
+        problem = f"{collection.engine} is ranked by its own query; leave it and `parameters` out"
     elif name not in (None, *METHODS):
         similar = did_you_mean(str(name), list(METHODS))
         problem = f"found {name!r}, expected one of {', '.join(METHODS)}{similar}"
     else:
-        found = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
-        if found.name not in offered and collection.engine:
-            problem = (
-                f"found {found.name}, expected one of {', '.join(offered)}, which a search engine "
-                "offers; search a local index (without an engine's address) for others"
-            )
-    if problem:
-        raise UsageError(f"`first_stage`: {problem}")
-    return found
+        found: Method = apply_changes(METHODS[name or DEFAULT_METHOD](), parameters, "--parameter")
+        if found.name in offered or not collection.engine:
+            return found
+        problem = (
+            f"found {found.name}, expected one of {', '.join(offered)}, which a search engine "
+            "offers; search a local index (without an engine's address) for others"
+        )
+    raise UsageError(f"`first_stage`: {problem}")
 
 
 def doc_ids_of(run: Run) -> list[str]:

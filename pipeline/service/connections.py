@@ -38,16 +38,14 @@ class Connection(H11Protocol):
         """Wait for the first byte; close another idle connection if there are too many."""
         super().connection_made(transport)
         self._head_end, self._idle_since = 0.0, time.monotonic()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.head_seconds, self.timeout_keep_alive_handler
-        )
+        close = self.timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(self.head_seconds, close)
         every = [c for c in self.connections if isinstance(c, Connection)]
         of_client = [c for c in every if c.client and self.client and c.client[0] == self.client[0]]
         if self.most_of_client and len(of_client) > self.most_of_client:
             transport.abort()
         elif len(every) > self.most:
-            others = [c for c in every if c.is_idle]
-            min(others, key=lambda c: c._idle_since).transport.abort()
+            min((c for c in every if c.is_idle), key=lambda c: c._idle_since).transport.abort()
 
     @property
     def is_idle(self) -> bool:
@@ -61,9 +59,8 @@ class Connection(H11Protocol):
             self._head_end = 0.0
         elif self.timeout_keep_alive_task is None and not self.transport.is_closing():
             self._head_end = self._head_end or self.loop.time() + self.head_seconds
-            self.timeout_keep_alive_task = self.loop.call_at(
-                self._head_end, self.timeout_keep_alive_handler
-            )
+            close = self.timeout_keep_alive_handler
+            self.timeout_keep_alive_task = self.loop.call_at(self._head_end, close)
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

@@ -160,12 +160,10 @@ def question_curves(table: Table, results: Sequence[Result], setup: Setup) -> li
             topics = read_topics(general / name / "topics.train.tsv")
             texts = {post.doc_id: post.text for post in read_posts(general / name / "posts.jsonl")}
             qrels, scores = read_qrels(general / name / "qrels.train.txt"), okapi(texts)
-            given = {
-                t.query_id: qrels.get(t.query_id, {}) if judged_only else texts for t in topics
-            }
-            lexical = best_of(
-                {t.query_id: scores(t.text, given[t.query_id]) for t in topics}, NEAREST
-            )
+            found = {}
+            for query_id, text, *_ in topics:
+                found[query_id] = scores(text, qrels.get(query_id, {}) if judged_only else texts)
+            lexical = best_of(found, NEAREST)
             doc_ids = sorted({doc_id for of_topic in lexical.values() for doc_id in of_topic})
             of_posts = question_vectors(trained, [texts[d] for d in doc_ids])
             vectors = dict(zip(doc_ids, of_posts, strict=True))

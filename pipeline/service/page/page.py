@@ -23,7 +23,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from indexes.errors import CollectionError
 from indexes.files import atomic_file
 from indexes.jvm import detached
 from indexes.methods import METHODS, EngineQuery
@@ -148,7 +147,7 @@ class SearchResult:
 
 class SearchPage:
     """Searches of a collection, whose index is opened, or built, at once; raises UsageError for a
-    collection that is not searched, CollectionError for a damaged index."""
+    collection that is not searched, DataError for a damaged index."""
 
     def __init__(
         self,
@@ -191,7 +190,7 @@ class SearchPage:
             old = self.index
             try:
                 self._open()
-            except (CollectionError, DataError, UsageError, OSError) as error:
+            except (DataError, UsageError, OSError) as error:
                 LOG.error("%s: the index stays as it was: %s", self.collection.name, error)
                 return
             old.close()
@@ -275,7 +274,7 @@ def routes(page: SearchPage | None) -> list[Route]:
             try:
                 found = await page.run(lambda: content(page, request.query_params))
                 return JSONResponse(found, headers=HEADERS)
-            except (UsageError, DataError, CollectionError, RerankerError) as error:
+            except (UsageError, DataError, RerankerError) as error:
                 raise RequestError("internal", str(error)) from None
 
         return Route(f"/api/{name}", endpoint, methods=[method])

@@ -42,9 +42,7 @@ def _inverted(part: Json) -> Json:
     return {word: key for key, listed in words.items() for word in listed}
 
 
-LISTS = json.loads(
-    (Path(__file__).parent / "allowed.json").read_text("utf-8"), object_hook=_inverted
-)
+LISTS = json.loads(Path(__file__).with_name("allowed.json").read_bytes(), object_hook=_inverted)
 _CALLS: Mapping[str, Mapping[str, str]] = LISTS["calls"]
 """Path after the index -> method -> kind of work or body; ``*`` is an id or a list of fields."""
 _FIRST = {tail.partition("/")[0] for tail in _CALLS}

@@ -70,9 +70,8 @@ class ConvolutionalNetwork(nn.Module):
         sums, mask = self.trigrams.by_word(ids)  # [B, W, width · F]
         before, own, after = sums.chunk(WIDTH, dim=2)
         # The sum of the words of each window, its own word in the middle: [B, W, F]
-        windows = torch.tanh(
-            F.pad(before[:, :-1], (0, 0, 1, 0)) + own + F.pad(after[:, 1:], (0, 0, 0, 1))
-        )
+        before, after = F.pad(before[:, :-1], (0, 0, 1, 0)), F.pad(after[:, 1:], (0, 0, 0, 1))
+        windows = torch.tanh(before + own + after)
         # tanh is above -1, so padding is never the maximum of a text with words.
         pooled = windows.masked_fill(~mask.unsqueeze(2), -1.0).amax(dim=1)
         return torch.tanh(self.semantic(self.dropout(pooled)))
