@@ -224,11 +224,10 @@ class Ranker:
 
     def _feedback(self, method: RM3 | Axiomatic, size: int) -> Any:
         """Anserini's reranker of a method, for a pool of ``size`` posts."""
-        rerankers = "io.anserini.rerank.lib."
         if isinstance(method, RM3):
             # None: the parser of raw posts. The query is not printed; terms are filtered.
             weights = method.fb_terms, method.fb_docs, method.original_weight
-            kind = java_class(f"{rerankers}Rm3Reranker")
+            kind = java_class("io.anserini.rerank.lib.Rm3Reranker")
             return kind(self._analyzer, None, CONTENTS, *weights, False, True)
         # None: the parser of raw posts, and paths of the index and of another one to draw from.
         index = self._analyzer, None, None, None, CONTENTS
@@ -237,7 +236,7 @@ class Ranker:
         draw = True, method.seed, size, 1
         # No cache of ids; the query is not printed; no tweets in Anserini's own form.
         others = method.beta, method.fb_terms, None, False, False
-        return java_class(f"{rerankers}AxiomReranker")(*index, *draw, *others)
+        return java_class("io.anserini.rerank.lib.AxiomReranker")(*index, *draw, *others)
 
     def _pool(self, best: Any, first_place: int, method: Axiomatic) -> Any:
         """The best posts, filled up by random ones to the size of the pool, as ScoredDocs."""

@@ -52,13 +52,11 @@ def fit(
     mapped = matrix @ general().vectors(lexicon.words)
     square = mapped.T @ mapped + ridge * np.eye(mapped.shape[1], dtype=np.float32)
     linear = np.linalg.solve(square, mapped.T @ targets).astype(np.float32)
-    rest = targets - mapped @ linear
     least = 1 if len(targets) <= FEW_POSTS else 2
     often = np.flatnonzero(np.asarray((matrix > 0).sum(axis=0)).ravel() >= least)
     matrix = matrix[:, often]
-    added = _ridge(matrix, rest, ridge, progress)
-    words = [lexicon.words[row] for row in often.tolist()]
-    return AdaptedSpace(words, *quantized(added), linear)
+    added = _ridge(matrix, targets - mapped @ linear, ridge, progress)
+    return AdaptedSpace([lexicon.words[row] for row in often.tolist()], *quantized(added), linear)
 
 
 def check(

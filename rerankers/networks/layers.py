@@ -119,9 +119,8 @@ def word_vectors(vocabulary: Vocabulary, kind: str, unknown: float) -> nn.Module
     unknown words have hashed vectors of the same expected length as vectors that are drawn from
     U[-unknown, unknown]."""
     vectors, buckets = vocabulary.vectors, vocabulary.buckets
-    size = vectors.shape[1]
     if kind == "static":
-        return FrozenVectors(vectors, buckets, unknown * (size / 3) ** 0.5)
+        return FrozenVectors(vectors, buckets, unknown * (vectors.shape[1] / 3) ** 0.5)
     return TrainedVectors(vectors, buckets)
 
 

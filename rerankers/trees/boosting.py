@@ -74,8 +74,7 @@ class BoostingConfig(Checked):
         features.names_of(self.families.split(","))
         for name in self.objectives.split(","):
             if name not in OBJECTIVES:
-                found = f"setting objectives: found {name!r}"
-                yield f"{found}, expected one of {', '.join(OBJECTIVES)}"
+                yield f"setting objectives: found {name!r}, expected one of {', '.join(OBJECTIVES)}"
         if self.parts == 1:
             yield "setting parts: found 1, expected 0 (all trees), or 2 or more"
 

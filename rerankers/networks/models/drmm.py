@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from rerankers.errors import Checked, at_least, named, one_of
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker, Terms
 from rerankers.networks.layers import VECTOR_KINDS, bounded, unit_length, word_vectors
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.training.settings import HINGE
 from rerankers.text.vocabulary import Vocabulary
 
 GATE_START = {"relative": 5.0, "classical": 5.0 / 16}
@@ -59,11 +59,7 @@ class Model(Reranker):
     """The network of section 4; see the module's docstring."""
 
     configurations = named(idf=Config(), rao2019=Config(vectors="positive", idf="classical"))
-    # The paper's loss with margin 1, over lists instead of triples.
-    training_settings = Settings(
-        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
-    )
-
+    training_settings = HINGE
     interactions_are_fixed = True  # Histograms have no gradient.
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:

@@ -125,9 +125,8 @@ class Model(base.Reranker):
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The last hidden layers of both networks, concatenated: [P, 2 · hidden]."""
-        config = self.config
-        local = flattened(interactions["local"], config.query_words)
-        distributed = flattened(interactions["distributed"], config.regions())
+        local = flattened(interactions["local"], self.config.query_words)
+        distributed = flattened(interactions["distributed"], self.config.regions())
         hidden = torch.cat([self.local(local), self.distributed(distributed)], dim=1)
         return self.dropout(torch.tanh(hidden))
 

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from rerankers.errors import Checked, at_least, named, one_of
 from rerankers.networks import layers
 from rerankers.networks.base import WORDS, Encoded, Inputs, Interactions, Reranker
-from rerankers.networks.training.settings import Settings
+from rerankers.networks.training.settings import HINGE
 from rerankers.text.vocabulary import Vocabulary
 
 KERNELS = ((1.0, 1e-3), *((1.0 - (2 * place + 1) / 10, 0.1) for place in range(10)))
@@ -70,10 +70,7 @@ class Model(Reranker):
     configurations = named(
         words=Config(), conv=Config(longest_ngram=3), rao2019=Config(vectors="positive")
     )
-    # The papers' loss with margin 1, over lists instead of pairs.
-    training_settings = Settings(
-        loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5
-    )
+    training_settings = HINGE
 
     def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
         super().__init__(config)

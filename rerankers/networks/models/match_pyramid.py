@@ -94,12 +94,11 @@ class Model(Reranker):
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """The first feature maps, pooled: [P, pooled_rows, F · pooled_columns]."""
-        config = self.config
         matrix = torch.bmm(queries.vectors[query_of_post], posts.vectors.transpose(1, 2))
         maps = F.relu(self.first(matrix.unsqueeze(1)))  # [P, F, Lq, Ld]
-        rows = dynamic_pooling(maps, queries.words.lengths[query_of_post], config.pooled_rows)
+        rows = dynamic_pooling(maps, queries.words.lengths[query_of_post], self.config.pooled_rows)
         # [P, F, columns, rows]
-        pooled = dynamic_pooling(rows.mT, posts.words.lengths, config.pooled_columns)
+        pooled = dynamic_pooling(rows.mT, posts.words.lengths, self.config.pooled_columns)
         return {"patterns": pooled.permute(0, 3, 1, 2).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:

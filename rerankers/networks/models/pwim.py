@@ -140,11 +140,10 @@ class Model(Reranker):
         cube, size = interactions["cube"], self.config.size
         padded = F.pad(cube, (0, 0, 0, size - cube.shape[1]))
         image = padded.view(-1, size, size, LAYERS).permute(0, 3, 1, 2)
-        last = len(self.convolutions) - 1
         for place, layer in enumerate(self.convolutions):
-            image = F.relu(layer(image))
-            if place < last:
+            if place:
                 image = F.max_pool2d(image, 2, ceil_mode=True)
+            image = F.relu(layer(image))
         return image.amax(dim=(2, 3))
 
 

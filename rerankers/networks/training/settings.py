@@ -67,6 +67,9 @@ class Settings(Checked):
 OF_PAIRS = Settings(loss="pointwise", sampling="pairs", weight_decay=1e-4)
 """Cross-entropy of single pairs."""
 
+HINGE = Settings(loss="pairwise", learning_rate=1e-2, weight_decay=1e-4, epochs=20, patience=5)
+"""A hinge loss of margin 1, as of DRMM and K-NRM, over lists instead of triples or pairs."""
+
 RAO_2019 = replace(
     OF_PAIRS,
     batch_pairs=256,
