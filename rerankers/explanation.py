@@ -118,9 +118,7 @@ def as_dict(reasons: Reasons) -> dict[str, Any]:
     """Reasons for JSON: shaded texts are lists of [characters, shade], unknown values are null."""
     further = [{"title": title, "segments": shaded} for title, shaded in reasons.further]
     rows = [row._asdict() | {"cells": [c._asdict() for c in row.cells]} for row in reasons.rows]
-    values = [None if isnan(part.value) else part.value for part in reasons.features]
-    parts = zip(reasons.features, values, strict=True)
-    known = [part._asdict() | {"value": value} for part, value in parts]
+    known = [f._asdict() | {"value": None if isnan(f.value) else f.value} for f in reasons.features]
     return vars(reasons) | {"rows": rows, "further": further, "features": known}
 
 

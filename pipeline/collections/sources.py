@@ -34,8 +34,7 @@ class PostFiles(NamedTuple):
 
         count, known = 0, Counter[str]()
         for post in chain.from_iterable(read_posts(path, *self[1:]) for path in self.files):
-            numbers = {name: number_of(value) for name, value in post.signals.items()}
-            numbers = {name: number for name, number in numbers.items() if number == number}
+            numbers = {name: n for name, v in post.signals.items() if (n := number_of(v)) == n}
             known.update(numbers.keys())
             count += 1
             yield post._replace(signals=numbers) if self.signals else post

@@ -333,8 +333,7 @@ class ServiceMiddleware:
             await send(message)
 
         try:
-            own = self._own
-            is_own = own is None or path in own or path.startswith("/v1/models/")
+            is_own = self._own is None or path in self._own or path.startswith("/v1/models/")
             app = self._cors if self._limits.origins and is_own else self.app
             if error := self._refused(record, headers, is_own):
                 app = wire.refuse(error, record)

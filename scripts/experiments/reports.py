@@ -425,8 +425,7 @@ def draw_depths(figure: Any, table: Table, results: Sequence[Result], setup: Set
         titled(name): {n: ap for n, row in enumerate(rows) if (ap := row.mean("AP", name))}
         for name in table.collections
     }
-    axes = _lines(figure, lines, "o")
-    axes.set(xlabel="convolutional layers N", xticks=range(len(rows)))
+    _lines(figure, lines, "o").set(xlabel="convolutional layers N", xticks=range(len(rows)))
 
 
 def draw_curves(figure: Any, table: Table, results: Sequence[Result], setup: Setup) -> None:

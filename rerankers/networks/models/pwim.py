@@ -126,14 +126,13 @@ class Model(Reranker):
         self, queries: LstmStates, posts: LstmStates, query_of_post: Tensor
     ) -> Interactions:
         """The cube after the focus (sections 5, 6): [P, Lq, size · 13], 0 for padding."""
-        config = self.config
         aligned = LstmStates(*(values[query_of_post] for values in queries))
         words = aligned.mask.unsqueeze(2) * posts.mask.unsqueeze(1)  # [P, Lq, Ld]
         cube = torch.stack(compare(aligned, posts), dim=3) * words.unsqueeze(3)
-        picked = focus(cube[..., 0], cube[..., 1], words > 0, config.size)
-        cube = cube * torch.where(picked, 1.0, config.focus_weight).unsqueeze(3)
+        picked = focus(cube[..., 0], cube[..., 1], words > 0, self.config.size)
+        cube = cube * torch.where(picked, 1.0, self.config.focus_weight).unsqueeze(3)
         cube = torch.cat([cube, words.unsqueeze(3)], dim=3)
-        return {"cube": F.pad(cube, (0, 0, 0, config.size - cube.shape[2])).flatten(2)}
+        return {"cube": F.pad(cube, (0, 0, 0, self.config.size - cube.shape[2])).flatten(2)}
 
     def represent(self, interactions: Interactions) -> Tensor:
         """The convolutions (section 7): [P, channels of the last one]."""
