@@ -19,8 +19,6 @@ that are clicked by mistake (pipeline/collections/clicks.py).
   not judged   never clicked, and not skipped above a click, or not enough for a lower probability
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

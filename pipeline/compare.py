@@ -13,8 +13,6 @@ probability 1/20 at most. Howard, Ramdas, McAuliffe & Sekhon, "Time-uniform, non
 nonasymptotic confidence sequences" (Annals of Statistics, 2021), proposition 7.
 """
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from contextlib import closing

@@ -18,8 +18,6 @@ shown at several positions tell θ from α; without any, θ stays near its start
 relevant if α is above the geometric mean of both kinds' means.
 """
 
-from __future__ import annotations
-
 import fileinput
 import json
 import re

@@ -1,7 +1,5 @@
 """The ASGI application, from a route to its answer: request, scores, response, errors."""
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import hashlib
@@ -75,7 +73,7 @@ _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def build(
-    service: Service,
+    service: "Service",
     page: Sequence[BaseRoute] = (),
     proxy: Any = None,  # pipeline.service.proxy.routes.Proxy, of an engine's searches
     events: Any = None,  # pipeline.service.log.SearchLog
@@ -140,7 +138,7 @@ async def _watch() -> None:
         await asyncio.sleep(1)
 
 
-def _events(service: Service, log: Any) -> Route:
+def _events(service: "Service", log: Any) -> Route:
     """Events in the form of OpenSearch's User Behavior Insights, one or a list, for the log."""
 
     async def endpoint(request: Request) -> Response:

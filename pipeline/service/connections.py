@@ -1,7 +1,5 @@
 """Connections of clients: bounds of their number, their silence, and the heads of requests."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

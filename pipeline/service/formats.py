@@ -4,8 +4,6 @@
 clients of Cohere, Jina, vLLM, LiteLLM and Voyage read, but for ``/infinity/rerank``.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -5,8 +5,6 @@ service, and the ``key`` that signs the ids of searches. A thread writes: reques
 the disk, and a killed process loses the lines that wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import os

@@ -3,8 +3,6 @@
 Metrics have the names of Text Embeddings Inference where they mean the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

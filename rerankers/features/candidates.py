@@ -1,7 +1,5 @@
 """A topic's candidates, and the families of features that read them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -142,7 +140,7 @@ class CandidateList:
         return self.columns.take(self.words.rows(self.query_words))
 
     @cached_property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> "Tokens":
         """All words of posts and query, as arrays."""
         posts, query = self.posts.column("words"), self.words.rows(self.query_tokens)
         return Tokens(posts, self.columns.take(posts.values), self.columns.take(query))

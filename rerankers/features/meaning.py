@@ -6,10 +6,8 @@ candidates: Rocchio (1971) with word vectors, as the relevance models of Zamani 
 and Roy et al. (2016); see the family ``feedback``.
 """
 
-from __future__ import annotations
-
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +75,7 @@ def meaning(name: str) -> Family:
 PARAMETRIC["meaning"] = "SPACE", meaning
 
 
-def _columns(candidates: CandidateList, words: _Words) -> Columns:
+def _columns(candidates: CandidateList, words: "_Words") -> Columns:
     sums = words.sums()
     cosine = _products(sums, sums[0])[1:]
     # Vectors of length 1, weighted by IDF
@@ -103,7 +101,7 @@ class _Words(NamedTuple):
     texts: Ragged  # Numbers of words: of the query, and of each post
 
     @classmethod
-    def of(cls, candidates: CandidateList, space: WordSpace) -> _Words:
+    def of(cls, candidates: CandidateList, space: WordSpace) -> Self:
         rows, places = candidates.distinct_words
         starts = len(candidates.query_tokens) + candidates.posts.column("words").starts
         texts = Ragged(places, np.concatenate([[0], starts]))

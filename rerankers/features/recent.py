@@ -3,8 +3,6 @@
 What is kept depends on a post's text and URL alone, and on the source of IDF, not on the model.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence

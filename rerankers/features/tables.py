@@ -13,8 +13,6 @@ A column is computed at its first use. A word is looked up once for all topics; 
 the places in the posts by its row.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +44,7 @@ class WordColumns(NamedTuple):
     is_stop_word: Bools
     is_personal: Bools
 
-    def take(self, rows: npt.NDArray[np.integer]) -> WordColumns:
+    def take(self, rows: npt.NDArray[np.integer]) -> "WordColumns":
         """The properties of the words ``rows`` [T]: each [T]."""
         return WordColumns(*(column[rows] for column in self))
 
@@ -171,12 +169,12 @@ class PostTable:
         values = self.column("characters").values
         return CharacterCounts(*values.reshape(-1, len(CharacterCounts._fields)).T)
 
-    def take(self, rows: Rows) -> PostTable:
+    def take(self, rows: Rows) -> "PostTable":
         """The posts ``rows`` [M], in this order."""
         return PostTable(len(rows), lambda name: self.column(name).take(rows))
 
     @classmethod
-    def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> PostTable:
+    def read(cls, texts: Sequence[str], urls: Sequence[str], words: WordTable) -> "PostTable":
         """Read N posts and add their words to a table; equal posts are read once."""
         numbers: dict[tuple[str, str], int] = {}
         rows = [numbers.setdefault(post, len(numbers)) for post in zip(texts, urls, strict=True)]

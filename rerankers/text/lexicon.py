@@ -1,9 +1,8 @@
 """Texts as rows of their distinct words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -19,7 +18,7 @@ class Lexicon:
     texts: Ragged  # Row of ``words`` for each word of each text
 
     @classmethod
-    def from_texts(cls, texts: Sequence[str], tokens: str = "words") -> Lexicon:
+    def from_texts(cls, texts: Sequence[str], tokens: str = "words") -> Self:
         """Split texts into the ``tokens`` of a :class:`rerankers.text.words.Reading`."""
         rows, is_ours = {END: 0}, tokens == "words"
         treebank = (token for text in texts for token in (*treebank_words(text), END))

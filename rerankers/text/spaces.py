@@ -8,8 +8,6 @@ https://github.com/dleemiller/WordLlama). A word's vector is the sum of its piec
 A text is the sum of its words' vectors.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -18,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -188,7 +186,7 @@ class AdaptedSpace(WordSpace):
         return save(arrays, {**made, _SHA256: _digest(arrays, made)})
 
     @classmethod
-    def load(cls, path: Path) -> AdaptedSpace:
+    def load(cls, path: Path) -> Self:
         """Read a file of :meth:`content`; RerankerError if it is missing, damaged or of another
         format."""
         try:

@@ -1,10 +1,8 @@
 """Words and letters of a text as models read them, traced to the original characters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from unicodedata import normalize
 from urllib.parse import unquote
 
@@ -77,12 +75,12 @@ class _Traced(NamedTuple):
     spans: list[Span]
 
     @classmethod
-    def of(cls, text: str) -> _Traced:
+    def of(cls, text: str) -> Self:
         return cls(text, [(place, place + 1) for place in range(len(text))])
 
     def sub(
         self, pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str]
-    ) -> _Traced:
+    ) -> "_Traced":
         """``pattern.sub(replacement, text)``."""
         parts, spans, done = [], [], 0
         for match in pattern.finditer(self.text):
@@ -103,12 +101,12 @@ class _Traced(NamedTuple):
         new = [old[min(n, len(old) - 1)] for n in range(length)]
         return [*new[:-1], (new[-1][0], old[-1][1])] if new else []
 
-    def lower(self) -> _Traced:
+    def lower(self) -> "_Traced":
         # Neighbours may change a letter's lower case, but not its length.
         spans = _repeated(self.spans, (len(letter.lower()) for letter in self.text))
         return _Traced(self.text.lower(), spans)
 
-    def fold(self) -> _Traced:
+    def fold(self) -> "_Traced":
         """Plain letters without style and accents; a letter's span includes its accents."""
         spans = _repeated(self.spans, (len(normalize("NFKD", letter)) for letter in self.text))
         traced = _Traced(normalize("NFKD", self.text), spans).lower()

@@ -7,8 +7,6 @@ splits of one place in all trees are one step over arrays, for LightGBM's models
 (https://lightgbm.readthedocs.io), whose values are the same bit by bit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise

@@ -1,7 +1,5 @@
 """Parts of ``scripts/benchmark.py``, each a function ``measure_PART`` that gives its rows."""
 
-from __future__ import annotations
-
 import copy
 import http.client
 import json

@@ -3,8 +3,6 @@
 The page orders posts itself, from the normalised scores of both stages: its λ needs no request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import json

@@ -4,8 +4,6 @@ Its words are those of OpenSearch 2 and 3 and Elasticsearch 8 and 9 that neither
 indexes that are not checked here, nor run what an administrator has stored; others are refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

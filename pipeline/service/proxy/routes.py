@@ -1,7 +1,5 @@
 """The searches of an engine, with their hits reranked, and the calls that clients make around."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

@@ -4,8 +4,6 @@ msgspec splits a response: hits, totals and unknown members are :class:`msgspec.
 any form and keys in their order come through. What msgspec refuses is not reranked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta, Raw
@@ -398,7 +396,7 @@ class SearchResponse(NamedTuple):
         return False
 
     @classmethod
-    def read(cls, content: bytes | Raw, window: Window | None) -> SearchResponse:
+    def read(cls, content: bytes | Raw, window: Window | None) -> Self:
         """Read a response; raises a :data:`ResponseError`."""
         members = members_of(content)
         found = members_of(members["hits"]) if "hits" in members else {}

@@ -1,7 +1,5 @@
 """Requests to the engine: one pool of connections that stay open."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time
