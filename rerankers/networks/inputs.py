@@ -137,5 +137,4 @@ class Tokenized:
     def lengths(self) -> Rows:
         """[P] terms of each pair's post in all inputs, the measure of its work."""
         lengths = [ids.lengths_of(self.post_index) for ids in self.posts.values()]
-        total: Rows = np.sum(lengths, axis=0)
-        return total
+        return np.sum(lengths, axis=0)

@@ -55,8 +55,7 @@ class Ragged:
 
     def lengths_of(self, rows: Rows) -> Rows:
         """[M] lengths of the lists ``rows`` [M]; no others are read."""
-        lengths: Rows = self.starts[rows + 1] - self.starts[rows]
-        return lengths
+        return self.starts[rows + 1] - self.starts[rows]
 
     @cached_property
     def owners(self) -> Rows:
@@ -77,8 +76,7 @@ class Ragged:
     def inside(self) -> npt.NDArray[np.bool_]:
         """[N, L] whether a place of :meth:`padded` has a value."""
         columns = np.arange(max(1, int(self.lengths.max(initial=0))))
-        is_inside: npt.NDArray[np.bool_] = columns < self.lengths[:, None]
-        return is_inside
+        return columns < self.lengths[:, None]
 
     def take(self, rows: Rows, longest: int | None = None) -> Ragged:
         """The lists ``rows`` [M] in this order, each cut to its first ``longest`` values."""
@@ -202,8 +200,7 @@ def among(values: npt.NDArray[Any], few: npt.NDArray[Any]) -> npt.NDArray[np.boo
     """[T] which values are among a few ascending ones; NumPy's ``isin`` sorts the values."""
     if not len(few):
         return np.zeros(len(values), dtype=np.bool_)
-    is_there: npt.NDArray[np.bool_] = few.take(np.searchsorted(few, values), mode="clip") == values
-    return is_there
+    return few.take(np.searchsorted(few, values), mode="clip") == values
 
 
 def code_points(texts: Sequence[str]) -> Ragged:

@@ -254,8 +254,7 @@ CHOICES = {"tokens": ("words", "treebank"), "trigrams": ("words", "text"), "urls
 
 def treebank_words(text: str) -> list[str]:
     """Tokens of NLTK's Treebank tokenizer, in lower case and ASCII."""
-    tokens: list[str] = _treebank().tokenize(ascii_text(text))
-    return tokens
+    return _treebank().tokenize(ascii_text(text))
 
 
 def ascii_text(text: str) -> str:

@@ -136,8 +136,7 @@ class Model(Reranker):
         if self.config.composition == "mean":  # Section 6.1, NBOW
             return terms.sum(dim=1) / words.lengths.clamp_min(1).unsqueeze(1)
         network = self.query_sentence if side == QUERY else self.post_sentence
-        vectors: Tensor = network(terms, words.lengths)
-        return vectors
+        return network(terms, words.lengths)
 
     def interact(self, queries: Tensor, posts: Tensor, query_of_post: Tensor) -> Interactions:
         """[v_q; v_a] of each pair."""
