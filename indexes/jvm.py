@@ -115,8 +115,7 @@ def start(is_long: bool = False) -> None:
 @functools.cache
 def _start(is_long: bool) -> Any:
     with JAVA_LOCK, _utf8_locale():
-        jnius_config = _import("jnius_config")
-        if not jnius_config.vm_running:
+        if not (jnius_config := _import("jnius_config")).vm_running:
             jar, home = fatjar(), java_home()
             path = os.pathsep.join(filter(None, [str(home / "bin"), os.environ.get("PATH", "")]))
             os.environ.update({"JAVA_HOME": str(home), "PATH": path})

@@ -97,8 +97,7 @@ class IndexManifest:
     def read(cls, directory: Path) -> Self:
         """Read the manifest of an index; raises CollectionError if the folder is missing or no
         index, or its manifest is damaged or of another version."""
-        path = directory / FILE_NAME
-        if not path.is_file():
+        if not (path := directory / FILE_NAME).is_file():
             found = "a folder that is not an index" if directory.is_dir() else "no such folder"
             raise CollectionError(
                 f"{directory}: found {found}, expected an index; build one with "

@@ -172,8 +172,7 @@ class Ranker:
         """The best posts for a query, among those from ``first_place`` on."""
         text = searchable(text)
         with JAVA_LOCK:
-            terms = analyze(text, self._analyzer)
-            if not terms.size():
+            if not (terms := analyze(text, self._analyzer)).size():
                 return [], []
             query = self._words.buildQuery(CONTENTS, self._analyzer, text)
         limit = self._points.newRangeQuery(PLACE, first_place, self._size)

@@ -106,8 +106,7 @@ def as_post(row: Any, where: str, signals: Sequence[str] = ()) -> Post:
 
 def _text(record: Mapping[str, Any], key: str, where: str) -> str:
     """A text, "" for one that is absent, null or NaN."""
-    value = record.get(key)
-    if _is_missing(value):
+    if _is_missing(value := record.get(key)):
         return ""
     if not isinstance(value, str):
         raise CollectionError(f"{where}: found {key} {short_json(value)}, expected a text")

@@ -168,8 +168,7 @@ def _object(
 
 def id_under(keys: Sequence[str], record: Mapping[str, Any], where: str) -> str:
     """The id under the first of these keys that the record has."""
-    key = next((key for key in keys if record.get(key) is not None), None)
-    if key is None:
+    if (key := next((key for key in keys if record.get(key) is not None), None)) is None:
         expected = " or ".join(", ".join(f'"{key}"' for key in keys).rsplit(", ", 1))
         raise CollectionError(f"{where}: found {keys_of(record)}, expected an id under {expected}")
     value, expected = record[key], ", expected a whole number or a text without spaces"

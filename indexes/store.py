@@ -180,8 +180,7 @@ def _fill(
     counts = Counter[str]()
     rows = map(row_of, _checked(posts, counts))
     connection.executemany("INSERT INTO unsorted VALUES (?, ?, ?, ?)", rows)
-    summary = Summary(counts["posts"], counts["empty"], not counts["named"])
-    if not summary.posts:
+    if not (summary := Summary(counts["posts"], counts["empty"], not counts["named"])).posts:
         names = ", ".join(Path(source).name for source in sources) or "the input"
         raise CollectionError(f"{names}: found no posts, expected at least one")
     order = "CAST(doc_id AS INTEGER) DESC, doc_id DESC" if summary.numeric_ids else "doc_id DESC"

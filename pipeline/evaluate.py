@@ -97,8 +97,7 @@ def main(options: Options) -> None:
 def _judgments(name: str, data: Path | None) -> tuple[Qrels, Sequence[str], bool]:
     """Judgments of a file or, if there is none of that name, of a collection; usual measures; and
     whether a post with the id of its query does not count."""
-    path = Path(name)
-    if path.is_file() and not is_own(name):
+    if (path := Path(name)).is_file() and not is_own(name):
         return read_qrels(path), DEFAULT_MEASURES, False
     if name != path.stem and not is_own(name):
         raise UsageError(f"there is no file of judgments {name}")

@@ -102,8 +102,7 @@ def main(options: Options) -> None:
     fetched, failures = fetch_all(wanted, folder)
     print(f"{fetched} files fetched into {folder}")
     for entry in wanted:
-        cuts = entry.missing_cuts(folder)
-        if cuts and state(entry, folder) == "present":
+        if (cuts := entry.missing_cuts(folder)) and state(entry, folder) == "present":
             for cut in cuts:
                 write_cut(folder / entry.path, cut, folder)
     if failures:
@@ -133,8 +132,7 @@ def select(names: Sequence[str]) -> list[Entry]:
 
 def state(entry: Entry, folder: Path) -> str:
     """``present`` (itself, or all that is cut from it), ``missing`` or what is damaged."""
-    path = folder / entry.path
-    if not path.is_file():
+    if not (path := folder / entry.path).is_file():
         return "present" if entry.cuts and not entry.missing_cuts(folder) else "missing"
     if (size := path.stat().st_size) != entry.size:
         return f"damaged: found {size} bytes, expected {entry.size}"

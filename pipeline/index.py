@@ -83,8 +83,7 @@ def main(options: Options) -> None:
         engine = named.engine_address(given, None, None) if given else None
         source = PostFiles(options.posts, options.columns or {})
         collection = Collection("", post_source=source, index=IndexPlace("", options.index, engine))
-    place = collection.place()
-    if place.engine:
+    if (place := collection.place()).engine:
         problem = "--{}: not with an index in a search engine"
         if wrong := [problem.format(n) for n in ("index", "check") if getattr(options, n)]:
             raise UsageError(wrong)

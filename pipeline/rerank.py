@@ -269,8 +269,7 @@ class Row(NamedTuple):
 
 def reranked_name(name: str, model: str) -> str:
     """``a.run`` -> ``a.run.sm_cnn``; ``a.gz`` -> ``a.sm_cnn.gz``, still compressed."""
-    path = Path(name)
-    if path.suffix.lower() in (".gz", ".bz2"):
+    if (path := Path(name)).suffix.lower() in (".gz", ".bz2"):
         return f"{path.stem}.{model}{path.suffix}"
     return f"{name}.{model}"
 

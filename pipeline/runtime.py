@@ -126,8 +126,7 @@ def read_keys(path: Path) -> list[str]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise DataError(f"{path}: found no text ({error}), expected one key a line") from None
-    keys = [key for line in lines if (key := line.strip())]
-    if not keys:
+    if not (keys := [*filter(None, map(str.strip, lines))]):
         raise DataError(f"{path}: found no key, expected one a line")
     if any(not key.isascii() or " " in key or not key.isprintable() for key in keys):
         raise DataError(f"{path}: found a key with other characters than visible ASCII")

@@ -86,8 +86,7 @@ def index_pattern(text: str) -> str:
 
 def host_name(text: str) -> str:
     """A name in the header Host, without a port, or ``*.example.com``."""
-    name = text.lower()
-    if not re.fullmatch(r"(\*\.)?[^*\s/:\[\]]+|\[[0-9a-f:.]+\]", name):
+    if not re.fullmatch(r"(\*\.)?[^*\s/:\[\]]+|\[[0-9a-f:.]+\]", name := text.lower()):
         raise ValueError(f"found {text!r}, expected a name without scheme and port: example.com")
     return name
 

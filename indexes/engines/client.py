@@ -224,8 +224,7 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """Settings and fields of the index; of the first one where an alias names several."""
-        found = self.patiently("GET", f"/{self.address.index}")
-        if not found:
+        if not (found := self.patiently("GET", f"/{self.address.index}")):
             raise EngineError(f"{self.address}: there is no such index", 404)
         return dict(found[min(found)], indexes=len(found))
 

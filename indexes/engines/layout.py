@@ -78,8 +78,7 @@ class Layout:
         """Layout of an index, from the engine's ``GET /index``. Raises CollectionError if it is not
         of ours, or of another version of this program."""
         mappings = description["mappings"]
-        meta = mappings.get("_meta", {}).get(_META)
-        if not isinstance(meta, dict):
+        if not isinstance(meta := mappings.get("_meta", {}).get(_META), dict):
             fields = ", ".join(list(mappings.get("properties", {}))[:8]) or "none"
             raise CollectionError(
                 f"{address}: this index was not made by this program; to search it as it is, "

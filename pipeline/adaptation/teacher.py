@@ -92,8 +92,7 @@ def encode(
         part, times = distinct[start : start + PART], counts[start : start + PART]
         path = directory / f"encodings-{_digest([FORMAT, teacher.fingerprint, *part])}.npy"
         used.add(path)
-        found = _kept(path, (len(part), teacher.dimension))
-        if found is None:
+        if (found := _kept(path, (len(part), teacher.dimension))) is None:
             found = _encoded(part, teacher, times, progress)
             content = io.BytesIO()
             np.save(content, found)
@@ -154,8 +153,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _package(module: str, name: str) -> Path:
     """Folder of an installed package, which is not imported."""
-    found = find_spec(module)
-    if found is None or not found.submodule_search_locations:
+    if (found := find_spec(module)) is None or not found.submodule_search_locations:
         raise DataError(
             f"found no package {module}, which the teacher {name} needs; install it by\n"
             "  pip install 'tweetrerank[adapt]'"

@@ -239,8 +239,7 @@ def training_collections(
         name: to_train_on(name, data).qrels_path
         for name in (*_MICROBLOG, *((*general(), *QUESTIONS) if of_any_kind else ()))
     }
-    judged = [name for name, path in files.items() if path and path.exists()]
-    if not judged:
+    if not (judged := [name for name, path in files.items() if path and path.exists()]):
         raise DataError(
             f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "
             "with\n  tweetrerank fetch\nor name a folder that has them by --data or "

@@ -74,7 +74,6 @@ def _run(name: str, program: str, arguments: Sequence[str]) -> NoReturn:
     gc.set_threshold(100_000, 20, 20)
     allow_processes()
     command = import_module(f"pipeline.{name}")
-    description = command.__doc__
-    if description and program.startswith("tweetrerank"):
+    if (description := command.__doc__) and program.startswith("tweetrerank"):
         description = description.replace("python -m pipeline.", "tweetrerank ")
     run_command(command.Options, command.main, program, description, arguments)

@@ -96,8 +96,7 @@ def size(text: str) -> int:
 
 def existing_file(text: str) -> Path:
     """The path of a file that is there."""
-    path = Path(text)
-    if path.is_dir():
+    if (path := Path(text)).is_dir():
         raise ValueError(f"found the folder {text}, expected a file")
     if not path.exists():
         raise ValueError(f"there is no file {text}")
@@ -106,8 +105,7 @@ def existing_file(text: str) -> Path:
 
 def output_file(text: str) -> Path:
     """The path of a file to write; its folder is made when it is written."""
-    path = Path(text)
-    if path.is_dir():
+    if (path := Path(text)).is_dir():
         raise ValueError(f"found the folder {text}, expected the name of a file to write")
     return path
 
@@ -193,8 +191,7 @@ def parse_arguments(
     for text in unknown:
         problems.append(f"unknown argument {text!r}{did_you_mean(text.split('=')[0], flags)}")
     for name, declared, _ in declarations:
-        value = getattr(found, name)
-        if value not in (None, []):
+        if (value := getattr(found, name)) not in (None, []):
             values[name] = tuple(value) if declared.many else value
         elif declared.required:
             label = (declared.flags(name) or [name])[-1]

@@ -104,8 +104,7 @@ def _moves(stages: Mapping[str, Mapping[str, Any]], before: str) -> dict[str, An
 
 def topic_named(query_id: str, topics: Sequence[Topic], source: str) -> Topic:
     """The topic of an id; raises UsageError if ``source`` has none."""
-    known = {topic.query_id: topic for topic in topics}
-    if query_id not in known:
+    if query_id not in (known := {topic.query_id: topic for topic in topics}):
         raise UsageError(
             f"`query_id`: found {query_id!r}, expected a topic of {source}: "
             f"{listed(list(known), 8)}{did_you_mean(query_id, list(known))}"

@@ -77,8 +77,7 @@ class UnionRetriever:
         Shaw 1994). Raises DataError if there is no candidate ranker."""
         watch = Stopwatch()
         signals = self._signals(topics, hits, watch)
-        of_candidates = [run for name, run in signals.items() if name in self.sources]
-        if not of_candidates:
+        if not (of_candidates := [run for name, run in signals.items() if name in self.sources]):
             raise DataError(
                 f"{self.collection.name}: found no run of {', '.join(self.sources)}, "
                 "whose posts this fusion ranks; use a collection that has it, or another fusion"

@@ -83,8 +83,7 @@ class Tuning:
                 raise ValueError("it was changed")
             curve = {float(weight): float(value) for weight, value in content["curve"].items()}
             tuples = {k: tuple(content[k]) for k in ("fold_weights", "topics", "collections")}
-            weight = float(content["weight"])
-            if not 0 <= weight <= 1:
+            if not 0 <= (weight := float(content["weight"])) <= 1:
                 raise ValueError(f"the weight {weight} is not from 0 to 1")
             if calibration := content.get("calibration"):
                 content["calibration"] = Calibration(*map(float, calibration))

@@ -206,8 +206,7 @@ def _number(post: str | dict[str, Raw], name: str) -> float:
 def _first_stage(posts: Sequence[Document], name: str, needed: bool) -> Sequence[float] | None:
     """Scores of all documents, or None; raises RequestError if only some have one."""
     scores = [post.first_stage_score for post in posts]
-    known = [score for score in scores if score is not None]
-    if len(known) == len(posts):
+    if len(known := [score for score in scores if score is not None]) == len(posts):
         return known
     if known or needed:
         some = f"{len(known)} of the {len(posts)} documents have one" if known else "mix needs them"

@@ -46,8 +46,7 @@ def team_draft(own: Sequence[int], other: Sequence[int], seed: str) -> tuple[lis
     left = {CHAMPION: iter(own[same:]), CHALLENGER: iter(other[same:])}
     while len(teams) < len(own):
         for team in coins.sample((CHAMPION, CHALLENGER), 2):
-            row = next((row for row in left[team] if row not in teams), None)
-            if row is not None:
+            if (row := next((row for row in left[team] if row not in teams), None)) is not None:
                 teams[row] = team
     return [*teams], [*teams.values()]
 

@@ -219,8 +219,7 @@ def own_training_set(collection: Collection, most: int | None = None) -> Trainin
     """The first stage's candidates of the judged topics of an own collection, ``most`` of them."""
     if (judgments := collection.training_qrels) is None:
         raise DataError(f"{collection.missing_judgments}; training needs them")
-    topics = collection.training_topics
-    if len(topics) < 2:
+    if len(topics := collection.training_topics) < 2:
         where = f"in {collection.train_topics} " if collection.train_topics else ""
         raise DataError(
             f"{collection.title}: found {counted(len(topics), 'judged topic')} {where}to train on, "

@@ -70,8 +70,7 @@ class HeldOut:
         for name in training_collections(test, data):
             collection = find(name, data)
             judgments = collection.qrels or {}
-            topics = [query_id for query_id in judgments if query_id in neural]
-            if topics:
+            if topics := [query_id for query_id in judgments if query_id in neural]:
                 names.append(name)
                 official = read_run(collection.runs["ql"])
                 lexical |= {query_id: official[query_id] for query_id in topics}
@@ -141,8 +140,7 @@ def calibrate(scores: ManyScores, qrels: Qrels) -> Calibration | None:
 
 def read_held_out(checkpoint: Path, training: str) -> Run:
     """The scores in a checkpoint's folder, which are written with the options ``training``."""
-    path = checkpoint / HELD_OUT_FILE
-    if not path.exists():
+    if not (path := checkpoint / HELD_OUT_FILE).exists():
         raise DataError(
             f"{path}: there are no scores of held-out topics; train again with "
             f"`python -m pipeline.train MODEL {training}`"
@@ -234,8 +232,7 @@ def _beside(model: Model, collection: Collection, candidates: Candidates) -> dic
 def without_gain(tuning: Tuning, without: float, attempt: str) -> Tuning:
     """λ = 0, with a message, if a gain over the best figure ``without`` the model is not certain.
     ``attempt``: options of a search with the model all the same."""
-    topics = len(tuning.topics)
-    if topics < FEWEST:
+    if (topics := len(tuning.topics)) < FEWEST:
         reason = f"found {topics} judged topics, expected {FEWEST} or more to trust a gain"
     elif tuning.cross_validated <= without:
         reason = "no gain on held-out topics"

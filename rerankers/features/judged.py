@@ -96,8 +96,7 @@ class JudgedPosts:
         values = np.tile(np.array([0, np.nan, 0, np.nan], dtype=np.float32), (len(texts), 1))
         for row, found in enumerate(judged):
             for column, wanted in ((0, True), (2, False)):
-                near = [cosines[n] for n, kind in found if kind == wanted and n in cosines]
-                if near:
+                if near := [cosines[n] for n, kind in found if kind == wanted and n in cosines]:
                     values[row, column : column + 2] = len(near), max(near)
         return values
 

@@ -61,8 +61,7 @@ class _Numbers(dict[str, int]):
         self._form = form
 
     def __missing__(self, string: str) -> int:
-        form = self._form(string)
-        if form != string:
+        if (form := self._form(string)) != string:
             number = self[form]
         else:
             number = len(self.strings)

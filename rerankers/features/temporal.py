@@ -66,8 +66,7 @@ def temporal(candidates: CandidateList) -> Columns:
     values = np.zeros((2 * len(WIDTHS) + 2, len(candidates)))
     # 0 for identifiers without a time
     times = np.array([milliseconds(d) or 0 for d in candidates.doc_ids], dtype=np.int64)
-    timed = np.flatnonzero(times)
-    if not len(timed):
+    if not len(timed := np.flatnonzero(times)):
         return [*values]
     times, weights = times[timed], minmax(candidates.signal(FIRST_STAGE))[timed] ** 2
     ages = (times.max() - times) / 3_600_000.0  # In hours

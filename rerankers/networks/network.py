@@ -128,8 +128,7 @@ def score_tokenized(
     count, on_host = len(pairs.query_index), model.device_of().type in devices.HOSTS
     size, found = batch_size if on_host else ON_DEVICE * batch_size, list[torch.Tensor]()
     with evaluating(model), ExitStack() as stack:
-        fast = fast_path(model, pairs)
-        if fast:
+        if fast := fast_path(model, pairs):
             # Larger batches share more windows, but all threads need work until the end.
             size = min(SHARING * batch_size, max(batch_size, -(-count // (4 * devices.threads()))))
         # A fast path needs no padding: mixed lengths give batches of equal duration.

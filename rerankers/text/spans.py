@@ -93,8 +93,7 @@ class _Traced(NamedTuple):
 
     def _replaced(self, start: int, end: int, length: int) -> list[Span]:
         """Spans of ``length`` characters that replace those from ``start`` to ``end``."""
-        old = self.spans[start:end]
-        if not old:  # An insertion has an empty span.
+        if not (old := self.spans[start:end]):  # An insertion has an empty span.
             place = self.spans[start][0] if length else 0
             return [(place, place)] * length
         # One old character each; the last new one gets the remaining ones, at least the last.

@@ -71,8 +71,7 @@ def _parse_text(data: bytes) -> WordVectors:
         lines = lines[1:]
     if not lines or not text:
         raise ValueError("an empty file")
-    size = len(lines[0].split(" ")) - 1
-    if size < 1:
+    if (size := len(lines[0].split(" ")) - 1) < 1:
         raise ValueError(f"a first line without numbers, {lines[0][:40]!r}")
     words, matrix = [], np.empty((len(lines), size), dtype=np.float32)
     for row, line in enumerate(lines):

@@ -79,8 +79,7 @@ def _best_count(
     config: BoostingConfig, options: dict[str, Any], data: Any, sizes: Rows, report: Callback
 ) -> int:
     """The number of trees with the best AP on held-out topics, mean over the parts."""
-    parts = min(config.parts, len(sizes))
-    if parts < 2:
+    if (parts := min(config.parts, len(sizes))) < 2:
         return config.trees
     topics = np.random.default_rng(config.seed).permutation(len(sizes))
     owners = np.repeat(np.arange(len(sizes)), sizes)

@@ -223,8 +223,7 @@ class SearchPage:
     def search(self, request: SearchRequest) -> SearchResult:
         """The result of a search, unless it is one of the latest ones."""
         if request not in self.kept:
-            chosen = self.rankers[request.model]
-            if not isinstance(chosen, Fusion):
+            if not isinstance(chosen := self.rankers[request.model], Fusion):
                 method = METHODS[request.method]() if request.method else EngineQuery()
                 found = IndexRetriever(self.index, method, self.collection.skips_own_id)
                 chosen = replace(chosen, retriever=found)
@@ -300,8 +299,7 @@ def search_request(page: SearchPage, given: Mapping[str, str]) -> SearchRequest:
     methods, rankers = page.collection.methods, page.rankers
 
     def choice(name: str, default: str, known: Sequence[str]) -> str:
-        value = given.get(name, default)
-        if value not in known:
+        if (value := given.get(name, default)) not in known:
             similar = did_you_mean(value, known)
             problems.append(f"{name}: found {value!r}, expected one of {', '.join(known)}{similar}")
         return value

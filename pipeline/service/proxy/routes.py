@@ -119,8 +119,7 @@ class Proxy:
     async def _search(self, request: EngineRequest) -> Response:
         """One search or several, each with its hits reranked if it has a window."""
         searches = await self._read(request)
-        sent = [search for search in searches if isinstance(search, Search)]
-        if not sent:
+        if not (sent := [search for search in searches if isinstance(search, Search)]):
             errors = [search for search in searches if isinstance(search, RequestError)]
             messages = dict.fromkeys(error.message for error in errors)
             raise RequestError(errors[0].kind, "; ".join(messages))
