@@ -224,10 +224,9 @@ def read_click_log(path: Path) -> ClickLog:
         notes.append(f"{path}: {problem}, such as {short_json(blank[0])}")
     common = [of.most_common(1)[0][0] for of in spellings.values()]
     ids = [names.get(text) or query_id(text) for text in numbers]
-    topics = [*map(Topic, ids, common)]
     table = np.array(entries, np.int64).reshape(-1, 4).T
     columns = table[0], table[1], table[2] > 0, table[3] > 0
-    return ClickLog(*columns, [*pairs], topics, impressions, with_click, notes)
+    return ClickLog(*columns, [*pairs], [*map(Topic, ids, common)], impressions, with_click, notes)
 
 
 def judgments(log: ClickLog, relevance: Floats) -> Qrels:

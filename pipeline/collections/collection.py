@@ -105,8 +105,7 @@ def catalogue() -> dict[str, Any]:
 
 def by_hand(path: Path) -> str:
     """How to make the file ``path`` of a data folder; "" for one that can be fetched."""
-    notes = catalogue()["by_hand"].items()
-    found = (note for folder, note in notes if path.parent.match(folder))
+    found = (note for part, note in catalogue()["by_hand"].items() if path.parent.match(part))
     return f"it is not published: {note}" if (note := next(found, "")) else ""
 
 

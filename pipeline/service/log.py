@@ -120,8 +120,7 @@ class SearchLog:
         own |= {"challenger": teams and other_version, "teams": teams and teams[page]}
         signed = self.search(own, window.query, record.client, bool(given))
         ubi = {"ubi": {"query_id": given or signed}} if window.ubi else {}
-        ext = {"tweetrerank": {"search_id": signed}, **ubi}
-        return Ranked(rows, signed, ext)
+        return Ranked(rows, signed, {"tweetrerank": {"search_id": signed}, **ubi})
 
     def digest(self, text: str) -> str:
         """A keyed hash."""

@@ -282,8 +282,7 @@ def _stages(model: ServedModel, trees: Trees, body: bytes) -> dict[str, float]:
     for family in trees.families:
         columns += features.find(family).columns(candidates)
         watch.stop(f"features {family}")
-    values = np.array(columns, dtype=np.float32)
-    scores = trees.evaluate(values.round(features.DECIMALS).T)
+    scores = trees.evaluate(np.array(columns, dtype=np.float32).round(features.DECIMALS).T)
     watch.stop("trees")
     orjson.dumps(TEI.write(model.respond(wanted, scores), Record("", "POST", "/rerank")))
     watch.stop("write the response")

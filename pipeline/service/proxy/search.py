@@ -363,8 +363,7 @@ def request_of(window: Window, hits: Sequence[Hit]) -> tuple[ScoreRequest, bool]
         for name, place in own.signals:
             first = (v[0] if v and type(v) in (list, tuple) else v for v in columns[place])
             signals.setdefault(name, []).extend(map(number_of, first))
-    scores = single_precision(hit.score or 0.0 for hit in hits)
-    posts = texts, urls, scores, signals
+    posts = texts, urls, single_precision(hit.score or 0.0 for hit in hits), signals
     return ScoreRequest(Request(query=window.query), *posts, window.weight), are_whole
 
 

@@ -90,10 +90,9 @@ class Model(Reranker):
 
     def interact(self, queries: Encoded, posts: Encoded, query_of_post: Tensor) -> Interactions:
         """Logarithms of soft counts, for each pair of n-gram lengths: [P, Lq, K]."""
-        counts, mask = [], posts.words.mask
-        for query, post in product(queries.vectors, posts.vectors):
-            cosine = torch.bmm(query[query_of_post], post.mT)  # [P, Lq, Ld]
-            counts.append(soft_counts(cosine, mask))
+        pairs, mask = product(queries.vectors, posts.vectors), posts.words.mask
+        cosines = (torch.bmm(query[query_of_post], post.mT) for query, post in pairs)  # [P, Lq, Ld]
+        counts = [soft_counts(cosine, mask) for cosine in cosines]
         logarithms = torch.log(torch.cat(counts, dim=2).clamp_min(LEAST_COUNT))
         query_mask = queries.words.mask[query_of_post].unsqueeze(2)
         return {"matches": LOG_SCALE * logarithms * query_mask}
