@@ -157,10 +157,8 @@ def shade(
         step = bisect_right(bounds, value)
         steps[start:end] = [max(step, old) for old in steps[start:end]]
     pairs = [pair for pair in zip(_visible(text), steps, strict=True) if pair[0]]
-    return [
-        Segment("".join(character for character, _ in group), step)
-        for step, group in groupby(pairs, key=lambda pair: pair[1])
-    ]
+    groups = groupby(pairs, key=lambda pair: pair[1])
+    return [Segment("".join(character for character, _ in group), step) for step, group in groups]
 
 
 def shade_words(

@@ -235,10 +235,8 @@ def training_collections(
             f"found {left_out}, expected a microblog collection: {left_out} has a training part "
             f"of its own; use `python -m pipeline.train MODEL --collection {left_out}`"
         )
-    files = {
-        name: to_train_on(name, data).qrels_path
-        for name in (*_MICROBLOG, *((*general(), *QUESTIONS) if of_any_kind else ()))
-    }
+    known = [*_MICROBLOG, *general(), *QUESTIONS] if of_any_kind else _MICROBLOG
+    files = {name: to_train_on(name, data).qrels_path for name in known}
     if not (judged := [name for name, path in files.items() if path and path.exists()]):
         raise DataError(
             f"found no judgments of {', '.join(_MICROBLOG)} in {data_directory(data)}; fetch them "

@@ -254,8 +254,7 @@ class Rerank(ErrorFormat):
         text in ``data``; usage counts words."""
         data = self.results(response, "relevance_score", "document")
         results = [
-            item | {"document": {"text": item["document"]}} if "document" in item else item
-            for item in data
+            d | {"document": {"text": d["document"]}} if "document" in d else d for d in data
         ]
         version = {"version": "2" if record.path.startswith("/v2/") else "1"}
         return {

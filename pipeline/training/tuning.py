@@ -168,11 +168,8 @@ def _best(curve: Mapping[float, float]) -> float:
     """The middle of the longest stretch of best weights, the lower one of two middles."""
     # Equal means of different values, 1/30 and 2/30 or 3/30 and 0, may differ in the last bit.
     limit = max(curve.values()) - 1e-12
-    stretches = [
-        list(stretch)
-        for is_best, stretch in itertools.groupby(curve, key=lambda weight: curve[weight] >= limit)
-        if is_best
-    ]
+    groups = itertools.groupby(curve, key=lambda weight: curve[weight] >= limit)
+    stretches = [list(stretch) for is_best, stretch in groups if is_best]
     longest = max(stretches, key=len)
     return longest[(len(longest) - 1) // 2]
 

@@ -32,7 +32,4 @@ class Model(Trees):
     """Lists of trees over a pair's features."""
 
     reads = "lists"
-    configurations = named(
-        general=Config(),
-        adapted=Config(families=",".join((*WINDOW_FAMILIES, ADAPTED_FAMILY))),
-    )
+    configurations = named(general=Config(), adapted=Config(f"{Config.families},{ADAPTED_FAMILY}"))

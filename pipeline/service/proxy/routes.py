@@ -144,10 +144,7 @@ class Proxy:
             return _answer(response, content, reason)
         left, explain = (page for page, _ in pages), EngineErrors().explain
         pairs = zip(sent, pages, strict=True)
-        items = [
-            next(left) if isinstance(each, Search) else encoded(explain(each, ""))
-            for each in searches
-        ]
+        items = [next(left) if isinstance(s, Search) else encoded(explain(s, "")) for s in searches]
         reasons = [search.reason or problem for search, (_, ranked) in pairs if not ranked]
         problem = f"{len(reasons)} of {len(sent)} searches: {reasons[0]}" if reasons else ""
         whole = encoded(members_of(content) | {"responses": encoded(items)})

@@ -109,10 +109,8 @@ class Upstream:
             answer = Response(bytes(content), response.status)
             if request.method == "HEAD":  # The length of what GET would have.
                 answer.headers["content-length"] = response.headers.get("content-length", "0")
-        answer.raw_headers += [
-            (name.encode("latin-1"), value.encode("latin-1", "replace"))
-            for name, value in passed(response.headers.items())
-        ]
+        for name, value in passed(response.headers.items()):
+            answer.raw_headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
         return answer
 
 

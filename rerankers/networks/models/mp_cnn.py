@@ -95,10 +95,8 @@ class Model(Reranker):
         """Blocks A and B of B texts (section 3 of He et al. 2015)."""
         ids = inputs[WORDS].ids
         terms, inside = self.vectors(ids), ids.ne(0).unsqueeze(2)  # [B, L, E], [B, L, 1]
-        maps = [
-            torch.tanh(linear(windows_from(terms, width)))
-            for width, linear in enumerate(self.holistic, start=1)
-        ]
+        widths = enumerate(self.holistic, start=1)
+        maps = [torch.tanh(linear(windows_from(terms, width))) for width, linear in widths]
         holistic = [_pool_holistic(values, inside) for values in (*maps, terms)]
         dimensions = [convolution(terms, inside) for convolution in self.by_dimension]
         return PooledTexts(torch.stack(holistic, dim=2), torch.stack(dimensions, dim=2))

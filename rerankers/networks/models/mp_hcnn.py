@@ -414,10 +414,8 @@ class Model(base.Reranker):
         """IDF of the phrase from each position on: [Q, Lq]."""
         length = 1 + depth * (width - 1)
         if self.config.idf != "phrases":  # The mean of its terms
-            sums, counts = (
-                F.pad(values, (0, length - 1)).unfold(1, length, 1).sum(dim=2)
-                for values in (idf * mask, mask)
-            )
+            padded = (F.pad(values, (0, length - 1)) for values in (idf * mask, mask))
+            sums, counts = (values.unfold(1, length, 1).sum(dim=2) for values in padded)
             return sums / counts.clamp_min(1.0)
         # Every (width - 1)-th term: all words, or trigrams that do not overlap.
         parts = [F.pad(idf, (0, place))[:, place:] for place in range(0, length, width - 1)]
