@@ -76,11 +76,11 @@ def print_posts(hits: Iterable[Any], notes: Iterable[str]) -> None:
 
     terminal = Console() if sys.stdout.isatty() else None
     table: list[Sequence[str | Text]] = []
-    for rank, (hit, note) in enumerate(zip(hits, notes, strict=True), start=1):
+    for rank, (hit, remark) in enumerate(zip(hits, notes, strict=True), start=1):
         words = f"{hit.text} {hit.url}".split()
         line = "".join(c if c.isprintable() else "�" for c in " ".join(words))
         if not terminal and len(line) > POST_WIDTH:
             line = f"{line[: POST_WIDTH - 1]}…"
         text = Text(line, no_wrap=True, overflow="ellipsis")
-        table.append([str(rank), f"{hit.score:.4f}", note, text])
+        table.append([str(rank), f"{hit.score:.4f}", remark, text])
     print_table([], table, left=[2, 3], width=terminal.width if terminal else WIDTH)
