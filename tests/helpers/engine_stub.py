@@ -4,14 +4,13 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import request_response
 
 from helpers.service_samples import listening
 
@@ -45,12 +44,11 @@ def stub(answer: Callable[[Request], Answer]) -> Iterator[str]:
             return Response(found, status, media_type="text/html")
         return Response(json.dumps(found), status, media_type="application/json")
 
-    methods = ["GET", "POST", "PUT", "DELETE"]
-    with listening(Starlette(routes=[Route("/{path:path}", endpoint, methods=methods)])) as url:
+    with listening(request_response(endpoint)) as url:
         yield url
 
 
-class Proxy:
+class Proxy(AbstractContextManager["Proxy"]):
     """Passes connections on to a server, and breaks them.
 
     ``broken`` is called with the number of bytes that an answer has had so far and its next part,
@@ -67,9 +65,6 @@ class Proxy:
         self.broken: Callable[[int, bytes], bytes] = lambda size, part: part
         self.refuses, self._open = False, list[socket.socket]()
         threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> "Proxy":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._listener.close()

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import request_response
 
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, listening, models
@@ -149,8 +148,7 @@ def _number(value: Any) -> int:
 def stub_engine() -> Iterator[tuple[str, StubEngine]]:
     """The engine and its address."""
     engine = StubEngine()
-    methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"]
-    with listening(Starlette(routes=[Route("/{p:path}", engine.answer, methods=methods)])) as url:
+    with listening(request_response(engine.answer)) as url:
         engine.url = url
         yield url, engine
 

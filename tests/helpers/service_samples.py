@@ -27,7 +27,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from helpers.index_samples import table
-from helpers.processes import ROOT, end_with_parent
+from helpers.processes import ROOT, end_with_parent, started
 from helpers.reranking_samples import POSTS
 from pipeline.collections.named import SAMPLE
 from pipeline.collections.own import read_collection
@@ -215,16 +215,10 @@ class Running(NamedTuple):
 @contextmanager
 def running(*arguments: object, is_read: bool = True, is_ready: bool = True) -> Iterator[Running]:
     """A service, whose log is read to its end or up to its address; perhaps before it is ready."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.serve", "--port", "0", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=end_with_parent,
-    )
+    command = (sys.executable, "-m", "pipeline.serve", "--port", "0", *arguments)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    options = {"start_new_session": True, "preexec_fn": end_with_parent}
+    process = started(*command, env=environment, **options)
     lines: list[str] = []
     stderr = process.stderr
     assert stderr

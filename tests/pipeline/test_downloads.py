@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import Capture, Patch
 from helpers.service_samples import listening
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import request_response
 
 from indexes.files import sha256_of
 from pipeline import fetch as script
@@ -60,7 +59,7 @@ def _no_patience(monkeypatch: Patch) -> None:
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    with listening(Starlette(routes=[Route("/x", server.answer)])) as url:
+    with listening(request_response(server.answer)) as url:
         server.url = f"{url}/x"
         yield server
 

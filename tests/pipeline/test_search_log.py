@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import Command, Patch
 from helpers import service_samples
-from helpers.processes import run_python
+from helpers.processes import run_python, started
 from helpers.proxy_samples import search, stub_engine
 from helpers.service_samples import QUERY, running
 from starlette.testclient import TestClient
@@ -64,8 +63,7 @@ def test_from_searches_to_judgments(engine: str, tmp_path: Path, command: Comman
     more += ("--engine", engine, "--engine-index", "posts", "--threads", "1")
     with running(*more, "--rerank-timeout", "60") as service:
         for number in range(3):
-            path = "/posts/_search"
-            answer = service.post(search(f"{QUERY} {number}", size=10), path)
+            answer = service.post(search(f"{QUERY} {number}", size=10), "/posts/_search")
             shown = [hit["_id"] for hit in answer.json()["hits"]["hits"]]
             events = [click(answer.headers["x-search-id"], shown[place]) for place in (1, 3, 3)]
             assert service.post(events, "/events").json() == {"accepted": 3, "unknown": 0}
@@ -197,8 +195,7 @@ DAYS = [([OLDER, OLD, NEW], [OLD, NEW]), ([OLDER], [OLDER]), ([NEW], [NEW])]
 
 
 def test_a_killed_service_loses_the_last_second_at_most(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRITER, str(tmp_path), "1000000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(sys.executable, "-c", WRITER, tmp_path, 1_000_000) as process:
         assert process.stdout
         times = [float(process.stdout.readline()) for _ in range(700)]
         os.kill(process.pid, signal.SIGKILL)
