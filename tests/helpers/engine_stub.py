@@ -48,6 +48,11 @@ def stub(answer: Callable[[Request], Answer]) -> Iterator[str]:
         yield url
 
 
+def opensearch(answer: Callable[[Request], Answer]) -> AbstractContextManager[str]:
+    """A :func:`stub` that says to be OpenSearch, which ``answer`` is not asked."""
+    return stub(lambda request: (200, OPENSEARCH) if request.path == "/" else answer(request))
+
+
 class Proxy(AbstractContextManager["Proxy"]):
     """Passes connections on to a server, and breaks them.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Capture, Patch
-from helpers.engine_stub import OPENSEARCH, Answer, Request, stub
+from helpers.engine_stub import OPENSEARCH, Answer, Request, opensearch, stub
 
 from indexes.engines import client, layout
 from indexes.engines.client import Credentials, Engine, EngineAddress, EngineError, check_url
@@ -121,11 +121,8 @@ BLOCKED = {"type": "cluster_block_exception", "reason": "read-only / allow delet
 )
 def test_refusals(status: int, content: Any, message: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(client, "LARGEST", 9_000)
-
-    def answer(request: Request) -> Answer:
-        return (200, OPENSEARCH) if request.path == "/" else (status, content)
-
-    with stub(answer) as url, pytest.raises(EngineError, match=message) as error:
+    engine = opensearch(lambda request: (status, content))
+    with engine as url, pytest.raises(EngineError, match=message) as error:
         connect(url).request("POST", "/things/_search", {})
     assert "\n" not in str(error.value)
 
@@ -156,8 +153,6 @@ def test_topics_without_an_answer_are_asked_again_and_named() -> None:
     fate: dict[str, list[Any]] = {}
 
     def answer(request: Request) -> Answer:
-        if request.path == "/":
-            return 200, OPENSEARCH
         bodies = request.body[1::2]
         assert all(h["allow_partial_search_results"] is False for h in request.body[::2])
         asked.append([body["query"]["label"] for body in bodies])
@@ -167,7 +162,7 @@ def test_topics_without_an_answer_are_asked_again_and_named() -> None:
     busy = {"error": {"type": "rejected", "reason": "queue full"}, "status": 429}
     partial = {"hits": {"hits": []}, "_shards": {"failed": 1}}
     wrong = {"error": {"type": "parsing", "reason": "no field"}, "status": 400}
-    with stub(answer) as url:
+    with opensearch(answer) as url:
         engine = connect(url)
         fate.update(b=[busy, partial, hits(2.0)])
         found = search(engine, bodies, 100)
@@ -185,6 +180,8 @@ def test_topics_without_an_answer_are_asked_again_and_named() -> None:
 class FakeIndex:
     """As much of an engine as filling an index needs; ``bulk`` may answer in its place."""
 
+    url: str
+
     def __init__(self) -> None:
         self.posts: dict[str, Any] = {}
         self.description: dict[str, Any] = {}
@@ -196,8 +193,6 @@ class FakeIndex:
     def __call__(self, request: Request) -> Answer:
         method, path, body, _ = request
         match method, path:
-            case "GET", "/":
-                return 200, OPENSEARCH
             case "GET", "/things":
                 missing = {"error": {"type": "index_not_found_exception"}, "status": 404}
                 return (200, {"things": self.description}) if self.description else (404, missing)
@@ -236,26 +231,22 @@ class FakeIndex:
         return 200, {"errors": True, "items": items}
 
 
-Fake = tuple[FakeIndex, str]  # And its address
-
-
 @pytest.fixture
-def fake(monkeypatch: Patch) -> Iterator[Fake]:
+def index(monkeypatch: Patch) -> Iterator[FakeIndex]:
     monkeypatch.setattr(layout, "CHUNK", 1000)
-    with stub(index := FakeIndex()) as url:
-        yield index, url
+    with opensearch(index := FakeIndex()) as index.url:
+        yield index
 
 
-def fill(url: str, folder: Path) -> int:
-    return build(EngineAddress(url, "things"), POSTS, [], folder, "pipeline.index …")[1]
+def fill(index: FakeIndex, folder: Path) -> int:
+    return build(EngineAddress(index.url, "things"), POSTS, [], folder, "pipeline.index …")[1]
 
 
 @pytest.mark.parametrize(
     "refusal", [(429, {"error": "busy"}), (503, "<html>down</html>"), (413, "too large"), "lost"]
 )
-def test_refusals_that_pass(fake: Fake, tmp_path: Path, refusal: Any) -> None:
+def test_refusals_that_pass(index: FakeIndex, tmp_path: Path, refusal: Any) -> None:
     """Also answers that are lost: what has been taken is sent again, and changes nothing."""
-    index, url = fake
     left = [5]
 
     def bulk(ids: list[str]) -> Any:
@@ -270,13 +261,12 @@ def test_refusals_that_pass(fake: Fake, tmp_path: Path, refusal: Any) -> None:
         return refusal
 
     index.bulk = bulk
-    assert (fill(url, tmp_path), len(index.posts), index.settings) == (40, 40, ["-1", None])
+    assert (fill(index, tmp_path), len(index.posts), index.settings) == (40, 40, ["-1", None])
     assert (bulks := len(index.bulks)) > 5
-    assert (fill(url, tmp_path), len(index.bulks)) == (0, bulks)
+    assert (fill(index, tmp_path), len(index.bulks)) == (0, bulks)
 
 
-def test_busy_posts_are_sent_again(fake: Fake, tmp_path: Path) -> None:
-    index, url = fake
+def test_busy_posts_are_sent_again(index: FakeIndex, tmp_path: Path) -> None:
     busy, bad = {"3": 2, "17": 1}, {"4", "9", "13", "21"}
 
     def item(doc_id: str) -> tuple[int, str] | None:
@@ -287,22 +277,21 @@ def test_busy_posts_are_sent_again(fake: Fake, tmp_path: Path) -> None:
 
     index.item = item
     with pytest.raises(CollectionError, match=r"refused 4 of 40 posts: post \d+: no \d+; .* 1"):
-        fill(url, tmp_path)
+        fill(index, tmp_path)
     assert index.posts.keys() == {post.doc_id for post in POSTS} - bad
     assert [ids for ids in index.bulks if len(ids) == 1 and ids != ["0"]].count(["3"]) == 2
     assert index.settings == ["-1", None]
     with pytest.raises(CollectionError, match=r"not complete; send .*\n  pipeline\.index …"):
-        open_index(EngineAddress(url, "things"), tmp_path)
+        open_index(EngineAddress(index.url, "things"), tmp_path)
     index.item = lambda doc_id: None
-    assert fill(url, tmp_path) == 4
+    assert fill(index, tmp_path) == 4
     index.posts.clear()
     index.item = lambda doc_id: (429, "queue full") if doc_id == "3" else None
     with pytest.raises(CollectionError, match=r"too busy to take 1 posts \(such as 3\); try"):
-        fill(url, tmp_path)
+        fill(index, tmp_path)
 
 
-def test_an_interrupted_run_goes_on(fake: Fake, tmp_path: Path, monkeypatch: Patch) -> None:
-    index, url = fake
+def test_an_interrupted_run_goes_on(index: FakeIndex, tmp_path: Path, monkeypatch: Patch) -> None:
     chunks = layout._chunks
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
@@ -311,26 +300,25 @@ def test_an_interrupted_run_goes_on(fake: Fake, tmp_path: Path, monkeypatch: Pat
 
     monkeypatch.setattr(layout, "_chunks", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fill(url, tmp_path)
+        fill(index, tmp_path)
     monkeypatch.setattr(layout, "_chunks", chunks)
     assert 0 < (there := len(index.posts)) < 26
     assert index.settings == ["-1", None]
     assert not list(tmp_path.iterdir())
     # A killed process leaves the index without refreshes; its user had set another time.
     index.description["settings"]["index"]["refresh_interval"] = "-1"
-    assert (fill(url, tmp_path), len(index.posts)) == (40 - there, 40)
+    assert (fill(index, tmp_path), len(index.posts)) == (40 - there, 40)
     assert index.settings[2:] == ["-1", None]
     index.description["settings"]["index"]["refresh_interval"] = "30s"
-    fill(url, tmp_path)
+    fill(index, tmp_path)
     assert index.settings[4:] == ["-1", "30s"]
 
 
-def test_an_index_of_other_posts(fake: Fake, tmp_path: Path) -> None:
-    index, url = fake
+def test_an_index_of_other_posts(index: FakeIndex, tmp_path: Path) -> None:
     one, two, kept = tmp_path / "one", tmp_path / "two", tmp_path / "kept"
     for path in (one, two):
         path.write_text(path.name)
-    address = EngineAddress(url, "things")
+    address = EngineAddress(index.url, "things")
 
     def refused(problem: str, source: Path, opens: bool = False) -> None:
         with pytest.raises(CollectionError, match=problem):
