@@ -87,9 +87,7 @@ def test_scores_are_those_of_the_formulas(index: LuceneIndex, query: str) -> Non
         assert found == pytest.approx(naive_bm25(query, k1, b), rel=1e-4, abs=1e-5)
 
 
-def test_pyserini_finds_the_same_posts_with_the_same_scores(
-    index: LuceneIndex, monkeypatch: Patch
-) -> None:
+def test_pyserini_finds_the_same_posts_and_scores(index: LuceneIndex, monkeypatch: Patch) -> None:
     jvm.start()
     encoders = ModuleType("pyserini.encode")  # Of dense vectors; with dependencies of their own.
     encoders.__getattr__ = lambda name: type(name, (), {})
@@ -191,8 +189,6 @@ def test_odd_queries(index: LuceneIndex, method: Method) -> None:
 
 GERMAN = ["Die Häuser in der Stadt und auf dem Land sind nicht mehr zu haben."]
 JAPANESE = ["東京タワーの高さは何メートルですか"]
-
-
 LANGUAGES = [("de", JAPANESE, "german"), ("he", GERMAN, STANDARD), ("und", GERMAN, "german")]
 LANGUAGES += [("und", ["Как пройти в библиотеку?"], "russian"), ("und", [], "english")]
 LANGUAGES += [("und", ["Tôi không có gì cho bạn"], STANDARD), ("und", ["Дај ми то"], STANDARD)]
@@ -265,6 +261,12 @@ def listing(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
+def refused(problem: str, folder: Path, sources: list[Path] | None = None) -> None:
+    """An index is not opened, and this is why."""
+    with pytest.raises(CollectionError, match=problem):
+        LuceneIndex.open(folder, sources)
+
+
 def test_builds_are_equal_and_movable(tmp_path: Path, built: Path, sources: list[Path]) -> None:
     posts = [Post("3", ""), Post("20", "alpha bravo"), Post("1", "alpha")]
     indexes.build(posts, tmp_path / "again", sources, "python -m pipeline.index --again")
@@ -301,26 +303,21 @@ def test_sources_that_have_changed(built: Path, sources: list[Path]) -> None:
     LuceneIndex.open(built, sources).close()
     LuceneIndex.open(built, sources[::-1]).close()  # another order, the same posts
     for paths in (sources[1:], [*sources, built.parent / "new.jsonl"]):
-        with pytest.raises(CollectionError, match=r"built from \['one\.jsonl', .*\], expected \['"):
-            LuceneIndex.open(built, paths)
+        refused(r"built from \['one\.jsonl', .*\], expected \['", built, paths)
     size = sources[0].stat().st_size
     sources[0].write_text(sources[0].read_text().replace("alpha", "omega"))
     assert sources[0].stat().st_size == size
     problem = r"built from .*one\.jsonl, which has changed.*\n +python -m pipeline\.index --again$"
-    with pytest.raises(CollectionError, match=problem):
-        LuceneIndex.open(built, sources)
+    refused(problem, built, sources)
     sources[0].unlink()
-    with pytest.raises(CollectionError, match=r"one\.jsonl, which does not exist any more"):
-        LuceneIndex.open(built, sources)
+    refused(r"one\.jsonl, which does not exist any more", built, sources)
     LuceneIndex.open(built).close()  # unchecked
 
 
 def test_what_is_no_index_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="found no such folder, expected an index; build one"):
-        LuceneIndex.open(tmp_path / "none")
+    refused("found no such folder, expected an index; build one", tmp_path / "none")
     (tmp_path / "file").write_text("thesis")
-    with pytest.raises(CollectionError, match=r"found a folder that is not an index.*`indexes.bu"):
-        LuceneIndex.open(tmp_path)
+    refused(r"found a folder that is not an index.*`indexes.bu", tmp_path)
     for kind, place in (("folder", tmp_path), ("file", tmp_path / "file")):
         with pytest.raises(CollectionError, match=f"found a {kind}.*; it is left as it is"):
             indexes.build([Post("1", "x")], place, [])
@@ -356,18 +353,15 @@ def test_damages_are_noticed(built: Path, command: Command, monkeypatch: Patch) 
             problem = rf"found another SHA-256 in {pattern}: damaged; build it again with"
             for small in (0, 10**6):
                 monkeypatch.setattr("indexes.manifest.SMALL", small)
-                with pytest.raises(CollectionError, match=problem):
-                    LuceneIndex.open(built)
+                refused(problem, built)
                 os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
             monkeypatch.setattr("indexes.manifest.SMALL", 0)
             result = command("index", "--index", built, "--check")
             assert result.code == 1 and re.search(problem, result.err)
         file.write_bytes(whole[:-20])
-        with pytest.raises(CollectionError, match=rf"{pattern} has \d+ bytes, .*damaged; build it"):
-            LuceneIndex.open(built)
+        refused(rf"{pattern} has \d+ bytes, .*damaged; build it", built)
         file.rename(built / "another")
-        with pytest.raises(CollectionError, match=rf"found another, no file of it; .*{pattern} is"):
-            LuceneIndex.open(built)
+        refused(rf"found another, no file of it; .*{pattern} is", built)
         (built / "another").unlink()
         file.write_bytes(whole)
     result = command("index", "--index", built, "--check")
@@ -388,16 +382,13 @@ def test_manifests_that_do_not_fit(built: Path, change: dict[str, object], messa
     path = built / "manifest.json"
     fields = json.loads(path.read_text()) | change
     path.write_text(json.dumps(fields))
-    with pytest.raises(CollectionError, match=r"manifest\.json: .*another SHA-256 than"):
-        LuceneIndex.open(built)
+    refused(r"manifest\.json: .*another SHA-256 than", built)
     del fields["manifest_sha256"]
     path.write_text(json.dumps(fields))
-    with pytest.raises(CollectionError, match=message):
-        LuceneIndex.open(built)
+    refused(message, built)
     for damaged in (b"{", b"[]", b'{"format": 1}', b"\xff"):
         path.write_bytes(damaged)
-        with pytest.raises(CollectionError, match=r"manifest\.json: not a readable manifest"):
-            LuceneIndex.open(built)
+        refused(r"manifest\.json: not a readable manifest", built)
 
 
 @pytest.mark.slow
