@@ -163,6 +163,14 @@ def mixture(posts: Any, hits: Sequence[Any], weight: float | None = None) -> dic
     return dict(sorted(mixed.items(), key=lambda item: -item[1]))
 
 
+def restored(hit: dict[str, Any]) -> dict[str, Any]:
+    """A reranked hit as the engine gave it."""
+    actual = dict(hit) | {"_score": hit["fields"]["_first_stage_score"][0]}
+    others = {name: v for name, v in hit["fields"].items() if name != "_first_stage_score"}
+    del actual["fields"]
+    return actual | ({"fields": others} if others else {})
+
+
 def search(query: str = QUERY, **more: Any) -> dict[str, Any]:
     """The body of a search."""
     return {"query": {"match": {"contents": query}}, **more}

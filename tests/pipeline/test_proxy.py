@@ -13,7 +13,7 @@ import pytest
 import yaml
 from conftest import Patch
 from helpers.processes import ROOT
-from helpers.proxy_samples import VENDOR, StubEngine, search, stub_engine
+from helpers.proxy_samples import VENDOR, StubEngine, restored, search, stub_engine
 from helpers.reranking_samples import POSTS
 from helpers.service_samples import QUERY, GatedScorer, client_of, scored_by
 from httpx import Client
@@ -65,14 +65,6 @@ def limited(served: StubEngine) -> Iterator[TestClient]:
 def direct(engine: StubEngine) -> Iterator[Client]:
     with Client(base_url=engine.url) as opened:
         yield opened
-
-
-def restored(hit: dict[str, Any]) -> dict[str, Any]:
-    """A reranked hit as the engine gave it."""
-    actual = dict(hit) | {"_score": hit["fields"]["_first_stage_score"][0]}
-    others = {name: v for name, v in hit["fields"].items() if name != "_first_stage_score"}
-    del actual["fields"]
-    return actual | ({"fields": others} if others else {})
 
 
 @pytest.mark.parametrize(("path", "more"), SEARCHES["reranked"])

@@ -13,7 +13,7 @@ import requests
 from conftest import Capture
 from helpers.engine_servers import SERVERS, running
 from helpers.processes import ROOT
-from helpers.proxy_samples import mixture, post, search, stub_engine
+from helpers.proxy_samples import mixture, post, restored, search, stub_engine
 from helpers.search_grammar import Searches
 from helpers.service_samples import QUERY, app_of, listening
 
@@ -110,10 +110,7 @@ def check(before: Any, actual: Any, window: Any) -> None:
     assert [best, *scores] == sorted([best, *scores], reverse=True)
     of_engine = {hit["_id"]: hit for hit in window["hits"]["hits"][:WINDOW]}
     for hit in new:
-        hit["_score"] = hit["fields"].pop("_first_stage_score")[0]
-        if not hit["fields"]:
-            del hit["fields"]
-        assert hit == of_engine.pop(hit["_id"])
+        assert restored(hit) == of_engine.pop(hit["_id"])
 
 
 PARTS: dict[str, Any] = dict.fromkeys(("track_total_hits", "explain", "version"), True)
