@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rerankers import devices, features, models
+from rerankers import checkpoint, devices, features, models
 from rerankers.models import TREES
 from rerankers.networks.base import Reranker
 from rerankers.networks.inputs import TextEncoder
@@ -95,6 +96,13 @@ def network(model: Reranker, reader: Any = None, name: str = "mp_hcnn", **more: 
     reader = reader or encoder()
     known = {"config": model.config, "idf": reader.idf, "vocabulary": reader.vocabulary}
     return Network(name=name, model=model, **known, **more)
+
+
+def saved(folder: Path, name: str, configuration: str) -> Path:
+    """The folder of a small untrained network, which reads with real frequencies of words."""
+    reader = TextEncoder(vocabulary(), checkpoint.idf_from("wordfreq"))
+    checkpoint.save(folder, network(small_model(name, configuration), reader, name))
+    return folder
 
 
 def scores_of(model: Reranker, pairs: Pairs, batch_size: int = 256) -> np.ndarray:

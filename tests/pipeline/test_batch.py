@@ -15,11 +15,10 @@ import pytest
 from conftest import Command, Patch, Result
 from helpers import index_samples
 from helpers.processes import run_python
-from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, encoder, network, small_model
+from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, saved, small_model
 
 from pipeline.ranking.tuning import interpolate
 from rerankers import checkpoint, models
-from rerankers.networks.inputs import TextEncoder
 
 LOAD, close = cache(checkpoint.load), partial(pytest.approx, abs=1e-5)
 Row = dict[str, Any]
@@ -139,12 +138,9 @@ def test_first_stage_scores_are_mixed_in_for_each_query(tmp_path: Path, score: A
 
 
 def test_a_model_with_a_prior_reads_ranks_of_the_first_stage(tmp_path: Path, score: Any) -> None:
-    folder = tmp_path / "sm_cnn"
-    model = small_model("sm_cnn", next(iter(models.find("sm_cnn").configurations)))
-    assert model.reads_prior
-    reader = TextEncoder(encoder().vocabulary, checkpoint.idf_from("wordfreq"))
-    checkpoint.save(folder, network(model, reader, "sm_cnn"))
-    found = []
+    configuration = next(iter(models.find("sm_cnn").configurations))
+    assert small_model("sm_cnn", configuration).reads_prior
+    folder, found = saved(tmp_path / "sm_cnn", "sm_cnn", configuration), []
     for name, is_given in (("with", True), ("without", False)):
         source = write_lines(tmp_path / f"{name}.jsonl", pairs(nested(first_stage=is_given)))
         options = ("--reranker", "sm_cnn", "--checkpoint", folder, "--lambda", 1)

@@ -14,7 +14,7 @@ import pytest
 from conftest import Command
 from helpers.index_samples import write_lines
 from helpers.processes import ROOT
-from helpers.reranking_samples import POSTS, all_pairs, network, small_model, vocabulary
+from helpers.reranking_samples import POSTS, all_pairs, saved
 from helpers.service_samples import DOCUMENTS, QUERY, TEXTS, WIRES, Wire, client_of, models
 from starlette.testclient import TestClient
 
@@ -27,7 +27,6 @@ from pipeline.ranking.tuning import interpolate, tuning_files, tuning_of
 from pipeline.service.formats import Document, RankFieldsRequest, Request, between_links
 from pipeline.service.models import Models
 from rerankers import checkpoint as checkpoints
-from rerankers.networks.inputs import TextEncoder
 from rerankers.pairs import PRIOR
 from rerankers.text.passages import best_passages
 
@@ -419,13 +418,6 @@ def test_a_client_may_refuse_or_bound_long_documents(window: TestClient) -> None
             refused = window.post(path, json={**body, **more, field: False})
             assert refused.status_code in (400, 422)
             assert f"{place}: found 1500 characters, expected at most 1000" in refused.text
-
-
-def saved(folder: Path, name: str, configuration: str) -> Path:
-    """A small untrained checkpoint."""
-    encoder = TextEncoder(vocabulary(), checkpoints.idf_from("wordfreq"))
-    checkpoints.save(folder, network(small_model(name, configuration), encoder, name))
-    return folder
 
 
 def test_priors_are_of_the_whole_list(tmp_path: Path) -> None:
