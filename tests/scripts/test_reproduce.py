@@ -18,23 +18,20 @@ def run(*arguments: str) -> None:
     reproduce.main(parse_arguments(reproduce.Options, "reproduce", "", arguments))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "messages"),
-    [
+def test_all_mistakes_are_named(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc-dirty"})
+    for arguments, messages in (
         ("tabel3", ["table: found 'tabel3', expected one of table2; table3; ", "'table3'"]),
         ("table3 --tests mb2011,mb2015 --systems MP-HCN", ["found 'mb2015'", "found 'MP-HCN'"]),
         ("all --tests wikiqa", ["--tests: found 'wikiqa'"]),
         (f"table3 --output {__file__}", ["--output: found the file ", ", expected a folder"]),
         ("", ["table: found None, expected one of "]),
         ("table3 --train", ["--train: found changes after the commit abc, expected a "]),
-    ],
-)
-def test_all_mistakes_are_named(arguments: str, messages: list[str], monkeypatch: Patch) -> None:
-    monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc-dirty"})
-    with pytest.raises(UsageError) as caught:
-        run(*arguments.split())
-    for message in messages:
-        assert message in str(caught.value)
+    ):
+        with pytest.raises(UsageError) as caught:
+            run(*arguments.split())
+        for message in messages:
+            assert message in str(caught.value)
 
 
 def test_the_readme_of_the_results_is_up_to_date() -> None:
