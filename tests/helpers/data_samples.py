@@ -37,13 +37,11 @@ def _write_year(folder: Path, year: int, first: int, topics: int, posts: int, rn
         for rank in range(1, posts + 1):
             relevant = rng.random() < 0.4
             doc_id = str(10_000_000 + year * 1000 + number * 20 + rank)
-            text = _post(query, relevant, rng)
             url = f"http://news.example.com/{query.replace(' ', '-')}" if relevant else ""
             hit = f"{query_id} Q0 {doc_id} {rank} {10 - rank / 10:.4f} ql"
-            rows.append((query, text, url, hit))
+            rows.append((query, _post(query, relevant, rng), url, hit))
             judgments.append(f"{query_id} 0 {doc_id} {int(relevant)}")
-    names = ("a.toks", "b.toks", "url.txt", "id.txt")
-    _write_columns(folder / f"trec-{year}", names, rows)
+    _write_columns(folder / f"trec-{year}", ("a.toks", "b.toks", "url.txt", "id.txt"), rows)
     for name in (f"run.microblog{year}.RM3.txt", f"mphcnn_trec_{year}_pred.txt"):
         _write_columns(folder / "runs", (name,), [row[3:] for row in rows])
     (folder / f"topics.microblog{year}.txt").write_text("\n".join(descriptions))

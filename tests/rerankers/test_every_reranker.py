@@ -192,8 +192,7 @@ def test_ten_pairs_can_be_overfitted(case: tuple[str, str]) -> None:
     """The posts that it ranks last become the first: a model of one weight can do it, too."""
     model = trainable(case, seed=1, hidden=32, dropout=0.0)
     pairs = Tokenized.from_pairs(all_pairs(QUERIES[:1], POSTS[:10]), encoder(), model)
-    is_fixed = model.interactions_are_fixed
-    examples = compared_once(model, pairs) if is_fixed else pairs
+    examples = compared_once(model, pairs) if model.interactions_are_fixed else pairs
     with torch.no_grad():
         order = examples.scores_of(model, np.arange(10)).argsort().numpy()
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)

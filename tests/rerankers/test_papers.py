@@ -51,8 +51,6 @@ CASES: list[tuple[str, str]] = [
     (LONG, LONG),
 ]
 """Pairs of a query and a post."""
-
-
 MOVED = {"cntn": "weights", "drmm": "gate", "bag_of_words": "", "bigram": ""}
 """Model -> beginning of the parameters that do not matter, or are alike, at the start."""
 
@@ -637,8 +635,6 @@ OF_MODEL: dict[str, Sequence[tuple[str, ...]]] = {
     **dict.fromkeys(("knrm", "dssm", "c_dssm", "mp_cnn"), CASES[:-1]),
     "mp_hcnn": [*LINKED, *CASES[2:-1]],
 }
-
-
 SLOW = {"mp_hcnn": [pytest.mark.slow]}
 
 

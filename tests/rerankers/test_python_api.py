@@ -201,8 +201,7 @@ def test_scores_of_a_first_stage_are_mixed_in(reranker: Model, weight: float | N
 
 
 def test_a_prior_is_that_of_the_first_stage_and_lambda_must_be_known(tmp_path: Path) -> None:
-    model = small_model("sm_cnn", "static").eval()
-    ready = network(model, name="sm_cnn", directory=tmp_path)
+    ready = network(small_model("sm_cnn", "static"), name="sm_cnn", directory=tmp_path)
     pairs, first = [(QUERIES[0], post) for post in POSTS[:3]], [0.5, 0.9, 0.1]
     found = ready.predict(pairs, first, weight=1)
     prior = (1 / np.log([3.0, 2.0, 4.0])).astype(np.float32)

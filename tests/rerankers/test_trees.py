@@ -95,10 +95,8 @@ def test_training_is_independent_of_the_order_of_topics() -> None:
 def test_parts_choose_few_trees_for_random_labels() -> None:
     pairs, _ = samples.pairs_that_rm3_orders()
     noise = np.random.default_rng(1).random(len(pairs)) < 0.3
-    chosen = fitted(pairs, noise, trees=40, parts=3)
-    every = fitted(pairs, noise, trees=40, parts=0)
-    ((few,), (all_of_them,)) = (chosen.boosters, every.boosters)
-    assert 1 <= few.num_trees() < all_of_them.num_trees() == 40
+    ((few,), (every,)) = (fitted(pairs, noise, trees=40, parts=n).boosters for n in (3, 0))
+    assert 1 <= few.num_trees() < every.num_trees() == 40
 
 
 def test_every_tree_is_progress() -> None:

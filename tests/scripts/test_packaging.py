@@ -136,8 +136,7 @@ def undeclared(folder: str, declared: set[str]) -> dict[str, str]:
 @pytest.mark.parametrize("folder", [*PACKAGES, "scripts", "tests"])
 def test_what_is_imported_is_declared(folder: str) -> None:
     extras = set(PROJECT["optional-dependencies"]) - (set() if folder == "tests" else {"dev"})
-    declared = names(needed(*extras))
-    assert not undeclared(folder, declared)
+    assert not undeclared(folder, names(needed(*extras)))
 
 
 @pytest.fixture(scope="module")
