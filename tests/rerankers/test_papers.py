@@ -3,7 +3,6 @@
 import copy
 import math
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -201,8 +200,8 @@ def row_of(trigram: str, rows: int) -> int:
 def trigram_counts(word: str, rows: int) -> Vector:
     """Letter-trigram counts of one word, for DSSM and C-DSSM: #good# is #go, goo, ood, od#."""
     marked, counts = f"#{word}#", np.zeros(rows)
-    for trigram, count in Counter(marked[n : n + 3] for n in range(len(word))).items():
-        counts[row_of(trigram, rows)] += count
+    for start in range(len(word)):
+        counts[row_of(marked[start : start + 3], rows)] += 1
     return counts
 
 
