@@ -37,9 +37,12 @@ def _write_year(folder: Path, year: int, first: int, topics: int, posts: int, rn
         for rank in range(1, posts + 1):
             relevant = rng.random() < 0.4
             doc_id = str(10_000_000 + year * 1000 + number * 20 + rank)
+            words = rng.sample(CHATTER, 4)
+            words += query.split() if relevant else [rng.choice(query.split()), rng.choice(PLACES)]
+            rng.shuffle(words)
             url = f"http://news.example.com/{query.replace(' ', '-')}" if relevant else ""
             hit = f"{query_id} Q0 {doc_id} {rank} {10 - rank / 10:.4f} ql"
-            rows.append((query, _post(query, relevant, rng), url, hit))
+            rows.append((query, " ".join(words), url, hit))
             judgments.append(f"{query_id} 0 {doc_id} {int(relevant)}")
     _write_columns(folder / f"trec-{year}", ("a.toks", "b.toks", "url.txt", "id.txt"), rows)
     for name in (f"run.microblog{year}.RM3.txt", f"mphcnn_trec_{year}_pred.txt"):
@@ -52,13 +55,6 @@ def _write_columns(folder: Path, names: Sequence[str], rows: Sequence[Sequence[o
     folder.mkdir(parents=True, exist_ok=True)
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
         (folder / name).write_text("".join(f"{value}\n" for value in column))
-
-
-def _post(query: str, relevant: bool, rng: Random) -> str:
-    words = rng.sample(CHATTER, 4)
-    words += query.split() if relevant else [rng.choice(query.split()), rng.choice(PLACES)]
-    rng.shuffle(words)
-    return " ".join(words)
 
 
 def write_answers(folder: Path, seed: int = 1) -> Path:

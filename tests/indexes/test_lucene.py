@@ -141,26 +141,21 @@ def test_no_post_from_the_future(index: LuceneIndex, method: Method) -> None:
             assert found.keys() == {d for d in past if {"alpha", "bravo"} & set(text[d])}
 
 
-def leaky_posts() -> tuple[list[Post], list[Post]]:
-    """Past and future posts; only in the future does "meteor" go with "festival". The noise has
-    many words, because feedback leaves those out that a tenth of the posts have."""
+FEEDBACK = [RM3(mu=100), Axiomatic(pool_factor=5), Axiomatic(pool_factor=10_000)]
+
+
+@pytest.mark.parametrize("method", FEEDBACK, ids=["rm3", "axiom", "axiom-all-posts-in-the-pool"])
+def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method) -> None:
+    """Only in the future does "meteor" go with "festival"."""
     drawn = random.Random(7)
     syllables = [consonant + vowel for consonant in "bdgklmnprtvz" for vowel in "ao"]
+    # Many words, because feedback leaves those out that a tenth of the posts have.
     words = [f"{one}{other}k" for one in syllables for other in syllables]
     noise = [" ".join(drawn.choices(words, k=10)) for _ in range(500)]
     past = [Post(str(1000 + n), text) for n, text in enumerate(noise)]
     past += [Post(str(1600 + n), f"festival {noise[n]}") for n in range(12)]
     past += [Post("1999", "meteor zebra")]
     future = [Post(str(20000 + n), "festival meteor festival meteor") for n in range(30)]
-    return past, future
-
-
-FEEDBACK = [RM3(mu=100), Axiomatic(pool_factor=5), Axiomatic(pool_factor=10_000)]
-
-
-@pytest.mark.parametrize("method", FEEDBACK, ids=["rm3", "axiom", "axiom-all-posts-in-the-pool"])
-def test_feedback_learns_nothing_from_the_future(tmp_path: Path, method: Method) -> None:
-    past, future = leaky_posts()
     with build(tmp_path / "all", [*past, *future]) as everything:
         limited = everything.search([Topic("q", "festival", None, "2000")], method)["q"]
         unlimited = search_one(everything, "festival", method)

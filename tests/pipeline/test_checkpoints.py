@@ -16,7 +16,7 @@ from helpers.reranking_samples import small
 from indexes.posts import Post
 from pipeline.collections.named import find
 from pipeline.collections.topics import Topic
-from pipeline.collections.trec import Qrels, Run
+from pipeline.collections.trec import Run
 from pipeline.errors import DataError, UsageError
 from pipeline.evaluation.measures import evaluate, mean
 from pipeline.ranking.build import default_reranker
@@ -161,22 +161,16 @@ def test_a_network_with_its_weight_is_a_model_of_lists() -> None:
     assert trees.mixed(0.5) is trees
 
 
-def random_task(topics: int, seed: int) -> tuple[Run, Run, Qrels]:
-    """Two rankings that each know something about what is relevant."""
-    drawn = random.Random(seed)
+def test_tuning_equals_a_naive_search() -> None:
+    """With a topic a fold, the split is known and the estimate can be made naively."""
+    drawn, docs = random.Random(2), [str(n) for n in range(30)]
     lexical, neural, qrels = {}, {}, {}
-    for query_id in map(str, range(topics)):
-        docs = [str(n) for n in range(30)]
+    # Each ranking knows something about what is relevant.
+    for query_id in map(str, range(8)):
         qrels[query_id] = {doc_id: drawn.choice([-1, 0, 0, 1, 2]) for doc_id in docs}
         signal = {doc_id: max(0, grade) for doc_id, grade in qrels[query_id].items()}
         lexical[query_id] = {doc_id: 3 * signal[doc_id] + drawn.gauss(9, 9) for doc_id in docs}
         neural[query_id] = {doc_id: 0.3 * signal[doc_id] + drawn.gauss(0, 1) for doc_id in docs}
-    return lexical, neural, qrels
-
-
-def test_tuning_equals_a_naive_search() -> None:
-    """With a topic a fold, the split is known and the estimate can be made naively."""
-    lexical, neural, qrels = random_task(8, seed=2)
     qrels["without results"] = {"a": 1}
     known = HeldOut(lexical | {"not judged": {"a": 1.0}}, neural, qrels)
     tuning = known.tune(folds=9)
