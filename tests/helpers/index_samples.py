@@ -38,7 +38,12 @@ TOPICS = [
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
-    """Write rows as JSON, or lines as they are, in the compression of the name."""
+    """Write rows as JSON, or lines as they are, in the compression of the name; or as Parquet."""
+    if path.suffix == ".parquet":
+        from pyarrow import Table, parquet
+
+        parquet.write_table(Table.from_pylist(rows), path)
+        return path
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)

@@ -118,7 +118,8 @@ class StubEngine:
         """Numbers that no double holds, and a key that is there twice."""
         score = f"{9 - row / 20:.4f}" if by_score else "null"
         index = "notes" if "body" in self.posts[row] else "posts"
-        parts = [f'"_index":"{index}","_id":{json.dumps(_id(row))},"_score":{score}']
+        doc_id = f'{row}"_score":1' if row % 3 else str(row)
+        parts = [f'"_index":"{index}","_id":{json.dumps(doc_id)},"_score":{score}']
         if body.get("_source", True) is True and "stored_fields" not in body:
             kept = [(k, v) for k, v in self.posts[row].items() if k not in self.outside]
             members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in kept]
@@ -132,10 +133,6 @@ class StubEngine:
         if "sort" in body:
             parts.append(f'"sort":[{score},"{row}"]')
         return f"{{{','.join(parts)}}}"
-
-
-def _id(row: int) -> str:
-    return f'{row}"_score":1' if row % 3 else str(row)
 
 
 def _number(value: Any) -> int:

@@ -28,10 +28,6 @@ def _quick(monkeypatch: Patch) -> None:
     monkeypatch.setattr(layout, "CHUNK", 20_000)
 
 
-def through(proxy: Proxy, address: EngineAddress) -> EngineAddress:
-    return EngineAddress(proxy.url, address.index)
-
-
 def assert_complete(address: EngineAddress, folder: Path) -> None:
     """Every post is there once, and searches give what they should."""
     with open_index(address, folder / "other") as index:
@@ -64,7 +60,7 @@ def test_answers_that_are_lost_while_posts_are_sent(server: Server, tmp_path: Pa
     """The posts have been taken, or not."""
     address = server.address()
     with Proxy(server.url) as proxy:
-        part = through(proxy, address)
+        part = EngineAddress(proxy.url, address.index)
         Engine(part)
         # A handshake of TLS has several parts.
         proxy.broken = Cuts(0.3 if server.url.startswith("http:") else 0.08)
@@ -80,7 +76,7 @@ def test_no_more_posts(server: Server, tmp_path: Path, monkeypatch: Patch, probl
     address, send, chunks = server.address(), layout._send, count(1)
     engine, path = Engine(address), f"/{address.index}/_settings"
     with Proxy(server.url) as proxy:
-        part = through(proxy, address)
+        part = EngineAddress(proxy.url, address.index)
 
         def fail(*arguments: Any) -> int:
             is_fifth = next(chunks) == 5
@@ -107,7 +103,7 @@ def test_searches_that_are_cut(server: Server, tmp_path: Path) -> None:
     build(address, POSTS, [], tmp_path / "kept", "again")
     with Proxy(server.url) as proxy, open_index(address, tmp_path / "kept") as whole:
         expected = whole.search(TOPICS, BM25(), hits=100)
-        with open_index(through(proxy, address), tmp_path / "kept") as index:
+        with open_index(EngineAddress(proxy.url, address.index), tmp_path / "kept") as index:
             proxy.broken = cuts = Cuts(0.1)
             while cuts.count < 3:
                 assert index.search(TOPICS, BM25(), hits=100) == expected

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import Command, Patch, Result
-from helpers import index_samples
+from helpers.index_samples import table, write_lines
 from helpers.processes import run_python
 from helpers.reranking_samples import AWKWARD, POSTS, QUERIES, saved, small_model
 
@@ -22,7 +22,7 @@ from rerankers import checkpoint, models
 
 LOAD, close = cache(checkpoint.load), partial(pytest.approx, abs=1e-5)
 Row = dict[str, Any]
-BAD = dict(index_samples.table("bad_rows.jsonl"))
+BAD = dict(table("bad_rows.jsonl"))
 BAD["[" * 100_000] = "row: found '[["
 
 
@@ -43,14 +43,6 @@ def nested(copies: int = 1, first_stage: bool = False) -> list[Row]:
 def pairs(rows: Iterable[Row]) -> list[Row]:
     whole = [row | post for row in rows for post in row["posts"]]
     return [{name: value for name, value in row.items() if name != "posts"} for row in whole]
-
-
-def write_lines(path: Path, rows: Iterable[Row | str]) -> Path:
-    """Write rows, or lines as they are, in the form and compression of the name."""
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-        return path
-    return index_samples.write_lines(path, rows)
 
 
 def read_lines(path: Path) -> list[Row]:

@@ -62,8 +62,7 @@ BAD = table("bad_values.jsonl")
 NAMES = ["trecqa-raw", "trecqa-clean", "wikiqa", "trecqa-all-raw", "trecqa-all-clean"]
 SIZES = {"3.1": 6, "3.2": 7, "3.3": 5, "3.4": 6}
 """Questions of TrecQA's raw test part -> number of answers."""
-QUESTIONS = ["first ?", "first, again ?", "second ?"]
-FILES = {"a.toks": QUESTIONS, "b.toks": ["one .", "", "one ."]}
+FILES = {"a.toks": ["first ?", "first, again ?", "second ?"], "b.toks": ["one .", "", "one ."]}
 FILES |= {"id.txt": ["32.1", "32.1", "32.10"], "sim.txt": ["1", "0", "0"]}
 
 

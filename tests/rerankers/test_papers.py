@@ -185,12 +185,9 @@ def drmm(model: Reranker, query: str, post: str) -> float:
     return float(np.array(evidence) @ shares / shares.sum()) if evidence else 0.0
 
 
-CHARACTERS = "#abcdefghijklmnopqrstuvwxyz0123456789"
-
-
 def row_of(trigram: str, rows: int) -> int:
     """Row of the first layer's weights for a trigram: its number from 1 on, or its bucket."""
-    first, second, third = (CHARACTERS.index(character) for character in trigram)
+    first, second, third = map("#abcdefghijklmnopqrstuvwxyz0123456789".index, trigram)
     number = 1 + 1600 * first + 40 * second + third
     if rows == 64_001:
         return number
