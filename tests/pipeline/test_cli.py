@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -130,11 +131,8 @@ def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
     ],
 )
 def test_errors_become_messages(error: Any, code: int, message: str, capsys: Capture) -> None:
-    def main(options: Options) -> None:
-        raise error
-
     with pytest.raises(SystemExit) as left:
-        run_command(Options, main, "program", None, ["go"])
+        run_command(Options, Mock(side_effect=error), "program", None, ["go"])
     assert left.value.code == code and message in capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ import dataclasses
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -266,10 +267,6 @@ MEMORY = [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(), RuntimeE
 @pytest.mark.parametrize("error", MEMORY, ids=repr)
 def test_too_little_memory_is_an_error(monkeypatch: Patch, error: Exception) -> None:
     model = small_model("mp_hcnn", "robust")
-
-    def full(self: Reranker, representations: torch.Tensor) -> torch.Tensor:
-        raise error
-
-    monkeypatch.setattr(type(model), "head", full)
+    monkeypatch.setattr(type(model), "head", Mock(side_effect=error))
     with pytest.raises(RerankerError, match=r"too little memory on cpu .* `batch_size` or"):
         scores_of(model, all_pairs())

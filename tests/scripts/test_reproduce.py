@@ -3,6 +3,7 @@
 import csv
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import reproduce
@@ -64,10 +65,8 @@ def test_a_table_is_printed_from_its_csv(capsys: Capture) -> None:
 def test_failing_cells_are_named_and_others_are_added_to_the_csv(
     tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    def fail(*arguments: object) -> None:
-        raise RuntimeError("no training today")
-
-    monkeypatch.setattr("experiments.cells._train", fail)
+    failing = Mock(side_effect=RuntimeError("no training today"))
+    monkeypatch.setattr("experiments.cells._train", failing)
     monkeypatch.setattr("reproduce.provenance", lambda: {"commit": "abc"})
     data, out = write_microblog(tmp_path / "data"), tmp_path / "out"
     shared = ["--train", "--output", str(out), "--data", str(data), "--tests"]
