@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -263,19 +264,15 @@ def test_a_shared_url_restores_everything(tabs: Any) -> None:
 def test_the_keyboard_alone(tabs: Any) -> None:
     tab, page = tabs(MIXED)
     focused = "document.activeElement.closest('.post')"
-
-    def place() -> tuple[str, str]:
-        item = page.evaluate(f"[{focused}.side, {focused}.post.doc_id]")
-        return item[0], item[1]
-
+    place = partial(page.evaluate, f"[{focused}.side, {focused}.post.doc_id]")
     after = tab.order("after")
     for key, rank in (("j", 0), ("j", 1), ("ArrowDown", 2), ("k", 1)):
         page.keyboard.press(key)
-        assert place() == ("after", after[rank])
+        assert place() == ["after", after[rank]]
     ring = page.locator(".post:has(.rank:focus-visible)")
     assert ring.evaluate("item => getComputedStyle(item).outlineStyle") == "solid"
     page.keyboard.press("ArrowLeft")
-    assert place() == ("before", after[1])
+    assert place() == ["before", after[1]]
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     expect(page.locator("#why table.matches")).to_be_visible()
@@ -288,7 +285,7 @@ def test_the_keyboard_alone(tabs: Any) -> None:
     expect(page.locator(".post.open")).to_have_count(2)
     page.keyboard.press("Escape")
     expect(page.locator("#why")).to_be_hidden()
-    assert place() == ("after", after[2])
+    assert place() == ["after", after[2]]
     page.keyboard.press("/")
     expect(page.get_by_label("Query")).to_be_focused()
     page.keyboard.type("jk/")
