@@ -1,7 +1,5 @@
 """A service in this process, shared by its tests, and its wire formats as requests and answers."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import functools

@@ -1,7 +1,5 @@
 """Reranking switched on inside search engines: a real OpenSearch, and an imitated Elasticsearch."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
