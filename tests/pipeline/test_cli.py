@@ -120,20 +120,17 @@ def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
+def test_errors_become_messages(capsys: Capture) -> None:
+    for error, code, message in (
         (UsageError(["one", "two"]), 2, "one\n  two"),
         (DataError("runs/x:3: bad"), 1, "runs/x:3: bad"),
         (RerankerError("no weights"), 1, "no weights"),
         (OSError(errno.ENOSPC, "No space left on device", "out.txt"), 1, "No space left on device"),
         (KeyboardInterrupt(), 130, "interrupted"),
-    ],
-)
-def test_errors_become_messages(error: Any, code: int, message: str, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as left:
-        run_command(Options, Mock(side_effect=error), "program", None, ["go"])
-    assert left.value.code == code and message in capsys.readouterr().err
+    ):
+        with pytest.raises(SystemExit) as left:
+            run_command(Options, Mock(side_effect=error), "program", None, ["go"])
+        assert left.value.code == code and message in capsys.readouterr().err
 
 
 def test_warnings_are_lines_and_our_mistakes_keep_their_traceback(capsys: Capture) -> None:
