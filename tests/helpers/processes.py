@@ -15,16 +15,19 @@ ROOT = Path(__file__).resolve().parents[2]
 Done = subprocess.CompletedProcess[str]
 
 
-def run_program(*command: object, cwd: Path = ROOT, **environment: str) -> Done:
-    """A program that has ended, to which Python means this one, with the checkout's packages."""
+def run_program(*command: object, cwd: Path = ROOT, code: Any = None, **environment: str) -> Done:
+    """A program that has ended, with this exit code if given; to it Python means this one, with the
+    checkout's packages."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     inherited = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     words, env = [*map(str, command)], inherited | environment
-    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
+    assert code in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
-def run_python(*words: object, cwd: Path = ROOT, **environment: str) -> Done:
-    return run_program(sys.executable, *words, cwd=cwd, **environment)
+def run_python(*words: object, **options: Any) -> Done:
+    return run_program(sys.executable, *words, **options)
 
 
 def started(*words: object, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[str]:

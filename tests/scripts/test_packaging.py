@@ -149,8 +149,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
         elif path.is_file():
             shutil.copy(path, copy)
     # The build tool of this environment: one of its own would have to be downloaded.
-    done = run_python("-m", "build", "--no-isolation", "--outdir", made, copy)
-    assert done.returncode == 0, done.stderr
+    run_python("-m", "build", "--no-isolation", "--outdir", made, copy, code=0)
     return next(made.glob("*.tar.gz")), next(made.glob("*.whl"))
 
 
@@ -169,8 +168,7 @@ def test_every_file_ships(distributions: tuple[Path, Path]) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= there
     assert shipped == there, "see [tool.setuptools.package-data] in pyproject.toml"
     assert max(path.stat().st_size for path in distributions) <= LARGEST_DISTRIBUTION
-    done = run_python("-m", "twine", "check", "--strict", *distributions)
-    assert done.returncode == 0, done.stdout
+    run_python("-m", "twine", "check", "--strict", *distributions, code=0)
 
 
 @pytest.mark.slow
@@ -180,7 +178,7 @@ def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_pat
     venv.create(environment)
     python = environment / "bin" / "python"
     pip = ("-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
-    assert run_python(*pip, distributions[1]).returncode == 0
+    run_python(*pip, distributions[1], code=0)
     here, there = (
         Path(sysconfig.get_path("purelib", vars={"base": base, "platbase": base}))
         for base in (sys.prefix, str(environment))
@@ -188,9 +186,8 @@ def test_the_wheel_searches_the_sample(distributions: tuple[Path, Path], tmp_pat
     # A line of a .pth file adds a folder, but reads no .pth file there: nothing of this checkout.
     (there / "dependencies.pth").write_text(f"{here}\n")
     search = ("search", "--topics", "sample", "--reranker", "mp_hcnn", "--output", "run")
-    program, home = environment / "bin" / "tweetrerank", str(tmp_path / "home")
-    done = run_program(program, *search, cwd=tmp_path, TWEETRERANK_HOME=home, PYTHONPATH="")
-    assert done.returncode == 0, done.stderr
+    own = {"TWEETRERANK_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
+    done = run_program(environment / "bin" / "tweetrerank", *search, cwd=tmp_path, code=0, **own)
     assert f"{there}/rerankers/checkpoints/mp_hcnn" in done.stderr
     assert "mp_hcnn + ql" in done.stdout
     assert (tmp_path / "run").is_file()
