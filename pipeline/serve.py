@@ -162,7 +162,8 @@ class Options:
     )
     order: str = option(
         "order of the documents of requests that do not say: first_stage is best first, unknown "
-        "for clients that send them in no order, or in parts of up to 32, whose scores compare",
+        "for clients that send them in no order, or in parts of up to 32, whose scores compare if "
+        "all are in one language",
         default="first_stage",
         choices=("first_stage", "unknown"),
     )

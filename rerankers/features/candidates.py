@@ -18,6 +18,7 @@ FEWEST_COMPARED = 33
 send lists in batches of up to 32, whose scores must compare across batches: the first of a batch
 need not be better than the last of the one before."""
 
+USUAL_LENGTH = 20.0  # Words of a post where a list is too short to tell
 CERTAIN = 1.0 - 1e-6  # IDF from which on a source of IDF does not know a word
 LEAST_KNOWN = 0.5  # Share of the words of query and posts from which what is known of them counts
 
@@ -85,9 +86,9 @@ class CandidateList:
 
     @cached_property
     def mean_length(self) -> float:
-        """Words of a candidate, in the mean; in short lists of a usual post."""
+        """Words of a candidate, in the mean; in short lists a usual number."""
         if self.is_short:
-            return self.words.idf.length
+            return USUAL_LENGTH
         return max(float(self.posts.column("words").lengths.mean()), 1.0)
 
     @cached_property
@@ -146,23 +147,13 @@ class CandidateList:
         return Tokens(posts, self.columns.take(posts.values), self.columns.take(query))
 
     @cached_property
-    def knows_frequencies(self) -> Bools:
-        """Whether the source of IDF knows at least half of all words, and they are not all rare;
-        [1] or [N] as :meth:`mean_of_words`."""
-        rows = self.words.rows(self.query_tokens), self.posts.column("words").values
-        query, posts = (self.words.columns().idf[each] for each in rows)
-        known = self.mean_of_words(query < CERTAIN, posts < CERTAIN)
-        return ~((known < LEAST_KNOWN) | (self.mean_of_words(query, posts) >= RAREST_KNOWN))
-
-    def mean_of_words(
-        self, query: npt.NDArray[np.generic], posts: npt.NDArray[np.generic]
-    ) -> Floats:
-        """Mean of the values of all words of the query [Lq] and the posts [T]: [1]; in a short list
-        [N], of each post alone with the query. NaN without words."""
-        column = self.posts.column("words")
-        owners, size = (column.owners, len(self)) if self.is_short else (column.owners * 0, 1)
-        counts = np.bincount(owners, minlength=size) + len(query)
-        return (sums(owners, posts, size) + query.sum()) / np.where(counts, counts, np.nan)
+    def knows_frequencies(self) -> bool:
+        """Whether the source of IDF knows at least half of all words, and they are not all rare."""
+        rows, places = self.distinct_words
+        if not len(places):
+            return True
+        idf = self.words.columns().idf[rows][places]
+        return bool((idf < CERTAIN).mean() >= LEAST_KNOWN and idf.mean() < RAREST_KNOWN)
 
     @cached_property
     def columns(self) -> WordColumns:
@@ -170,7 +161,7 @@ class CandidateList:
 
         Where the source of IDF knows too few words, IDF is that among the candidates.
         """
-        is_kept = self.knows_frequencies.all() or self.is_short  # The first reads the words.
+        is_kept = self.knows_frequencies or self.is_short  # The first reads the words.
         columns = self.words.columns()
         if is_kept:
             return columns

@@ -23,7 +23,7 @@ from rerankers.features.candidates import (
     z_score,
 )
 from rerankers.features.feedback import likeness, weights_of
-from rerankers.features.tables import Bools, Floats
+from rerankers.features.tables import Floats
 from rerankers.pairs import FIRST_STAGE
 from rerankers.text.ragged import Ragged, sums_of
 from rerankers.text.spaces import ADAPTED, GENERAL, SHORT, Known, WordSpace, general, unit
@@ -64,10 +64,9 @@ def meaning(name: str) -> Family:
     def columns(candidates: CandidateList) -> Columns:
         space = general() if name == GENERAL else candidates.resources.get(name)
         words = _Words.of(candidates, space) if space and len(candidates) else None
-        known = words.knows(candidates) if words else np.zeros(1, np.bool_)
-        if words is None or not known.any():
+        if words is None or not words.are_known:
             return [np.full(len(candidates), np.nan)] * len(NAMES)
-        return [np.where(known, column, np.nan) for column in _columns(candidates, words)]
+        return _columns(candidates, words)
 
     return Family(NAMES, (FIRST_STAGE,), columns)
 
@@ -107,11 +106,11 @@ class _Words(NamedTuple):
         texts = Ragged(places, np.concatenate([[0], starts]))
         return cls(candidates.words.vectors(rows, space), candidates.columns.idf[rows], texts)
 
-    def knows(self, candidates: CandidateList) -> Bools:
-        """Whether the space knows enough of the words, or there are none; [1] or [N] as
-        :meth:`CandidateList.mean_of_words`."""
-        known, size = self.known.is_known[self.texts.values], len(candidates.query_tokens)
-        return ~(candidates.mean_of_words(known[:size], known[size:]) < LEAST_KNOWN)
+    @property
+    def are_known(self) -> bool:
+        """Whether the space knows enough of the words, or there are none."""
+        is_known = self.known.is_known[self.texts.values]
+        return not is_known.size or bool(is_known.mean() >= LEAST_KNOWN)
 
     def sums(self, weights: Array | None = None) -> Array:
         """[1 + N, E] sums of the vectors of each text's words, with weights [V]; of length 1."""

@@ -27,12 +27,11 @@ def quality(candidates: CandidateList) -> Columns:
     ``mean_idf``: mean IDF of the words, each in [0, 1].
     ``personal_words``: number of words like i, me, lol, u; see ``PERSONAL_WORDS``.
     Shares and means are 0 for a post without words or characters. ``unknown_words`` and
-    ``mean_idf`` are NaN where the source of IDF knows too few words of the list; of a short one, of
-    the post and the query.
+    ``mean_idf`` are NaN where the source of IDF knows too few words of the list.
     """
     counted, tokens = candidates.posts.counted, candidates.tokens
     length = np.maximum(counted.characters, 1)
-    known = np.where(candidates.knows_frequencies, 1.0, np.nan)
+    known = 1.0 if candidates.knows_frequencies else np.nan
     return [
         tokens.posts.lengths,
         counted.characters,

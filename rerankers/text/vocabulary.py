@@ -118,7 +118,6 @@ class Idf:
     posts: float  # N
     source: str  # Name of the source, for reports
     known: Callable[[], Collection[str]]  # Words of the source, whose trigrams are counted
-    length: float = 20.0  # Distinct words of a usual post
 
     def weights(self, tokens: Sequence[str], classical: bool = False) -> npt.NDArray[np.float32]:
         """IDF of each word: [L]."""
@@ -179,8 +178,7 @@ class Idf:
     ) -> Self:
         """Counts of one's own collection: word -> number of posts that hold it."""
         share = lambda word: frequencies.get(word, 0) / posts  # noqa: E731
-        length = max(1.0, sum(frequencies.values()) / posts)
-        return cls(share, float(posts), source, frequencies.keys, length)
+        return cls(share, float(posts), source, frequencies.keys)
 
     def smoothed(self, general: "Idf", source: str) -> Self:
         """These counts as if the collection had :data:`PRIOR_POSTS` more posts, of ``general``
