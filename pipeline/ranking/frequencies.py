@@ -21,17 +21,18 @@ MOST_COUNTED = 100_000  # Posts whose words are counted, drawn at random from mo
 
 def named_frequencies(source: str, collection: Collection | None) -> str:
     """The source of word frequencies for a collection: general ones in its language, if wordfreq
-    has it, and those of its posts, where the source names them and they can be counted."""
-    kind, _, known = source.partition(":")
+    has it, and those of its posts, where the source names them and they can be counted, else those
+    of the source's own file."""
+    kind, known, path = (*source.split(":", 2), "", "")[:3]
     if collection is None or kind not in (GENERAL, OF_POSTS):
         return source
     from wordfreq import available_languages
 
     language = collection.language
     if language not in available_languages():
-        language = known.partition(":")[0] or "en"
-    path = file_of(collection) if kind == OF_POSTS else None
-    return f"{kind}:{language}" + (f":{path}" if path else "")
+        language = known or "en"
+    counted = file_of(collection) if kind == OF_POSTS else None
+    return ":".join([kind, language, *([str(counted or path)] if counted or path else [])])
 
 
 def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:

@@ -189,8 +189,8 @@ class _Lists:
         coins = {query_id: idf and self._coins.random() < 0.5 for query_id in dict.fromkeys(whole)}
         for of_whole, query_id in zip(whole, ids, strict=True):
             if coins[of_whole]:
-                known = self._resources.setdefault(f"{prefix}{query_id}", {})
-                self._resources[f"{prefix}{query_id}"] = {**known, FREQUENCIES: idf}
+                known = self._resources.get(key := f"{prefix}{query_id}", {})
+                self._resources[key] = {**known, FREQUENCIES: idf}
         self._twins += [f"{name}/{query_id}" for query_id in whole]
         self._wholes += [f"{self._parts}/{query_id}" for query_id in whole]
         self._groups += [name] * len(ids)

@@ -95,6 +95,9 @@ def _check(options: Options) -> None:
         "--test and --collection: found both, expected one of them": options.test and given,
         "--collection: found with --train-on or --prior-runs, which choose microblog collections "
         "and their runs; expected either": given and (options.train_on or options.prior_runs),
+        "--idf posts: found without --collection, whose posts they are of; window needs no --idf": (
+            options.idf == OF_POSTS and not given
+        ),
         "--top: found without --prior-runs, of which it takes the best": (
             options.top and not options.prior_runs
         ),
@@ -144,8 +147,7 @@ def _of_lists(options: Options, own: Collection | None, reads: Reads) -> _Parts:
     first_stage = training_set.own_training_set(own) if own else None
     judged = JUDGED in config.families.split(",")
     if reads == "lists":
-        of_posts = options.idf in (None, OF_POSTS)
-        lists = window_lists(collections, config.topics, judged, of_posts)
+        lists = window_lists(collections, config.topics, judged, of_posts=options.idf is None)
         origin = f"windows and batches of {min(BATCHES)} posts and more of several first stages"
     else:
         lists = fusion_lists(config, collections, judged)

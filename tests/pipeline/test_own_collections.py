@@ -256,6 +256,7 @@ def test_posts_of_an_engine_are_counted_where_they_are_read(toml: Path, tmp_path
     assert file_of(dataclasses.replace(own, index=engine)).read_text() == of_files.read_text()
     foreign = dataclasses.replace(own, index=engine, post_source=None)
     assert file_of(foreign) is None and named_frequencies("posts", foreign) == "posts:en"
+    assert named_frequencies("posts:de:own.tsv", foreign) == "posts:de:own.tsv"
     assert file_of(foreign, ["storm"]) == file_of(foreign)
     of_files.parent.rename(tmp_path / "old")
     of_files.parent.write_text("no folder")
