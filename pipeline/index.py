@@ -101,7 +101,8 @@ def main(options: Options) -> None:
 
     start = time.perf_counter()
     manifest, sent = replace(collection, index=place).build_index()
-    file_of(replace(collection, index=place))  # A home folder may be read-only later.
+    if not options.index:  # The home folder, which may be read-only later
+        file_of(collection)
     seconds = time.perf_counter() - start
     of_them = f", {sent:,} of them sent" if place.engine else ""
     print(
