@@ -199,7 +199,7 @@ class Workers(Scorer):
                 except asyncio.CancelledError:
                     worker.connection.close()  # An answer must not be that of another request.
                     raise
-                worker.pause = 0.0
+                worker.pause = worker.next_start = 0.0
                 if isinstance(answer, Exception):
                     try:
                         raise answer
