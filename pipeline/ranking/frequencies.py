@@ -11,6 +11,7 @@ from indexes.files import atomic_file
 from indexes.store import POSTS_FILE
 from pipeline.collections.collection import Collection, home_directory
 from pipeline.collections.sources import PostSource
+from pipeline.errors import DataError
 from pipeline.runtime import bar
 from pipeline.text import note
 from rerankers.checkpoint import GENERAL, OF_POSTS
@@ -38,7 +39,8 @@ def named_frequencies(source: str, collection: Collection | None) -> str:
 def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
     """The file of :func:`rerankers.text.vocabulary.document_frequencies` of a collection's posts,
     written at the first use. Posts in a search engine alone are counted where their ``texts`` are
-    given. None if candidates are given, the posts are not here, or the file cannot be written."""
+    given. None if candidates are given, the posts are not here or have changed since they were
+    indexed, or the file cannot be written."""
     if (place := collection.index) is None:
         return None
     indexed = place.directory / POSTS_FILE
@@ -53,12 +55,12 @@ def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
     source = collection.post_source if place.engine else collection
     if not (texts or (source and files)):
         return None
-    texts = texts or _some_texts(source)
     try:
+        texts = texts or _some_texts(source)
         with bar(len(texts), "words", "post") as progress, atomic_file(path) as stream:
             stream.write(document_frequencies(texts, progress))
-    except OSError as error:
-        note(f"{path} cannot be written ({error.strerror}): words have general frequencies")
+    except (OSError, DataError) as error:  # A service needs no posts
+        note(f"{collection.title}: words have general frequencies: {error}")
         return None
     return path
 

@@ -247,7 +247,9 @@ def test_words_of_posts_have_their_frequencies_everywhere(tmp_path: Path, comman
     assert source.version != before
 
 
-def test_posts_of_an_engine_are_counted_where_they_are_read(toml: Path, tmp_path: Path) -> None:
+def test_posts_of_an_engine_are_counted_where_they_are_read(
+    folder: Path, toml: Path, tmp_path: Path, capsys: Capture
+) -> None:
     """Or from the files that it was built from; those of an index are counted anew with it."""
     own = find(str(toml))
     of_files = file_of(own)
@@ -260,7 +262,11 @@ def test_posts_of_an_engine_are_counted_where_they_are_read(toml: Path, tmp_path
     assert file_of(foreign, ["storm"]) == file_of(foreign)
     of_files.parent.rename(tmp_path / "old")
     of_files.parent.write_text("no folder")
-    assert file_of(own) is None
+    assert file_of(own) is None and "words have general frequencies" in capsys.readouterr().err
+    of_files.parent.unlink()
+    find(str(toml)).open_index().close()
+    (folder / "posts-monday.jsonl").unlink()
+    assert file_of(find(str(toml))) is None and "build it again" in capsys.readouterr().err
 
 
 @pytest.fixture
