@@ -79,10 +79,23 @@ class CandidateList:
 
         k₁ = 0.9 and b = 0.4, as in Anserini.
         """
-        frequencies, idf = self.stem_frequencies
+        return self._bm25(self.stem_frequencies[1])
+
+    @cached_property
+    def content_bm25(self) -> Floats:
+        """[N] the same of the query's content words, each as often as the query has it; of all
+        words where none is a content word."""
+        query, stems = self.tokens.query, np.unique(self.query_columns.stem)
+        content = ~query.is_stop_word if not query.is_stop_word.all() else query.is_stop_word
+        places = np.searchsorted(stems, query.stem[content])
+        return self._bm25(self.stem_frequencies[1] * np.bincount(places, minlength=len(stems)))
+
+    def _bm25(self, weights: Floats) -> Floats:
+        """[N] BM25 with weights [S] of the query's stems."""
+        frequencies, _ = self.stem_frequencies
         norm = 0.9 * (0.6 + 0.4 * self.posts.column("words").lengths / self.mean_length)
         saturated = frequencies / (frequencies + norm[:, None])
-        return (saturated * idf).sum(axis=1) / max(idf.sum(), 1e-9)
+        return (saturated * weights).sum(axis=1) / max(weights.sum(), 1e-9)
 
     @cached_property
     def mean_length(self) -> float:

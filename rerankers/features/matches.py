@@ -91,6 +91,18 @@ def lexical(candidates: CandidateList) -> Columns:
     ]
 
 
+@family("bm25 minmax z log_rank")
+def content(candidates: CandidateList) -> Columns:
+    """BM25 of content words, which counts repeated words of a query, as engines do.
+
+    ``bm25``: share of the highest possible score, in [0, 1); the others as in ``lexical``.
+    """
+    if not len(candidates):
+        return [np.zeros(0)] * 4
+    scores = candidates.content_bm25
+    return scores, *(candidates.compared * each for each in normalised(scores))
+
+
 def _likelihood(candidates: CandidateList) -> Floats:
     """[N] mean log ratio of the query's stems in the smoothed post and in the collection."""
     frequencies, idf = candidates.stem_frequencies

@@ -15,7 +15,7 @@ from rerankers.errors import at_least, named
 from rerankers.trees.boosting import BoostingConfig, Trees
 from rerankers.trees.fusion import ADAPTED_FAMILY, TEXT_FAMILIES
 
-WINDOW_FAMILIES = ("given", "lexical", "grams", *TEXT_FAMILIES[1:])
+WINDOW_FAMILIES = ("given", "lexical", "content", "grams", *TEXT_FAMILIES[1:])
 """All families of texts, but the unit of a first stage's score says nothing of another's."""
 
 

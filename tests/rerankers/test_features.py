@@ -169,6 +169,20 @@ def naive_lexical(candidates: CandidateList) -> dict[str, Any]:
     return found | {"ql": likelihood, **normalised(likelihood, "ql_")}
 
 
+def naive_content(candidates: CandidateList) -> dict[str, Any]:
+    """A word that is no stop word counts as often as the query has it."""
+    asked = words(candidates.query)
+    rarity = {stem(w): min(idf(v) for v in asked if stem(v) == stem(w)) for w in asked}
+    counts = Counter(map(stem, [w for w in asked if w not in STOP_WORDS] or asked))
+    posts = [Counter(map(stem, words(text))) for text in candidates.texts]
+    mean, bm25 = max(1.0, sum(post.total() for post in posts) / len(posts)), []
+    for post in posts:
+        norm = 0.9 * (0.6 + 0.4 * post.total() / mean)
+        parts = [n * rarity[t] * post[t] / (post[t] + norm) for t, n in counts.items()]
+        bm25.append(sum(parts) / (sum(n * rarity[t] for t, n in counts.items()) or 1))
+    return {"bm25": bm25, **normalised(bm25)}
+
+
 def naive_grams(candidates: CandidateList) -> dict[str, Any]:
     asked, posts = grams(candidates.query, 4), [grams(text, 4) for text in candidates.texts]
     mean = max(1.0, sum(map(len, posts)) / len(posts))
@@ -319,8 +333,8 @@ def naive_signal(candidates: CandidateList) -> dict[str, Any]:
 
 
 WITHOUT_NAME = (
-    *(naive_feedback, naive_first_stage, naive_given, naive_grams, naive_lexical, naive_overlap),
-    *(naive_phrases, naive_quality, naive_temporal),
+    *(naive_content, naive_feedback, naive_first_stage, naive_given, naive_grams, naive_lexical),
+    *(naive_overlap, naive_phrases, naive_quality, naive_temporal),
 )
 NAIVE: dict[str, Callable[[CandidateList], dict[str, Any]]] = {
     "meaning:adapted": lambda candidates: naive_meaning(candidates, SPACE),
@@ -461,7 +475,9 @@ def test_english_frequencies_are_of_english(text: str, is_known: bool, monkeypat
     assert candidates.knows_frequencies == is_known
 
 
-@pytest.mark.parametrize("family", ["lexical", "grams", "feedback", "meaning:general", "given"])
+@pytest.mark.parametrize(
+    "family", ["lexical", "content", "grams", "feedback", "meaning:general", "given"]
+)
 def test_short_lists_are_not_compared(family: str, monkeypatch: Patch) -> None:
     """Of a batch, a post has the features that it has alone."""
     monkeypatch.undo()
