@@ -53,22 +53,23 @@ def file_of(collection: Collection, texts: Sequence[str] = ()) -> Path | None:
     if path.exists():
         return path
     source = collection.post_source if place.engine else collection
-    if not (texts or (source and files)):
-        return None
     try:
-        texts = texts or _some_texts(source)
+        if source and files:
+            texts = texts or _some_texts(source)
+        if not texts:
+            return None
         with bar(len(texts), "words", "post") as progress, atomic_file(path) as stream:
             stream.write(document_frequencies(texts, progress))
-    except (OSError, DataError) as error:  # A service needs no posts
+    except (OSError, DataError) as error:  # A service can do without; a search will say it, too.
         note(f"{collection.title}: words have general frequencies: {error}")
         return None
     return path
 
 
-def _some_texts(source: Collection | PostSource | None) -> Sequence[str]:
+def _some_texts(source: Collection | PostSource) -> Sequence[str]:
     """Texts of the posts, or of :data:`MOST_COUNTED` of them."""
     drawn, rng = list[str](), np.random.default_rng(1)
-    for number, post in enumerate(source.posts() if source else ()):
+    for number, post in enumerate(source.posts()):
         if number < MOST_COUNTED:
             drawn.append(post.text)
         elif (row := int(rng.integers(number + 1))) < MOST_COUNTED:

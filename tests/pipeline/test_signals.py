@@ -95,6 +95,9 @@ def test_an_effect_is_found_and_shown(model: Model, command: Command, monkeypatc
     monkeypatch.setenv("TWEETRERANK_HOME", str(home))
     mine = ["--collection", (file := collection(["created", LIKES]).file)]
     assert {"number:created", f"number:{LIKES}"} <= {*model.families}
+    # The folder has the frequencies of its posts, wherever it is served.
+    assert model.idf.source == f"posts:en:{model.directory / 'frequencies.tsv'}"
+    assert {"lol", *QUERY.lower().split()} <= {*model.idf.known()}
     tuned = json.loads((model.directory / "lambda.json").read_text())
     assert tuned["cross_validated"] > 0.9 and tuned["curve"]["0"] < 0.5
     command("search", *mine, "--reranker", "none", "--output", home / "ql", code=0)
