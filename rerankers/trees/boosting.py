@@ -41,6 +41,10 @@ twice has two lists of trees with two seeds."""
 LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
 """Features of a first stage's rank, of which a model reads one."""
 
+STAND_IN = {"content.log_rank": 1.0, "content.bm25": -25.0, "lexical.ql": -1.0}
+"""What stands in for the logarithm of a first stage's rank where it is unknown, as in batches:
+feature -> weight, chosen by leaving collections out."""
+
 SHOWN = 5  # Features shown of the largest positive contributions, and of the largest negative ones
 
 MEASURE = "the Shapley values of its features in the model's trees, less the topic's mean"
@@ -149,20 +153,23 @@ class Trees(Model):
 
     def evaluate(self, values: Floats) -> Floats:
         """Scores [P] of features [P, K]: sum of the trees' values, mean over the objectives, less
-        what the configuration trusts in the first stage, where this is known."""
+        what the configuration trusts in the first stage, or in the texts where it is unknown."""
         scores = _mean(self._forest.sums(values))
         for _, distrusted in self._distrusted(values):
             scores -= distrusted
         return scores
 
     def _distrusted(self, values: Floats) -> Iterator[tuple[int, Floats]]:
-        """Numbers of features of a first stage's rank, and what each takes away from scores [P]."""
+        """Numbers of features, and what each takes away from scores [P] for a low rank."""
         trust, column = self.config.trust, values.T
-        for number, name in enumerate(self.names):
-            if trust and name == LOG_RANK:
-                yield number, trust * np.nan_to_num(column[number])
-            elif trust and name == RECIPROCAL_RANK:
-                yield number, -trust * np.log(np.maximum(column[number], np.float32(1e-4)))
+        of = {name: number for number, name in enumerate(self.names)} if trust else {}
+        if (number := of.get(RECIPROCAL_RANK)) is not None:
+            yield number, -trust * np.log(np.maximum(column[number], np.float32(1e-4)))
+        if (number := of.get(LOG_RANK)) is not None:
+            yield number, trust * np.nan_to_num(column[number])
+            is_unknown = np.isnan(column[number]).astype(np.float32)
+            for name, weight in STAND_IN.items() if STAND_IN.keys() <= of.keys() else ():
+                yield of[name], trust * weight * is_unknown * np.nan_to_num(column[of[name]])
 
     def contributions(self, pairs: Pairs) -> tuple[Floats, Floats]:
         """Features of pairs [P, K], and the contribution of each to the scores [P, K]. Shapley

@@ -6,7 +6,8 @@ a reranking service send it, or as a set. It is trained on windows of several fi
 three forms, so that it knows what to read where the others are missing; in batches, whose scores
 must compare, and in a language that no source of words knows. On collections of other kinds than
 those of the training, trees trust the first stage too little: the score is less ``trust`` times the
-logarithm of its rank, chosen by leaving collections out.
+logarithm of its rank, chosen by leaving collections out. BM25 and query likelihood of the texts
+stand in for a first stage that is unknown.
 """
 
 from dataclasses import dataclass

@@ -132,16 +132,22 @@ def test_a_window_reads_a_set_an_order_and_scores_of_more_than_a_few_posts() -> 
     assert window.predict([*pairs, *more]).tolist()[:5] == alone
 
 
-def test_contributions_add_up_to_scores_with_the_trust_in_the_first_stage() -> None:
-    window, rows = rerankers.load("window"), np.arange(40)
-    texts = [f"{text} {number}" for number in range(8) for text in STORM]
-    order = {ORDER: (rows + 1).astype(np.float32)}
-    pairs = Pairs(["storm coast"], texts, [""] * 40, rows * 0, rows, order)
-    scores, added = window.score(pairs), window.contributions(pairs)[1].sum(axis=1)
-    assert np.ptp(scores - added) < 1e-4
+@pytest.mark.parametrize(("size", "is_ordered"), [(40, True), (40, False), (8, True)])
+def test_contributions_add_up_to_scores_with_the_trust(size: int, is_ordered: bool) -> None:
+    """In the first stage, or in the texts where its order is unknown or is that of a batch."""
+    window, rows = rerankers.load("window"), np.arange(size)
+    texts = [f"{text} {number}" for number in range(8) for text in STORM][:size]
+    order = {ORDER: (rows + 1).astype(np.float32)} if is_ordered else {}
+    pairs = Pairs(["storm coast"], texts, [""] * size, rows * 0, rows, order)
+    values, added = window.contributions(pairs)
+    scores, of = window.score(pairs), dict(zip(window.names, values.T, strict=True))
+    assert np.ptp(scores - added.sum(axis=1)) < 1e-4
     trusting = dataclasses.replace(window.config, trust=window.config.trust + 1)
-    more = dataclasses.replace(window, config=trusting).score(pairs)
-    np.testing.assert_allclose(scores - more, np.log(1 + rows), atol=1e-4)
+    more = dataclasses.replace(window, config=trusting).score(pairs) - scores
+    by_texts = 25 * of["content.bm25"] + of["lexical.ql"] - np.nan_to_num(of["content.log_rank"])
+    assert np.ptp(by_texts) > 1
+    expected = -np.log(1 + rows) if is_ordered and size > 32 else by_texts
+    np.testing.assert_allclose(more, expected, atol=1e-4)
 
 
 def test_posts_as_people_hold_them(reranker: Model) -> None:
