@@ -76,9 +76,7 @@ def own_form(record: Record) -> Record:
     content = record.get("content")
     if isinstance(content, str) and (_MASTODON & record.keys() or content.startswith("<p")):
         return _mastodon(record)
-    if _TWITTER & record.keys():
-        return _twitter(record)
-    return record
+    return _twitter(record) if _TWITTER & record.keys() else record
 
 
 def _twitter(record: Record) -> Record:

@@ -77,10 +77,7 @@ def fusion_lists(
 
 
 def window_lists(
-    collections: Sequence[Collection],
-    most: int,
-    judged_posts: bool = False,
-    of_posts: bool = True,
+    collections: Sequence[Collection], most: int, judged_posts: bool = False, of_posts: bool = True
 ) -> JudgedCandidates:
     """Windows of the best posts of several first stages for the topics of ``collections``.
 
@@ -103,11 +100,9 @@ def window_lists(
         for number, retriever in enumerate(_first_stages(collection, lists.several)):
             topics = lists.some(every, most) if lists.several else every
             judged = {topic.query_id: of_every[topic.query_id] for topic in topics}
-            found = retriever.search(topics, max(sizes))
-            found = with_resources(found, collection, judged_posts)
+            found = with_resources(retriever.search(topics, max(sizes)), collection, judged_posts)
             if not lists.several and not number:
-                served = _windows(found, np.full(len(topics), WINDOW))
-                lists.add(name, served, judged, prefix="")
+                lists.add(name, _windows(found, np.full(len(topics), WINDOW)), judged, prefix="")
             windows = _windows(found, lists.sizes(sizes, topics))
             lists.add(name, windows, judged, FORMS[:2], idf=idf)
             if lists.are_mixed:
@@ -212,8 +207,7 @@ class _Lists:
             resources={t.query_id: found.resources.get(whole, {}) for t, whole, _ in batches},
         )
         grades = {topic.query_id: judged[whole] for topic, whole, _ in batches}
-        wholes = [whole for _, whole, _ in batches]
-        self.add(name, parts, grades, FORMS[::2], wholes=wholes, idf=idf)
+        self.add(name, parts, grades, FORMS[::2], wholes=[of for _, of, _ in batches], idf=idf)
 
     def joined(self) -> JudgedCandidates:
         """All lists, whose topics all differ."""

@@ -41,9 +41,9 @@ twice has two lists of trees with two seeds."""
 LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
 """Features of a first stage's rank, of which a model reads one."""
 
-STAND_IN = {"content.log_rank": 1.0, "content.bm25": -25.0, "lexical.ql": -1.0}
-"""What stands in for the logarithm of a first stage's rank where it is unknown, as in batches:
-feature -> weight, chosen by leaving collections out."""
+STAND_IN = {"content.log_rank": (1, 0), "content.bm25": (-25, 0.2), "lexical.ql": (-1, 0)}
+"""In place of an unknown logarithm of a rank, feature -> weight, and a value that counts nothing,
+so that probabilities of lists with a first stage and without compare; by leaving sets out."""
 
 SHOWN = 5  # Features shown of the largest positive contributions, and of the largest negative ones
 
@@ -167,9 +167,9 @@ class Trees(Model):
             yield number, -trust * np.log(np.maximum(column[number], np.float32(1e-4)))
         if (number := of.get(LOG_RANK)) is not None:
             yield number, trust * np.nan_to_num(column[number])
-            is_unknown = np.isnan(column[number]).astype(np.float32)
-            for name, weight in STAND_IN.items() if STAND_IN.keys() <= of.keys() else ():
-                yield of[name], trust * weight * is_unknown * np.nan_to_num(column[of[name]])
+            unknown = np.isnan(column[number]).astype(np.float32)
+            for name, (weight, usual) in STAND_IN.items() if STAND_IN.keys() <= of.keys() else ():
+                yield of[name], trust * weight * unknown * (np.nan_to_num(column[of[name]]) - usual)
 
     def contributions(self, pairs: Pairs) -> tuple[Floats, Floats]:
         """Features of pairs [P, K], and the contribution of each to the scores [P, K]. Shapley

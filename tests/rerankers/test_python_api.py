@@ -144,7 +144,8 @@ def test_contributions_add_up_to_scores_with_the_trust(size: int, is_ordered: bo
     assert np.ptp(scores - added.sum(axis=1)) < 1e-4
     trusting = dataclasses.replace(window.config, trust=window.config.trust + 1)
     more = dataclasses.replace(window, config=trusting).score(pairs) - scores
-    by_texts = 25 * of["content.bm25"] + of["lexical.ql"] - np.nan_to_num(of["content.log_rank"])
+    by_texts = 25 * of["content.bm25"] - 5 + of["lexical.ql"]
+    by_texts -= np.nan_to_num(of["content.log_rank"])
     assert np.ptp(by_texts) > 1
     expected = -np.log(1 + rows) if is_ordered and size > 32 else by_texts
     np.testing.assert_allclose(more, expected, atol=1e-4)
