@@ -207,7 +207,7 @@ class _Lists:
             resources={t.query_id: found.resources.get(whole, {}) for t, whole, _ in batches},
         )
         grades = {topic.query_id: judged[whole] for topic, whole, _ in batches}
-        self.add(name, parts, grades, FORMS[::2], wholes=[of for _, of, _ in batches], idf=idf)
+        self.add(name, parts, grades, FORMS[::2], wholes=[w for _, w, _ in batches], idf=idf)
 
     def joined(self) -> JudgedCandidates:
         """All lists, whose topics all differ."""

@@ -42,8 +42,8 @@ LOG_RANK, RECIPROCAL_RANK = "given.log_rank", "first_stage.reciprocal_rank"
 """Features of a first stage's rank, of which a model reads one."""
 
 STAND_IN = {"content.log_rank": (1, 0), "content.bm25": (-25, 0.2), "lexical.ql": (-1, 0)}
-"""In place of an unknown logarithm of a rank, feature -> weight, and a value that counts nothing,
-so that probabilities of lists with a first stage and without compare; by leaving sets out."""
+"""In place of an unknown log rank: feature -> weight, and the value from which it counts, so that
+probabilities compare to those with a first stage. Chosen by leaving collections out."""
 
 SHOWN = 5  # Features shown of the largest positive contributions, and of the largest negative ones
 
@@ -160,7 +160,7 @@ class Trees(Model):
         return scores
 
     def _distrusted(self, values: Floats) -> Iterator[tuple[int, Floats]]:
-        """Numbers of features, and what each takes away from scores [P] for a low rank."""
+        """Numbers of features, of a rank or in place of it, and what each takes from scores [P]."""
         trust, column = self.config.trust, values.T
         of = {name: number for number, name in enumerate(self.names)} if trust else {}
         if (number := of.get(RECIPROCAL_RANK)) is not None:
